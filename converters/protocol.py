@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -68,25 +69,33 @@ Emit = Callable[[str, str, AnyArray], None]
 T = TypeVar("T")
 R = TypeVar("R")
 
+# Items that threads may work ahead
+_AT_ONCE = 1024
+
 
 class Ask(Protocol):
     """Like the built-in ``map``, in any process: function, items and results can be pickled."""
 
-    def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> Iterator[R]:
-        """Yield the result of each item, in order."""
+    def __call__(self, function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
+        """Yield the result of each item, in order. A thread-safe function runs on so many threads."""
         ...
 
 
-def ask_here(function: Callable[[T], R], items: Sequence[T], /) -> Iterator[R]:
+def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
     """Ask in this process."""
-    return map(function, items)
+    if threads < 2 or len(items) < 2:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(threads, "unistore-scan") as pool:
+        for lo in range(0, len(items), _AT_ONCE):
+            yield from pool.map(function, items[lo : lo + _AT_ONCE])
 
 
 class SourceReader(Protocol):
     """Reads rows of sources that are scanned: all that a conversion needs to write shards."""
 
-    # Whether `read` may run on several sources at once, in threads; false for HDF5, which threads must not
-    # share.
+    # Whether `scan` and `read` may run on several sources at once, in threads; false for HDF5, which threads
+    # must not share.
     thread_safe: ClassVar[bool] = False
     # Whether `read` holds no more than some blocks of rows beside those that it fills.
     reads_in_place: ClassVar[bool] = False

@@ -34,6 +34,7 @@ from unistore.errors import InputError, Problem, first_few, printable
 from unistore.system.packed import PackedObjects
 from unistore.system.sizes import count_of
 
+_THREADS = 8
 _SHOWN = 5
 _REASONS = 8
 _NOT_NEEDED = "beside what is taken, and not needed"
@@ -229,7 +230,8 @@ class _FamilyScan:
         sources = Parts(roots=parts.roots)
         scanned = PackedObjects[Scanned]()
         general: list[tuple[str, Rows, Sequence[Problem]]] = []
-        answers = ask(partial(scan_part, self._converter), parts)
+        threads = _THREADS if self._converter.thread_safe else 1
+        answers = ask(partial(scan_part, self._converter), parts, threads=threads)
         certain: set[str] = set()
         if self._converter.scan_identifies:
             results = PackedObjects(answers)
@@ -364,7 +366,7 @@ class _FamilyScan:
         """Add to the problems of given and doubtful files the command of another family that takes them."""
         doubtful = self._given | self._doubtful
         files = {}
-        for name, paths in zip(parts.names, parts.files(), strict=True):
+        for name, paths in zip(parts.names, parts.files(), strict=True) if doubtful else ():
             if paths[0] in doubtful:
                 files[name] = paths[0]
         rows_of_files = self._claims.rows_of_files(files.values()).tolist()

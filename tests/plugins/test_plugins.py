@@ -146,7 +146,7 @@ def misses_a_key(self: Any, *arguments: Any) -> Any:
     return {}["speed"]
 
 
-METHODS = ("match", "rows")
+METHODS = ("match", "group", "cut", "rows")
 FAILED = r"unistore_events\.Events failed: {}.*who wrote the package unistore_events"
 
 

@@ -116,6 +116,24 @@ def store(robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path) -> P
     return tmp_path / "r.zarr"
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"force/t": None}, r"r\.h5: holds no force/t"),
+        ({"force/t": np.zeros(9, int)}, r"arrays do not share axis 0; their lengths:\n +force/t +9\n"),
+        ({"force/value": np.zeros(8)}, r"force/value: is float64 \(n\), expected 2 axes of kind f"),
+    ],
+)
+def test_tables_that_the_schema_does_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    values = episode(tmp_path / "r.h5", 0, 5, 8) | change
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        for name, array in values.items():
+            if array is not None:
+                file[name] = array
+    with pytest.raises(InputError, match=message):
+        unistore.convert(tmp_path / "r.h5", tmp_path / "r.zarr", "robot")
+
+
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("given", "message"),
@@ -123,6 +141,14 @@ def store(robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path) -> P
         (
             {"t": np.zeros(2, int)},
             r"Robot\.derive gave rows {'t': 'int64 \(\)'} of touches, declared are {'t': .*'count': 'int32",
+        ),
+        (
+            {"t": np.zeros(2), "count": np.zeros(2, "i4")},
+            r"gave rows {'t': 'float64 \(\)'",
+        ),
+        (
+            {"t": np.zeros(2, int), "count": np.zeros((2, 1), "i4")},
+            r"gave rows .*'count': 'int32 \(1,\)'",
         ),
         (
             {"t": np.zeros(2, int), "count": np.zeros(3, "i4")},

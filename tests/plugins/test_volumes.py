@@ -72,6 +72,17 @@ def test_samples_are_volumes_of_their_extent(store: Path, scans: tuple[Path, Vol
     )
 
 
+def test_patches_are_boxes_inside(store: Path, scans: tuple[Path, Volumes]) -> None:
+    dataset = unistore.Dataset(store, unistore.Patches((4, 6, 5)), fields=["density", "mask", "corner"])
+    for number, (density, mask) in enumerate(scans[1].values()):
+        sample = dataset[number]
+        box = tuple(
+            slice(lo, lo + size) for lo, size in zip(sample["corner"].tolist(), (4, 6, 5), strict=True)
+        )
+        assert np.array_equal(sample["density"].numpy(), density[box])
+        assert np.array_equal(sample["mask"].numpy(), mask[box])
+
+
 def test_attributes_say_what_is_padding(store: Path) -> None:
     documents = json.loads((store / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
     (padding,) = documents["scans/density"]["attributes"]["padded"]

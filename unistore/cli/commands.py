@@ -21,6 +21,7 @@ from unistore.cli.output import (
     workers_option,
     write_report,
 )
+from unistore.conversion.executors.worker_process import start_early
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def inspect(
         check_target(target, overwrite=overwrite)
     if sample is not None:
         return _sample(path, sample, plot, version, as_json=as_json)
+    start_early([path], decodes=False)
     from unistore.report.inspection import inspect
 
     inspection = inspect(path, version=version)
@@ -215,6 +217,7 @@ def verify(
 
     Exit codes: 0 if nothing is wrong, else 1 with a table of all problems.
     """
+    start_early(sources)
     from unistore import repair, verify
 
     if (against or repairing) != bool(sources) or (against and repairing):

@@ -13,6 +13,7 @@ import click
 
 from unistore.cli.convert_options import DETECT, ConvertCommand, FamilyGroup, add_common_options
 from unistore.cli.output import progress_bar, progress_log, say, say_done, say_json
+from unistore.conversion.executors.worker_process import CONVERSION, start_early
 from unistore.errors import UnistoreError, first_few
 from unistore.system.sizes import count_of, size
 
@@ -68,6 +69,8 @@ def _convert(family: str | None, **arguments: Any) -> int:
     of_append = [arguments.pop(name) for name in ("append", "replace", "check")]
     if any(of_append):
         raise click.UsageError("--replace and --check need --append")
+    given_paths = [*arguments["sources"], *arguments.get("follow_links_to", ())]
+    start_early(given_paths, family, [CONVERSION], decodes=not arguments["dry_run"])
     from unistore.conversion.convert import forget_copies, local_sources, shared_folder
     from unistore.conversion.settings import Settings
 

@@ -56,10 +56,12 @@ def _ask_once(
     function: Any,
     items: Sequence[Any],
     /,
+    *,
+    threads: int = 1,
 ) -> Iterator[Any]:
     name = _digest(function, items, paths)
     path = build_folder / ANSWERS / name
-    lines = _lines(ask(function, items))  # nothing is asked before it is iterated over
+    lines = _lines(ask(function, items, threads=threads))  # nothing is asked before it is iterated over
     try:
         check_plain(build_folder, ignore=("old",))
         _write_once(path, lines, Lock(build_folder / f"lock-{ANSWERS}"), progress)
@@ -71,7 +73,7 @@ def _ask_once(
             yield answer
             count += 1
     if count < len(items):  # answers that are no records of unistore, or the file was removed
-        yield from ask(function, items[count:])
+        yield from ask(function, items[count:], threads=threads)
 
 
 def _write_once(path: Path, content: Iterator[bytes], lock: Lock, progress: Progress) -> None:

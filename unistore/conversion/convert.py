@@ -8,18 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.answers import asked_once
 from unistore.conversion.build import is_store
 from unistore.conversion.executors.local import asking
 from unistore.conversion.executors.processes import Processes
+from unistore.conversion.executors.worker_process import CONVERSION
 from unistore.conversion.run import Report, open_build, run
 from unistore.conversion.settings import Settings
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import families, get_family
+from unistore.converters.registry import FamilyRecord, families, get_family, is_own
 from unistore.converters.scanning import sources_by_shape
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem
@@ -156,7 +157,7 @@ def convert_with(
     """Convert sources of a family with its options."""
     name = family if isinstance(family, str) else family.family
     converter = make_converter(name, options)
-    with resolve_progress(progress) as callbacks, executor_for(settings, callbacks) as executor:
+    with resolve_progress(progress) as callbacks, executor_for(settings, name, callbacks) as executor:
         report = run(
             converter,
             paths,
@@ -185,7 +186,7 @@ def destinations_by_shape(
     """
     name = family if isinstance(family, str) else family.family
     converter = make_converter(name, options)
-    with executor_for(settings, NO_PROGRESS) as executor:
+    with executor_for(settings, name, NO_PROGRESS) as executor:
         by_label = sources_by_shape(
             converter,
             paths,
@@ -195,25 +196,37 @@ def destinations_by_shape(
         )
     if len(by_label) < 2:
         return {destination: dict(options)}
-    path = PurePosixPath(destination)
-    stem = destination.removesuffix(path.suffix)
+    stem, dot, suffix = destination.rstrip("/").rpartition(".")
+    if not dot or "/" in suffix:
+        stem, dot, suffix = destination.rstrip("/"), "", ""
     destinations = {}
     for label in by_label:
         exclude = list(options.get("exclude", ()))
         for other, names in by_label.items():
             if other != label:
                 exclude += names
-        destinations[f"{stem}-{label}{path.suffix}"] = {**options, "exclude": tuple(exclude)}
+        destinations[f"{stem}-{label}{dot}{suffix}"] = {**options, "exclude": tuple(exclude)}
     return destinations
 
 
-def executor_for(settings: Settings, progress: Progress) -> AbstractContextManager[Dask | Processes]:
+def executor_for(
+    settings: Settings, family: str, progress: Progress
+) -> AbstractContextManager[Dask | Processes]:
     """Return where the steps of a conversion run."""
     if settings.scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 
         return Dask(settings.scheduler, memory=settings.limit, wait=settings.wait, tell=progress.tell)
-    return Processes(settings.workers, memory=settings.limit, tell=progress.tell)
+    imports = _imports(get_family(family))
+    return Processes(settings.workers, memory=settings.limit, imports=imports, tell=progress.tell)
+
+
+def _imports(family: FamilyRecord) -> tuple[str, ...]:
+    # Workers need the modules of the converter, and those of the others, which are asked about each file
+    # first
+    others_asked = () if family.part("converter").scan_identifies else families().values()
+    needed = [family, *(other for other in others_asked if is_own(other.name) and not other.general)]
+    return CONVERSION, *dict.fromkeys(record.converter.partition(":")[0] for record in needed)
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import InputError
 from unistore.system.hints import Int64s
-from unistore.system.progress import Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
 from unistore.zarr3.writer import MAX_PENDING_BYTES
 
@@ -164,16 +165,21 @@ def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
 
 
 def check_space(destination: Path, tables: Iterable[TablePlan], progress: Progress) -> None:
-    """Tell if the free space may not suffice."""
+    """Warn if the free space may not suffice, by the progress or else as a `UserWarning`."""
     existing = destination.absolute()
     while not existing.exists():
         existing = existing.parent
     room = shutil.disk_usage(existing).free
     # rows of spilled tables are written twice
     needed = sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
-    if room < needed:
-        progress.tell(
-            f"warning: {destination}: the disk has room for {size(room)}; uncompressed, this takes up to "
-            f"{size(needed)} (free space there, or choose another destination; if it fills up, the same "
-            "command continues once there is room)"
-        )
+    if room >= needed:
+        return
+    line = (
+        f"{destination}: the disk has room for {size(room)}; uncompressed, this takes up to {size(needed)} "
+        "(free space there, or choose another destination; if it fills up, the same command continues once "
+        "there is room)"
+    )
+    if progress is NO_PROGRESS:
+        warnings.warn(line, stacklevel=2)
+    else:
+        progress.tell(f"warning: {line}")

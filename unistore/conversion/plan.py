@@ -44,8 +44,8 @@ SHARD = 128 * MIB  # Uncompressed bytes of one shard row over all columns of a t
 def chunk_shape(field: Field) -> Shape:
     """Return the inner chunk shape of a field, axis 0 first."""
     if field.tile is not None:
-        extents = [max(1, extent) for extent in field.row_shape]
-        return (field.run, *map(min, field.tile, extents))
+        tile = [min(t, max(1, e)) for t, e in zip(field.tile, field.row_shape, strict=True)]
+        return (field.run, *tile)
     row_bytes = max(1, field.row_bytes)
     if row_bytes > LARGEST_ROW:
         return (1, *_split_row(field.row_shape, row_bytes))

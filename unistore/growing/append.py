@@ -276,7 +276,7 @@ def _append(
     converter = converter.excluding((*dict.fromkeys([*converter.exclude, *exclude]),))
     with (
         resolve_progress(progress) as callbacks,
-        executor_for(settings, callbacks) as executor,
+        executor_for(settings, converter.family, callbacks) as executor,
     ):
         report = run(
             converter,

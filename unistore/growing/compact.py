@@ -264,7 +264,7 @@ def compact(
     with (
         build,
         resolve_progress(progress) as callbacks,
-        executor_for(settings, callbacks) as executor,
+        executor_for(settings, scan.family, callbacks) as executor,
     ):
         build.begin(identity, states, [*map(Path, folders)])
         if (report := finished_before(build)) is not None:

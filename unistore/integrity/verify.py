@@ -229,7 +229,7 @@ def make_executor(
         from unistore.conversion.executors.dask_executor import Dask
 
         return Dask(scheduler, tell=progress.tell)
-    return Processes(workers)
+    return Processes(workers, imports=("unistore.integrity.verify",) if workers else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

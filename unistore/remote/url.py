@@ -6,11 +6,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
-from unistore.system.hints import PathLike
+
+if TYPE_CHECKING:  # numpy takes a fifth of a second
+    from unistore.system.hints import PathLike
 
 # Schemes of object stores that can be written to.
 BUCKETS = ("s3", "gs", "az")

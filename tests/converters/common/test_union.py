@@ -10,6 +10,8 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
+from unistore.conversion.convert import destinations_by_shape
+from unistore.conversion.settings import Settings
 from unistore.converters.common.columns import SourceColumn, shape_labels
 from unistore.errors import InputError
 
@@ -87,6 +89,24 @@ def test_one_store_per_shape(tmp_path: Path) -> None:
         assert store.text("sources/path") == [f"{name}.h5" for name, own in sizes.items() if own == size]
         assert store.array("steps/states").shape[1] == size
     assert not (tmp_path / "s.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("destination", "first"),
+    [
+        ("s.zarr/", "s-a.zarr"),
+        (".zarr", "-a.zarr"),
+        ("d.x/s", "d.x/s-a"),
+        ("s3://b/s.zarr", "s3://b/s-a.zarr"),
+    ],
+)
+def test_destinations_of_shapes(destination: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "unistore.conversion.convert.sources_by_shape", lambda *_, **__: {"a": ["x"], "b": ["y"]}
+    )
+    destinations = destinations_by_shape(Settings(), [], destination, "rows", {})
+    assert next(iter(destinations)) == first
+    assert destinations[first] == {"exclude": ("y",)}
 
 
 def test_labels_name_what_differs() -> None:

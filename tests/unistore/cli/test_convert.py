@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import unistore
 from tests.programs import call
 from unistore.cli.main import cli
+from unistore.conversion.settings import Settings
 from unistore.converters.registry import get_family
 
 COMMAND = [sys.executable, "-m", "unistore"]
@@ -36,6 +38,39 @@ def arrays(tmp_path: Path) -> Path:
     folder.mkdir()
     np.savez(folder / "a.npz", data=np.arange(40.0).reshape(20, 2), label=np.arange(20))
     return folder
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the command line asks the converter for."""
+    calls: list[Any] = []
+
+    class Report:
+        skipped = ()
+
+    def convert_with(
+        settings: Settings, paths: Any, destination: str, family: str, options: Any, progress: Any
+    ) -> Any:
+        assert progress is not None
+        calls.append(([str(path) for path in paths], destination, family, vars(settings) | options))
+        return Report()
+
+    monkeypatch.setattr("unistore.conversion.convert.convert_with", convert_with)
+    monkeypatch.setattr("unistore.cli.convert.report_text", lambda _: "done")
+    return calls
+
+
+def test_options_reach_their_converter(asked: list[Any]) -> None:
+    assert call("convert", "ct", "v", "out.zarr", "--window", "lung", "--window", "mine:400:50") == 0
+    assert asked[-1][3]["window"] == ("lung", "mine:400:50")
+    assert (
+        call("convert", "spike", "r", "out.zarr", "--voxel-bins", "5", "--voxel-bins", "10", "--no-flip") == 0
+    )
+    assert (asked[-1][3]["voxel_bins"], asked[-1][3]["flip"]) == ((5, 10), False)
+    assert call("convert", "rows", "r", "out.zarr", "--map", "x=data", "--exclude", "b.npz") == 0
+    assert (asked[-1][3]["map"], asked[-1][3]["exclude"]) == ({"x": "data"}, ("b.npz",))
+    assert call("convert", "trajectory", "d", "out.zarr", "--image-size", "224", "--memory", "2GB") == 0
+    assert (asked[-1][3]["image_size"], asked[-1][3]["memory"]) == (224, "2GB")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

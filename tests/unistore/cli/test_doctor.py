@@ -10,12 +10,38 @@ import numpy as np
 import pytest
 
 from tests.programs import call, printed
+from unistore.cli.main import cli
 
 
 @pytest.fixture
 def store(make_store: Any) -> Path:
     path: Path = make_store("rows", {"rows/data": np.arange(6000).reshape(300, 20)}, count=300)
     return path
+
+
+def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Any] = []
+
+    class Found:
+        def to_json(self) -> dict[str, Any]:
+            return {"line": "here"}
+
+    def doctor(store: str | None, *, progress: Any, **options: Any) -> Found:
+        asked.append((store, *options.values()))
+        return Found()
+
+    monkeypatch.setattr("unistore.doctor", doctor)
+    assert "doctor" in cli.commands
+    assert call("doctor", "a.zarr", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"line": "here"}
+    assert call("doctor", "--json") == 0
+    measured = ("--samples", "Patches(8, pad='zero')", "--measure", "--seconds", "0.5", "--json")
+    assert call("doctor", "a.zarr", *measured) == 0
+    assert asked == [
+        ("a.zarr", None, False, None, None),
+        (None, None, False, None, None),
+        ("a.zarr", "Patches(8, pad='zero')", True, 0.5, None),
+    ]
 
 
 def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,8 +100,8 @@ def test_tables_added_by_finalize_were_expected(tmp_path: Path, family: str, opt
         assert (array.dtype.name, array.shape[1:]) == (field.dtype, field.row_shape)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("family", FAMILIES)  # of rows that are spilled, and of tables beside others
+# Of rows that are spilled, and of tables beside others
+@pytest.mark.parametrize("family", ["point_cloud", pytest.param("ct", marks=pytest.mark.nightly)])
 def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_do(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -289,6 +289,12 @@ def test_less_than_the_prediction_is_warned_of_before_anything_is_read(
     assert set(told[1:]) == {"read"}
 
 
+def test_without_progress_it_is_a_warning(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 1_000_000)
+    with pytest.warns(UserWarning, match="room for 1.0 MB"):
+        unistore.convert(source, source.with_name("out.zarr"), "rows", progress=False)
+
+
 @pytest.mark.filterwarnings("error")
 def test_enough_room_is_not_spoken_of(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 3_200_000)

@@ -20,6 +20,7 @@ from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import redact_url
 from unistore.system.progress import COUNTS, NO_PROGRESS
+from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,6 +75,7 @@ class Dask:
         self._next_told = 0.0
         self._stack = ExitStack()
         self._client: Any = None
+        self._told: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -129,16 +131,22 @@ class Dask:
             self._tell_waiting("the scheduler does not answer any more: is it running?")
             return 0
         try:
-            workers = client.nthreads()
+            threads = client.nthreads()
         except (OSError, AttributeError):  # told by the futures
             return 0
-        if workers:
+        wide = sum(count > 1 for count in threads.values())
+        if wide:
+            self._tell_once(
+                f"{count_of(wide, 'worker')} with several threads, of which a step uses one: start "
+                "more with --nthreads 1 (LocalCluster: threads_per_worker=1)"
+            )
+        if threads:
             self._waits_since = None
         else:
             self._tell_waiting(
                 "no worker is connected to the scheduler: waiting for 'dask worker … --nthreads 1'"
             )
-        return len(workers)
+        return len(threads)
 
     def _tell_waiting(self, why: str) -> None:
         now = time.monotonic()
@@ -152,6 +160,11 @@ class Dask:
         if now >= self._next_told:
             self._next_told = now + TELL_AGAIN
             self._tell(why)
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._tell(line)
 
     def _connect(self) -> Any:
         if self._client is not None:

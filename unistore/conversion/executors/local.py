@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from unistore.converters.protocol import Ask
+from unistore.converters.protocol import Ask, ask_here
 from unistore.errors import Problem, first_few
 from unistore.system.hints import JsonObject
 
@@ -41,6 +41,7 @@ class Job(ABC, Generic[T_contra]):
 
     __slots__ = ()
     is_journaled: ClassVar[bool] = False  # Whether a conversion that stops after some steps continues behind
+    threads: int = 1  # of a step, however many processes there are
 
     @abstractmethod
     def __call__(self, item: T_contra, /) -> Outcome:
@@ -107,11 +108,16 @@ class AskJob(Job[range]):
     function: Callable[[Any], Any]
     items: Sequence[Any]
     first: int = 0  # number of the first of `items`
+    threads: int = 1
 
     def __call__(self, numbers: range) -> Outcome:
         """Ask about the items with these numbers."""
-        answers = map(self.function, self._items_of(numbers))
-        return Outcome({"answers": list(answers)})
+        return self.threaded(numbers, self.threads)
+
+    def threaded(self, numbers: range, threads: int) -> Outcome:
+        """Ask on the threads of the job, or on one."""
+        threads = min(threads, self.threads)
+        return Outcome({"answers": list(ask_here(self.function, self._items_of(numbers), threads=threads))})
 
     def describe(self, numbers: range) -> str:
         """Return the first item, for messages."""
@@ -129,11 +135,11 @@ class AskJob(Job[range]):
 def asking(executor: Executor) -> Ask:
     """Return a function that asks on an executor."""
 
-    def ask(function: Callable[[T], R], items: Sequence[T], /) -> Iterator[R]:
+    def ask(function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
         most = max(1, len(items) // MIN_BATCHES)
         step = min(MAX_BATCH, 1 << most.bit_length() - 1)
         batches = [range(lo, min(lo + step, len(items))) for lo in range(0, len(items), step)]
-        job = AskJob(function=function, items=items)
+        job = AskJob(function=function, items=items, threads=threads)
         done: dict[int, list[R]] = {}
         position = 0
         with closing(executor.run(job, batches)) as steps:

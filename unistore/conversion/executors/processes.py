@@ -44,17 +44,21 @@ class Processes:
         workers: int = 0,
         *,
         memory: int | None = None,  # bytes of all processes, which may allow fewer workers; None: no limit
+        imports: Sequence[str] = (),  # modules that workers need
         threads: int | None = None,  # that encode where one process does all steps; None: by the cores
         tell: Callable[[str], None] = NO_PROGRESS.tell,  # told, in a line, what happens to workers
     ) -> None:
         self.workers = workers
         self._memory = memory
+        self._imports = imports
         self._threads = min(MAX_ENCODERS, int(usable_cores())) if threads is None else threads
         self._tell = tell
         self._processes: list[WorkerProcess] = []
         self._at_work: dict[WorkerProcess, Any] = {}
 
     def __enter__(self) -> Self:
+        if self.workers:
+            self._start(0, 1)  # it imports while this process scans
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -79,7 +83,7 @@ class Processes:
                     return
                 try:
                     with refused():
-                        outcome = job.threaded(waiting[0], self._threads)
+                        outcome = job.threaded(waiting[0], max(job.threads, self._threads))
                 except NeedsWorkerError:
                     break
                 yield waiting.popleft(), outcome
@@ -90,7 +94,7 @@ class Processes:
         if self._at_work:
             raise RuntimeError("steps of another job are at work")
         self._start(max(map(job.need, items)), len(items))
-        threads = self._threads if len(self._processes) == 1 else 1
+        threads = max(job.threads, self._threads if len(self._processes) == 1 else 1)
         waiting = deque(items)
         at_work: dict[WorkerProcess, T] = self._at_work
         deaths: dict[WorkerProcess, int] = dict.fromkeys(self._processes, 0)
@@ -168,7 +172,7 @@ class Processes:
         while len(self._processes) > most:
             self._processes.pop().end()
         while len(self._processes) < min(most, steps):
-            self._processes.append(take_worker(self._memory))
+            self._processes.append(take_worker(self._imports, self._memory))
 
 
 def step_given_up(job: Job[T], item: T, how_often: str, cause: str) -> ConversionError:

@@ -1,4 +1,4 @@
-"""A worker process: ``python -P -m …executors.worker PARENT CONNECTION NOTE``."""
+"""A worker process: ``python -P -m …executors.worker PARENT CONNECTION NOTE MODULE...``."""
 
 # A program of its own, since foreign libraries may crash it, and since a worker of `concurrent.futures` or
 # `multiprocessing` would import the user's ``__main__`` again and cannot be started by a daemonic process.
@@ -16,6 +16,7 @@ import threading
 import traceback
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from multiprocessing.connection import Connection
 
 from unistore.errors import UnistoreError
@@ -96,8 +97,9 @@ def _limit(kind: int, value: int | None) -> None:
     resource.setrlimit(kind, (value, hard))
 
 
-def main(parent: int, descriptor: int, note: int) -> None:
-    """Become a worker of a parent process, with the descriptors of the connection and the note."""
+def main(numbers: list[int], modules: list[str]) -> None:
+    """Become a worker: `numbers` are those of the parent, the connection and the note."""
+    parent, descriptor, note = numbers
     for number in (signal.SIGINT, signal.SIGUSR1):  # as schedulers send them to all processes
         signal.signal(number, signal.SIG_IGN)
     _die_with(parent)
@@ -106,9 +108,12 @@ def main(parent: int, descriptor: int, note: int) -> None:
     keep_freed_memory()
     become_worker(note)
     threading.Thread(target=_exit_at_hangup, args=(descriptor,), daemon=True).start()
+    for module in modules:
+        with suppress(Exception):  # raised again by the first step that needs it
+            import_module(module)
     work(Connection(descriptor))
     os._exit(0)  # nothing is left to do, and somebody waits
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main([int(number) for number in sys.argv[1:4]], sys.argv[4:])

@@ -8,15 +8,19 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unistore.converters.registry import find_family, own_families
 from unistore.system.foreign import DamagedFiles, last_note, library_of
 
 if TYPE_CHECKING:
     from unistore.conversion.executors.local import Outcome
+    from unistore.system.hints import PathLike
 
 
 PROGRAM = "unistore.conversion.executors.worker"
@@ -32,6 +36,17 @@ GRACE = 5  # Seconds for a process to end after its connection has
 SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 OUT_OF_MEMORY = "killed by SIGKILL"  # As the kernel, or the process itself, ends one without memory
 HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
+IMPORTS = ("unistore.conversion.executors.local",)  # What every step needs
+CONVERSION = "unistore.conversion.job"  # What writing shards needs, too
+HDF5_LIBRARIES = ("h5py", "hdf5plugin")
+IMAGE_LIBRARIES = ("cv2",)
+# By the end of its name: what reading the values of a file needs, in a worker
+LIBRARIES = {
+    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".he5"), HDF5_LIBRARIES),
+    **dict.fromkeys((".png", ".jpg", ".jpeg"), IMAGE_LIBRARIES),
+}
+LOOKED_AT = 100  # Names below a folder that are looked at
+
 # Idle workers for the next command of this process
 _spare: list[WorkerProcess] = []
 # Those of the process that this one was forked from
@@ -50,9 +65,10 @@ class WorkerLostError(Exception):
 
 
 class WorkerProcess:
-    """A worker process."""
+    """A worker process, which imports `modules` while the caller does something else."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._modules = (*IMPORTS, *modules)
         self._start()
 
     def restart(self) -> None:
@@ -67,8 +83,9 @@ class WorkerProcess:
         self.connection, theirs = Pipe()
         with theirs:
             inherited = theirs.fileno(), self._note
+            numbers = os.getpid(), *inherited
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", PROGRAM, *map(str, (os.getpid(), *inherited))],
+                [sys.executable, "-P", "-m", PROGRAM, *map(str, numbers), *self._modules],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # --json prints there
                 env=self._surroundings[0],
@@ -138,7 +155,7 @@ def _how_it_ended(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def take_worker(memory: int | None) -> WorkerProcess:
+def take_worker(modules: Sequence[str], memory: int | None) -> WorkerProcess:
     """Return a worker: the spare one, or a new one."""
     # What an earlier command left in a used one would count against a limit of memory
     with suppress(IndexError):
@@ -146,7 +163,7 @@ def take_worker(memory: int | None) -> WorkerProcess:
         if process.serves and (memory is None or not process.was_used):
             return process
         process.end()
-    return WorkerProcess()
+    return WorkerProcess(modules)
 
 
 def keep_worker(process: WorkerProcess) -> None:
@@ -155,6 +172,32 @@ def keep_worker(process: WorkerProcess) -> None:
         process.end()
         return
     _spare.append(process)
+
+
+def start_early(
+    paths: Iterable[PathLike],
+    family: str | None = None,
+    modules: Sequence[str] = (),
+    *,
+    decodes: bool = True,
+) -> None:
+    """Start a worker before this process imports what it needs itself, if files look as if they need one."""
+    # Images need none where they are not decoded
+    names = chain.from_iterable(map(_names, paths))
+    suffixes = {Path(name).suffix.lower() for name in names}
+    libraries = {LIBRARIES[suffix] for suffix in suffixes & LIBRARIES.keys()}
+    if not decodes:
+        libraries.discard(IMAGE_LIBRARIES)
+    if _spare or not libraries:
+        return
+    records = own_families() if family is None else filter(None, [find_family(family)])
+    converters = (record.converter.partition(":")[0] for record in records)
+    _spare.append(WorkerProcess((*modules, *converters, *chain.from_iterable(libraries))))
+
+
+def _names(path: str | os.PathLike[str]) -> Iterable[str]:
+    below = chain.from_iterable(names for _, _, names in os.walk(path))
+    return chain((os.fspath(path),), islice(below, LOOKED_AT))
 
 
 def end_spare() -> None:

@@ -20,6 +20,7 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct.converter import converter as ct_converter
+from unistore.errors import InputError
 from unistore.system.foreign import opening
 
 
@@ -123,6 +124,20 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
         ct_converter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "threads.zarr", executor=executor
     )
     assert threaded.digest == alone.digest
+
+
+def test_bad_sources_are_all_named(tmp_path: Path, toys: Path, toy: Any) -> None:
+    bad = sorted(toys.rglob("*.npz"))[::2]
+    for path in bad:
+        with np.load(path) as arrays:
+            values = dict(arrays)
+        values["value"][0] = np.nan
+        np.savez(path, **values)
+    with pytest.raises(InputError) as caught:
+        run(toy(tables=("rows",)), [toys], tmp_path / "out.zarr", executor=Processes(threads=2))
+    assert {problem.source for problem in caught.value.problems} == {
+        f"{path.parent.name}/{path.name}" for path in bad
+    }
 
 
 @pytest.mark.parametrize("thread_safe", [False, True])

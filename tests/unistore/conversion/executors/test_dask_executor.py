@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ SHARDS = {
     "trajectory": 16 << 10,
 }
 """Bytes of a shard, small enough that each family has several."""
+SLOWER = [family for family in OPTIONS if family != "rows"]
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +65,21 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 
 
 @pytest.fixture(scope="module")
-def references(
+def serial(
     tmp_path_factory: pytest.TempPathFactory, sources: dict[str, list[Path]]
-) -> dict[str, dict[str, bytes]]:
-    """Every file of the serial conversion of each family."""
+) -> Callable[[str], dict[str, bytes]]:
+    """Every file of the serial conversion of a family."""
     place = tmp_path_factory.mktemp("serial")
-    found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        for family, options in OPTIONS.items():
+
+    @cache
+    def files(family: str) -> dict[str, bytes]:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr("unistore.conversion.plan.SHARD", SHARDS[family])
-            report = run(make_converter(family, options), sources[family], place / family)
-            assert 3 <= report.tasks <= 20, f"{family}: {report.tasks} tasks"
-            found[family] = tree(place / family)
-    return found
+            report = run(make_converter(family, OPTIONS[family]), sources[family], place / family)
+        assert 3 <= report.tasks <= 20, f"{family}: {report.tasks} tasks"
+        return tree(place / family)
+
+    return files
 
 
 @pytest.fixture(scope="module")
@@ -85,20 +89,21 @@ def workers() -> Iterator[Processes]:
         yield executor
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("family", OPTIONS)
+@pytest.mark.parametrize(
+    "family", ["rows", *(pytest.param(family, marks=pytest.mark.nightly) for family in SLOWER)]
+)
 def test_same_bytes_from_any_number_of_workers(
     tmp_path: Path,
     workers: Processes,
     sources: dict[str, list[Path]],
-    references: dict[str, dict[str, bytes]],
+    serial: Callable[[str], dict[str, bytes]],
     family: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("unistore.conversion.plan.SHARD", SHARDS[family])
     converter = make_converter(family, OPTIONS[family])
     run(converter, sources[family], tmp_path / "out", executor=workers)
-    assert tree(tmp_path / "out") == references[family]
+    assert tree(tmp_path / "out") == serial(family)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -167,7 +172,7 @@ def test_a_scheduler_and_workers_started_by_hand(
     tmp_path: Path,
     sound_cluster: Cluster,
     sources: dict[str, list[Path]],
-    references: dict[str, dict[str, bytes]],
+    serial: Callable[[str], dict[str, bytes]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One of them with four threads: a process does one step at a time all the same."""
@@ -175,7 +180,7 @@ def test_a_scheduler_and_workers_started_by_hand(
         monkeypatch.setattr("unistore.conversion.plan.SHARD", SHARDS[family])
         out = tmp_path / family
         convert(sources[family], out, family, scheduler=sound_cluster.address, **OPTIONS[family])
-        assert tree(out) == references[family]
+        assert tree(out) == serial(family)
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,8 @@ def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, sound
     """Nobody may end the workers of others: what they have begun is waited for, nothing else begins."""
     marks = tmp_path / "marks"
     marks.mkdir()
-    with Dask(sound_cluster.address) as executor:
+    told: list[str] = []
+    with Dask(sound_cluster.address, tell=told.append) as executor:
         steps = executor.run(Lasting(marks), ["first", *(f"lasts 0.{n}" for n in range(3, 9))])
         next(steps)
         wait_until(lambda: any(marks.glob("lasts-*")), "no step began")
@@ -214,6 +220,8 @@ def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, sound
         time.sleep(0.5)
         assert len(list(marks.glob("lasts-*"))) == begun
         assert [item for item, _ in executor.run(Lasting(marks), ["again"])] == ["again"]
+    assert len(told) == 1
+    assert told[0].startswith("1 worker with several threads, of which a step uses one: start more with")
 
 
 @pytest.mark.parametrize("place", ["workers", pytest.param("cluster", marks=pytest.mark.nightly)])

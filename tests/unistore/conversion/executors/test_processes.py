@@ -18,8 +18,10 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
+from unistore.converters.registry import families
 from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError
 
+FAMILIES = tuple(family.converter.partition(":")[0] for family in families().values())
 DEATHS = {"dies": signal.SIGKILL, "crashes": signal.SIGSEGV}
 
 
@@ -169,9 +171,33 @@ def test_a_shard_is_described_by_table_rows_and_sources(tmp_path: Path, toys: Pa
     assert report.tasks > report.resumed
 
 
+def test_an_idle_worker_is_lost(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Processes(1, tell=told.append) as executor:
+        list(executor.run(Faulty(tmp_path), ["first"]))
+        (idle,) = executor.pids
+        os.kill(idle, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(idle)])
+        assert [item for item, _ in executor.run(Faulty(tmp_path), ["second"])] == ["second"]
+        assert executor.pids != [idle]
+    assert len(told) == 1
+
+
+def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_library.py").write_text("import os; os._exit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with (
+        Processes(2, imports=("broken_library",)) as executor,
+        pytest.raises(ConversionError, match=r"step 'never' of a\.h5: its worker died 3 times \(exit code 3"),
+    ):
+        list(executor.run(Faulty(tmp_path), ["never"]))
+    assert not list(tmp_path.glob("never-*"))
+    assert not children()
+
+
 def test_nothing_of_this_process_comes_along(tmp_path: Path) -> None:
     """A descriptor of ours would keep our files and sockets open; Ctrl-C is for this process alone."""
-    with (tmp_path / "open").open("wb") as file, Processes(2) as executor:
+    with (tmp_path / "open").open("wb") as file, Processes(2, imports=FAMILIES) as executor:
         os.set_inheritable(file.fileno(), True)
         list(executor.run(Faulty(tmp_path), ["a", "b"]))
         sockets = []
@@ -193,6 +219,15 @@ def test_stopping_early_leaves_no_step_at_work(tmp_path: Path) -> None:
         steps.close()
         assert not any(psutil.pid_exists(pid) for pid in pids)
         assert [item for item, _ in executor.run(Faulty(tmp_path), ["again"])] == ["again"], "it starts anew"
+
+
+def test_steps_of_two_jobs_are_not_mixed(tmp_path: Path) -> None:
+    with Processes(1) as executor:
+        steps = executor.run(Faulty(tmp_path), ["a", "b"])
+        next(steps)
+        with pytest.raises(RuntimeError, match="steps of another job are at work"):
+            list(executor.run(Faulty(tmp_path), ["c"]))
+        assert [item for item, _ in steps] == ["b"]
 
 
 @pytest.mark.parametrize(("room", "expected"), [(2, 2), (1.9, 1)])
