@@ -302,7 +302,7 @@ class Collate:
         for key, tensors in parts.items():
             group, boxed = ragged[key]
             sizes = torch.tensor([tuple(tensor.shape) if boxed else (len(tensor),) for tensor in tensors])
-            index = {"shapes": sizes} if boxed else {}
+            index: dict[str, torch.Tensor] = {}
             if self.ragged == "packed":
                 flat = [tensor.reshape(-1) for tensor in tensors] if boxed else tensors
                 index["offsets"] = torch.tensor([0, *map(len, flat)]).cumsum(0)
@@ -312,6 +312,8 @@ class Collate:
                 batch[key] = tensors if is_text else _padded(tensors, axes=sizes.shape[1])
                 if not boxed:
                     index["lengths"] = sizes[:, 0]
+            if boxed:
+                index["shapes"] = sizes
             for what, values in index.items():
                 name = f"{group}_{what}" if group else what
                 if not torch.equal(shared.setdefault(name, values), values):

@@ -37,9 +37,12 @@ def values_of(codes: Int64s, *, whole: bool) -> Float64s:
     """Return a value for each code, at most 0.4 % from every value of the bin, and whole with `whole`."""
     magnitude = np.abs(codes)
     sign: Float64s = np.where(codes < 0, -1.0, 1.0)
-    middle = ((magnitude << _DROPPED) + (1 << (_DROPPED - 1))).view(np.float64)
-    if whole:
-        middle = np.floor(middle)
+    if not whole:
+        middle = ((magnitude << _DROPPED) + (1 << (_DROPPED - 1))).view(np.float64)
+        return np.where(codes == 0, 0.0, sign * middle)
+    first = np.ceil((magnitude << _DROPPED).view(np.float64))
+    last = np.ceil(((magnitude + 1) << _DROPPED).view(np.float64)) - 1
+    middle = np.floor(first + (last - first) / 2)
     return np.where(codes == 0, 0.0, sign * middle)
 
 
@@ -76,7 +79,7 @@ def count_values(values: AnyArray, times: AnyArray | None = None) -> ValueCounts
     """Count values (n, C), each as often as `times` (n, C) says. None: once."""
     if times is None and values.dtype.itemsize == 1:
         return _count_bytes(values)
-    is_once = times is None
+    is_once = times is None or times.dtype == bool
     times = np.ones(values.shape, np.int64) if times is None else times
     numbers = np.ascontiguousarray(values.T, np.float64)  # contiguous, so that sums are pairwise
     times = np.ascontiguousarray(times.T, np.int64)
@@ -209,11 +212,12 @@ def _add(
     splits: UInt8s,
 ) -> None:
     split_of_row = np.repeat(splits, lengths)
+    has_values = np.ones(len(rows), bool) if is_real is None else is_real.any(axis=1)
     step = max(1, _BLOCK // rows.shape[1])
     for split in np.unique(splits).tolist():
-        is_own = split_of_row == split
-        own = rows[is_own]
-        times = None if is_real is None else is_real[is_own]
+        is_own = has_values & (split_of_row == split)
+        own = rows if is_own.all() else rows[is_own]
+        times = None if is_real is None or is_real[is_own].all() else is_real[is_own]
         counted = parts.setdefault(split, [])
         for lo in range(0, max(1, len(own)), step):
             block = slice(lo, lo + step)

@@ -300,7 +300,13 @@ class Dataset(MapDataset[SampleT]):
         TypeError
             If `index` is no whole number, such as a slice or a list.
         """
-        return cast("SampleT", self.__getitems__([index])[0])
+        if not _HAS_TORCH:
+            require_torch(_TENSORS)
+        from unistore.data.collate import BatchMemory, Samples
+
+        picks = self._picks([index])
+        sample = Samples(self._read(picks, np.empty), BatchMemory())[0]
+        return cast("SampleT", self._transformed([sample], [index], picks)[0])
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Return samples of a batch, read together. `unistore.collate` collates them without a copy."""

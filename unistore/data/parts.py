@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, groupby, pairwise
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -182,6 +182,7 @@ def _join_dense(parts: Sequence[AnyArray], positions: Sequence[Int64s], allocate
     return Packed(out.transpose(np.argsort(order)))
 
 
+T = TypeVar("T")
 # Samples whose sources are read together
 _BLOCK = 1 << 16
 
@@ -312,10 +313,9 @@ def open_parts(
             problems.append(Problem(part.store.path, message, cure, "family"))
     if problems:
         raise InputError(problems)
-    for part in parts:
-        part.check_splits()
-        if where is not None:
-            where.check(part.store)
+    _call_all(lambda part: part.check_splits(), parts)
+    if where is not None:
+        _call_all(lambda part: where.check(part.store), parts)
     return parts
 
 
@@ -357,21 +357,12 @@ def common_fields(
     fields: Sequence[str] | None,  # requested keys; None: the default ones, the same in every store
 ) -> tuple[str, ...]:
     """Return keys that samples of all stores have."""
-    of_form: dict[int, tuple[str, ...]] = {}
-    problems = []
-    for part in parts:
-        if part.like in of_form:
-            continue
-        try:
-            of_form[part.like] = part.kind.select(part.store, fields)
-        except InputError as error:
-            path = part.store.path
-            of_form[part.like] = ()
-            problems.append(Problem(path, str(error).removeprefix(f"{path}: ")))
-    if problems:
-        raise InputError(problems)
+    selected_like = dict.fromkeys(part.like for part in parts)
+    several = _call_all(lambda part: part.kind.select(part.store, fields), [parts[n] for n in selected_like])
+    of_form = dict(zip(selected_like, several, strict=True))
     selected = [of_form[part.like] for part in parts]
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
+    problems = []
     for key in dict.fromkeys(chain.from_iterable(selected)):
         if key not in common:
             has_key = {part.name: key in keys for part, keys in zip(parts, selected, strict=True)}
@@ -513,6 +504,19 @@ def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], count
             problems.append(Problem(part.store.path, message, "give it weight 0", "option"))
     if problems:
         raise InputError(problems)
+
+
+def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]) -> list[T]:
+    results = []
+    problems = []
+    for part in parts:
+        try:
+            results.append(function(part))
+        except InputError as error:
+            problems.append(Problem(part.store.path, str(error).removeprefix(f"{part.store.path}: ")))
+    if problems:
+        raise InputError(problems)
+    return results
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

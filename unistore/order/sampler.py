@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
-from dataclasses import replace
 
 from unistore.order.permutation import At
 from unistore.order.sequences import NAMED, EpochSequence, RankShare, ShuffleKind, Weighted, shuffled
@@ -45,37 +44,44 @@ class SequenceSampler:
         start: int = 0,
     ) -> None:
         self.sequence = sequence
+        self.batch_size = batch_size
+        self.start = start
+        self.rank = rank
+        self.world_size = world_size
+        self.drop_last = drop_last
         self.epoch = 0
-        self._share = RankShare(
-            length=len(sequence),
-            start=start,
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            drop_last=drop_last,
-        )
         self._started = False
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. Epochs after the first one begin at position 0."""
         if self._started and epoch != self.epoch:
-            self._share = replace(self._share, start=0)
+            self.start = 0
         self.epoch = epoch
 
     def __len__(self) -> int:
-        share = self._share
+        share = self._share()
         if not share.steps:
             return 0
         first, stop = share.span(share.steps - 1)
-        return (share.steps - 1) * share.batch_size + stop - first
+        return (share.steps - 1) * self.batch_size + stop - first
 
     def __iter__(self) -> Iterator[At]:
-        share = self._share
+        share = self._share()
         epoch = self.epoch
         self._started = True
         for step in range(share.steps):
             for index in self.sequence.indices(epoch, *share.span(step)).tolist():
                 yield At(index, epoch)
+
+    def _share(self) -> RankShare:
+        return RankShare(
+            length=len(self.sequence),
+            start=self.start,
+            batch_size=self.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            drop_last=self.drop_last,
+        )
 
 
 class Shuffle(SequenceSampler):

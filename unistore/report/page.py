@@ -239,8 +239,8 @@ def _samples_of_version(path: str, report: GrownReport, *, live: bool) -> str:
     if count:
         numbers = np.random.default_rng(0).integers(0, count, _MAX_SAMPLES - 2).tolist()
         captions = {sample: f"{noun} {sample:,}" for sample in (0, count - 1, *numbers)}
-    row_of = open_stores(path, report.version).row_of
-    return _viewer(row_of, captions, noun, count, _READ_BYTES, live=live)
+    opened = cache(lambda: open_stores(path, report.version))  # only where samples are read
+    return _viewer(lambda sample: opened().row_of(sample), captions, noun, count, _READ_BYTES, live=live)
 
 
 def _viewer(

@@ -358,6 +358,18 @@ def test_normalize_is_a_transform_and_a_module(robots: Any) -> None:
     assert normalize["action"].float()(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.nightly
+def test_normalize_is_unchanged_when_it_is_compiled(robots: Any) -> None:
+    path, _ = robots
+    dataset = unistore.Dataset(path)
+    normalize = unistore.Normalize(dataset.statistics("action"))
+    values = torch.stack([dataset[step]["action"] for step in range(8)])
+    for module in (normalize, normalize.inverse):
+        compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(values), module(values), rtol=1e-12, atol=0, equal_nan=True)
+
+
 def test_normalize_refuses_what_has_no_values(make_store: Any) -> None:
     data = np.full((9, 2), np.nan)
     data[:, 0] = 1e-40

@@ -81,6 +81,14 @@ def test_volumes_are_numbered_as_those_of_stores_and_splits(make_scans: Callable
         np.testing.assert_array_equal(volume, volumes[number])
 
 
+def test_a_grid_of_steps_is_stitched_to_the_volume_of_steps(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans([(20, 31, 41)])
+    kind = unistore.Patches((5, 8, 7), random=False, overlap=0.3, step=3)
+    grid = unistore.Dataset(scans.path, kind, fields=["image"])
+    ((_, volume),) = unistore.stitch(grid, pairs(grid, lambda batch: batch["image"].float()))
+    np.testing.assert_allclose(volume, scans.volumes[0][::3, ::3, ::3], rtol=1e-6)
+
+
 def test_cells_follow_each_other_by_the_overlap(make_scans: Callable[..., Any]) -> None:
     scans = make_scans([(20, 16, 12)])
     grid = unistore.Dataset(scans.path, unistore.Patches(SIZE, random=False, overlap=0.5), fields=["corner"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,21 @@ def test_delivers_what_the_dataset_holds(data, workers):
         assert torch.equal(batch["x"], index[:, None] * 1000 + torch.arange(64))
         assert torch.equal(batch["offsets"].diff(), index % 5)
         assert torch.equal(batch["points"][:, 0], torch.repeat_interleave(index, index % 5).float())
+
+
+def test_without_workers_nothing_but_the_consumer_reads(data):
+    made_by = set()
+
+    class Recording(data.Batched):
+        def read_batch(self, indices, allocate=np.empty):
+            made_by.add(threading.get_ident())
+            return super().read_batch(indices, allocate)
+
+    before = threading.active_count()
+    with Loader(Recording(40), 4, num_workers=0) as loader:
+        for _ in loader:
+            assert threading.active_count() == before
+    assert made_by == {threading.get_ident()}
 
 
 def test_order_does_not_depend_on_who_makes_batches(data):
@@ -165,8 +181,14 @@ def test_options_that_contradict_each_other(data):
     ]  # fmt: skip
     with pytest.raises(InputError, match="needs weights"):
         Loader(dataset, 8, shuffle=True, samples_per_epoch=10)
+    with pytest.raises(InputError, match="3 weights for 200 samples"):
+        Loader(dataset, 8, shuffle=True, weights=[1, 2, 3])
+    with pytest.raises(InputError, match="one bool a sample, got float64"):
+        Loader(dataset, 8, shuffle=True, subset=[0.5])
     with pytest.raises(InputError, match="ascending order"):
         Loader(dataset, 8, "blocks", subset=[5, 3])
+    with pytest.raises(InputError, match="num_workers: must be"):
+        Loader(dataset, 8, shuffle=True, num_workers=-1)
 
 
 def test_worker_info_threads_and_init_function(data, tmp_path):
@@ -203,6 +225,10 @@ def test_set_epoch_reaches_plain_datasets(data):
             ]
 
 
+def ranks(dataset, world, **options):
+    return [Loader(dataset, rank=rank, world_size=world, **options) for rank in range(world)]
+
+
 def test_states_of_other_runs_are_refused_with_the_difference(data):
     dataset = data.Batched()
     state = Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).state_dict()
@@ -214,8 +240,24 @@ def test_states_of_other_runs_are_refused_with_the_difference(data):
         Loader(dataset, 8, shuffle=True, seed=1, num_workers=0, subset=range(200)).load_state_dict(state)
     with pytest.raises(LoaderError, match=r"length was 200 and is 199.*other samples"):
         Loader(data.Batched(199), 8, shuffle=True, seed=1, num_workers=0).load_state_dict(state)
-    with pytest.raises(LoaderError, match="not a loader state of version 1: it lacks"):
-        Loader(dataset, 8, num_workers=0).load_state_dict("state")
+    for wrong in (None, "state", {**state, "delivered": "40"}, {**state, "order": 3}):
+        with pytest.raises(LoaderError, match="not a loader state of version 1: it lacks"):
+            Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).load_state_dict(wrong)
+    with pytest.raises(LoaderError, match="201 samples delivered of 200"):
+        Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).load_state_dict({**state, "delivered": 201})
+
+
+def test_evaluation_is_uneven_and_training_even_by_default(data):
+    dataset = data.Batched(101)
+    train = ranks(dataset, 2, batch_size=10, num_workers=0, shuffle=True)
+    assert [len(loader) for loader in train] == [5, 5]
+    assert [len(list(loader)) for loader in train] == [5, 5]
+    evaluation = ranks(dataset, 2, batch_size=10, num_workers=0)
+    found = [[batch["index"].tolist() for batch in loader] for loader in evaluation]
+    assert [len(batches) for batches in found] == [6, 5]
+    assert sorted(i for batches in found for batch in batches for i in batch) == list(range(101))
+    for loader in train + evaluation:
+        loader.close()
 
 
 def test_ranks_come_from_the_environment(data, monkeypatch):

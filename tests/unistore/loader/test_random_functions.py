@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 import unistore
 from unistore.errors import InputError
@@ -90,6 +91,14 @@ def test_resumed_with_another_batch_size(path, transform, workers):
     with Loader(dataset, 16, shuffle=True, seed=1, num_workers=workers) as loader:
         loader.load_state_dict(state)
         assert begun | drawn(loader) == whole
+
+
+@pytest.mark.parametrize("transform", [by_numpy, by_rng])
+def test_ranks_draw_what_one_draws(path, transform):
+    dataset = unistore.Dataset(path, transform=transform)
+    whole = epochs_of(dataset)
+    ranks = [epochs_of(dataset, 4, rank, rank=rank, world_size=2) for rank in (0, 1)]
+    assert [first | second for first, second in zip(*ranks, strict=True)] == whole
 
 
 @pytest.mark.parametrize("transform", [by_python, by_rng])
@@ -217,3 +226,10 @@ def test_samples_tell_their_epoch(path, make_store):
     assert unistore.Dataset(own, fields=["epoch"])[At(3, 8)]["epoch"] == 103
     with pytest.raises(InputError, match="samples have label; on request: epoch, source"):
         unistore.Dataset(path, fields=["epochs"])
+
+
+@pytest.mark.parametrize("index", [slice(0, 4), [1, 2], np.array([1, 2]), 1.5, "3"])
+def test_several_samples_by_one_index_are_refused(path, index: Any):
+    with pytest.raises(TypeError):
+        unistore.Dataset(path)[index]
+    assert [int(sample["label"]) for sample in Subset(unistore.Dataset(path), range(2))] == [0, 3]

@@ -187,3 +187,12 @@ def test_same_batches_as_the_loader(dataset, world, drop_last):
                     expected = [batch["data"].tolist() for batch in theirs]
                     assert [batch["data"].tolist() for batch in ours] == expected
                     assert len(sampler) == sum(map(len, expected))
+
+
+def test_a_sequence_sampler_can_be_set_anew():
+    sampler = SequenceSampler(InOrder(43), 10)
+    options = {"rank": 1, "world_size": 2, "start": 3, "drop_last": True}
+    for name, value in options.items():
+        setattr(sampler, name, value)
+    assert list(sampler) == list(SequenceSampler(InOrder(43), 10, **options))
+    assert len(sampler) == 20

@@ -168,6 +168,16 @@ def test_runs_without_samples_are_never_drawn():
     assert np.bincount(drawn).tolist() == pytest.approx([4000 / 7] * 7, rel=0.2)
 
 
+def test_weights_are_summed_in_double_precision():
+    """In single precision 2**24 + 1 is 2**24: all samples but the first would never be drawn."""
+    weights = np.ones(1 << 21)
+    weights[0] = 1 << 24
+    drawn = Weighted(weights, length=2000, seed=1).indices(0, 0, 2000)
+    assert np.mean(drawn > 0) == pytest.approx(1 / 9, abs=0.03)
+    heavier = Weighted([2**24 + 1, 1]).describe()
+    assert heavier != Weighted([2**24, 1]).describe()
+
+
 @pytest.mark.parametrize("weights", [[], [-1.0, 2], [0.0, 0], [np.nan, 1], [np.inf]])
 def test_weights_that_are_none(weights):
     with pytest.raises(ValueError, match="weights"):

@@ -13,6 +13,7 @@ import pytest
 import unistore
 from unistore.report.text import Block, aligned, to_text
 from unistore.report.values import sparkline
+from unistore.store.reader import Store
 
 
 def values_of(path: Path) -> dict[str, Any]:
@@ -72,6 +73,17 @@ def test_small_segments_are_remarked_with_a_cure(tmp_path: Path) -> None:
     (measured,) = found["measures"]
     assert [measured[name] for name in ("min", "median", "max")] == [3, 40, 50]
     assert (measured["smallest"], measured["largest"], measured["samples"]) == (0, 3, 4)
+
+
+def test_points_of_no_segment_are_not_measured(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for axis in "xyz":
+            file[f"data/{axis}"] = np.linspace(0, 10, 100)
+        file["segments/segment_0000/indices"] = np.arange(20)
+    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "point_cloud")
+    assert len(Store(tmp_path / "a.zarr").array("segments/number")) == 2
+    (measured,) = unistore.inspect(tmp_path / "a.zarr").details["measures"]
+    assert (measured["samples"], measured["max"]) == (1, 20)
 
 
 def test_arrays_that_matter_come_first(make_store: Any) -> None:

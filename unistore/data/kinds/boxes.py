@@ -29,6 +29,8 @@ EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")
 _TEXTS = ("name", "info", "metadata", "header", "patient", "series")
 _IMAGE_AXES = 4
+# Planes that are read at once where only some voxels are taken
+_PLANES = 32
 # Reserved keys; a mask of that name gets the key ``windows.<name>``
 _RESERVED = frozenset(
     (
@@ -119,11 +121,15 @@ class SteppedBox(BoxSource):
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
         step = self._step
+        planes = max(1, _PLANES // self._step)
         first = [step * low for low in lo]
-        last = np.minimum(step * np.array(hi), self._extents[volume]).tolist()
-        block = np.empty(np.subtract(last, first), self.dtype)
-        self._box.read(volume, first, last, block)
-        out[...] = block[::step, ::step, ::step]
+        last = [min(step * high, int(end)) for high, end in zip(hi, self._extents[volume], strict=True)]
+        for plane in range(0, len(out), planes):
+            deep = min(first[0] + step * (plane + planes), last[0])
+            start = [first[0] + step * plane, *first[1:]]
+            block = np.empty((deep - start[0], last[1] - first[1], last[2] - first[2]), self.dtype)
+            self._box.read(volume, start, [deep, *last[1:]], block)
+            out[plane : plane + planes] = block[::step, ::step, ::step]
 
 
 class PointBox(BoxSource):

@@ -26,23 +26,31 @@ class UnevenColumn:
 
     def read(
         self, key: str, rows: Int64s, allocate: Allocate, is_wanted: NDArray[np.bool_] | None = None
-    ) -> tuple[Packed, Int64s]:
-        """Return values of rows (B, …), one after the other, or texts (B, …), and how many each row has."""
+    ) -> tuple[Packed, Int64s | None]:
+        """Return values of rows (B, …), one after the other, and how many each row has, or texts (B, …)."""
         # None, and an empty text, where a row is not wanted
+        if self._is_text:
+            return Packed(self._texts(rows, is_wanted)), None
         lo, hi = self._offsets.ranges(rows.reshape(-1))
         if is_wanted is not None:
             hi = np.where(is_wanted.reshape(-1), hi, lo)
         counts = (hi - lo).reshape(rows.shape)
-        if self._is_text:
-            raw = self._data.read_ranges(lo, hi).tobytes()
-            bounds = offsets_from_lengths(hi - lo).tolist()
-            # Bytes that are not UTF-8 become lone surrogates, as Python has them in names of files
-            texts = [raw[start:stop].decode("utf-8", "surrogateescape") for start, stop in pairwise(bounds)]
-            return Packed(np.array(texts, np.str_).reshape(rows.shape)), counts
         out = allocate((int(counts.sum()), *self._data.shape[1:]), self._data.dtype)
         self._data.read_ranges(lo, hi, out)
         lengths = counts.sum(axis=tuple(range(1, rows.ndim)))
         return Packed(out, offsets_from_lengths(lengths), group=key), counts
+
+    def _texts(self, rows: Int64s, is_wanted: NDArray[np.bool_] | None) -> NDArray[np.str_]:
+        # Bytes that are not UTF-8 become lone surrogates, as Python has them in names of files
+        flat, places = np.unique(rows, return_inverse=True)
+        lo, hi = self._offsets.ranges(flat)
+        raw = self._data.read_ranges(lo, hi).tobytes()
+        bounds = offsets_from_lengths(hi - lo).tolist()
+        texts = [raw[start:stop].decode("utf-8", "surrogateescape") for start, stop in pairwise(bounds)]
+        values: NDArray[np.str_] = np.array(texts, np.str_)[places.reshape(rows.shape)]
+        if is_wanted is not None:
+            values[~is_wanted] = ""
+        return values
 
 
 def is_ragged(path: str) -> bool:

@@ -82,7 +82,7 @@ class EpisodeReader(SampleReader):
                 batch[key] = Packed(column.as_samples(values), offsets, group)
             for key, uneven in columns.uneven.items():
                 by_row, counts = uneven.read(key, rows, allocate)
-                if by_row.offsets is None:
+                if by_row.offsets is None or counts is None:
                     batch[key] = Packed(by_row.values, offsets, group)
                     continue
                 batch[key] = Packed(by_row.values, by_row.offsets[offsets], key)
@@ -143,7 +143,7 @@ class TransitionReader(SampleReader):
         groups = {
             key: paths[key].replace(OBSERVATION, NEXT, 1)
             for key in self._columns.uneven
-            if key in self._nexts
+            if key in self._nexts and not is_ragged(paths[key])
         }
         self._next_uneven = {
             key: UnevenColumn(store, group) for key, group in groups.items() if store.has(f"{group}/data")

@@ -122,21 +122,18 @@ class EventReader(SampleReader):
         else:
             lo = starts
             hi = starts + self._kind.count
-            times = [self._arrays["t"].read_ranges(lo, hi)]
+            times = list(self._arrays["t"].read_ranges(lo, hi).reshape(len(lo), self._kind.count))
+            starts = np.array([own[0] for own in times], np.int64)
         offsets = offsets_from_lengths(hi - lo)
         columns: dict[str, AnyArray] = {}
+        if "t" in self._fields:
+            columns["t"] = allocate((int(offsets[-1]),), np.dtype(np.int64))
+            np.concatenate([columns["t"][:0], *times], out=columns["t"])
         for key, column in self._arrays.items():
-            memory = allocate if key in self._fields else np.empty
-            dtype = np.dtype(np.int64) if key == "t" else column.dtype
-            columns[key] = memory((int(offsets[-1]), *column.shape[1:]), dtype)
-            if key == "t":
-                np.concatenate([columns[key][:0], *times], out=columns[key])
-            else:
-                column.read_ranges(lo, hi, columns[key])
-        stops = starts + self._kind.length
-        if self._kind.count is not None:
-            starts = columns["t"][offsets[:-1]]
-            stops = columns["t"][offsets[1:] - 1] + 1
+            if key != "t":
+                memory = allocate if key in self._fields else np.empty
+                out = memory((int(offsets[-1]), *column.shape[1:]), column.dtype)
+                columns[key] = column.read_ranges(lo, hi, out)
         batch = {key: Packed(columns[key], offsets) for key in self._fields if key in columns}
         if _START in self._fields:
             batch[_START] = packed_copy(starts, allocate)
@@ -144,9 +141,13 @@ class EventReader(SampleReader):
             batch[key] = Packed(allocate((len(picks), *shape), dtype))
             for number, image in enumerate(batch[key].values):
                 own = slice(offsets[number], offsets[number + 1])
-                t, x, y, p = (columns[name][own] for name in "txyp")
-                image[...] = make(t, x, y, p, shape)
-        batch |= self._read_beside(recordings, starts, stops, allocate)
+                x, y, p = (columns[name][own] for name in "xyp")
+                image[...] = make(times[number].astype(np.int64), x, y, p, shape)
+        if self._beside:
+            stops = starts + self._kind.length
+            if self._kind.count is not None:
+                stops = np.array([own[-1] for own in times], np.int64) + 1
+            batch |= self._read_beside(recordings, starts, stops, allocate)
         return batch | self._sources.read(recordings, allocate)
 
     def _read_beside(

@@ -59,9 +59,8 @@ def _fill_pixels(bits: UInt8s, left: int, width: int, out: AnyArray) -> None:
 
 
 def _fill_bits(bits: UInt8s, left: int, width: int, out: AnyArray) -> None:
-    if bits is not out:
-        out[: len(bits)] = np.packbits(unpack(bits, width, left), axis=-1, bitorder="little")
-        out[len(bits) :] = 0
+    _shift_bits(bits, left, width, out[: len(bits)])
+    out[len(bits) :] = 0
 
 
 def _fill_voxels(bits: UInt8s, left: int, width: int, out: AnyArray) -> None:
@@ -78,6 +77,19 @@ def voxels(bins: int, most_steps: int) -> StepsView:
     """Return spikes counted in bins of time, (B, h, w), as `unistore.schemas.spike.fields.voxelize` does."""
     dtype = np.dtype(count_dtype(most_steps, bins))
     return StepsView(lambda _, height, width: (bins, height, width), _fill_voxels, dtype)
+
+
+def _shift_bits(bits: UInt8s, left: int, width: int, out: UInt8s) -> None:
+    # Rows are padded with zeros to whole bytes
+    columns = out.shape[-1]
+    if left:
+        np.right_shift(bits[..., :columns], np.uint8(left), out=out)
+        carried = bits[..., 1 : columns + 1]
+        out[..., : carried.shape[-1]] |= carried << np.uint8(8 - left)
+    elif bits is not out:
+        out[...] = bits[..., :columns]
+    if width % 8:
+        out[..., -1] &= np.uint8((1 << width % 8) - 1)
 
 
 def tfp(bits: UInt8s, left: int, width: int) -> Float32s:
@@ -193,7 +205,7 @@ class StepSpikes:
         return self._view.shape(count, height, width)
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
-        is_as_stored = self._view is PACKED_BITS and box.left % 8 == box.width % 8 == 0
+        is_as_stored = self._view is PACKED_BITS and box.left % 8 == 0
         bits = self._read_bits(rows.start, rows.stop, box, out if is_as_stored else None)
         self._view.fill(bits, box.left % 8, box.width, out)
 

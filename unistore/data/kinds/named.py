@@ -131,7 +131,7 @@ def as_code(kind: Any) -> str:
 
 
 def _value_code(value: Any) -> str:
-    if isinstance(value, tuple) and len(set(value)) == 1 and type(value[0]) is int:
+    if isinstance(value, tuple) and value and all(type(one) is int and one == value[0] for one in value):
         return repr(value[0])
     if isinstance(value, str):
         return f'"{value}"'

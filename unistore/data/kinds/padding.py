@@ -25,12 +25,13 @@ _WORDS = ("valid", "edge", "zero", "drop")
 
 def checked_pad(check: Arguments, pad: Any) -> Pad:
     """Return a `Pad`, its number as Python int or float, so that equal ones have the same repr."""
-    if pad is None or (isinstance(pad, str) and pad in _WORDS):
+    if isinstance(pad, str) and pad in _WORDS:
         return pad  # type: ignore[return-value]
-    if matches_type(pad, float) or isinstance(pad, np.floating):
-        return int(pad) if isinstance(pad, Integral) else float(pad)
-    check.refuse("pad", f"must be one of {', '.join(map(repr, _WORDS))}, or a number, got {pad!r}")
-    return None
+    is_number = matches_type(pad, float) or isinstance(pad, (float, np.floating))  # NaN and inf, too
+    expected = f"one of {', '.join(map(repr, _WORDS))}, or a number"
+    if pad is None or not check.expect("pad", pad, is_number, expected):
+        return None
+    return int(pad) if isinstance(pad, Integral) else float(pad)
 
 
 def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, float]:
@@ -64,11 +65,20 @@ def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
     if pad == "edge" and not inside.size:
         message = "is 'edge', and there are no data to repeat: an extent is 0"
         raise wrong_argument("pad", message, 'give a number, or "drop"')
-    behind = [(0, size - extent) for extent, size in zip(inside.shape, out.shape, strict=True)]
-    if pad == "edge":
-        out[...] = np.pad(inside, behind, "edge")
-    else:
-        out[...] = np.pad(inside, behind, constant_values=fill)
+    filled = [slice(extent) for extent in inside.shape]
+    if pad != "edge":
+        out[...] = fill
+        out[tuple(filled)] = inside
+        return
+    out[tuple(filled)] = inside
+    for axis, extent in enumerate(inside.shape):
+        if extent < out.shape[axis]:
+            before = filled.copy()
+            behind = filled.copy()
+            before[axis] = slice(extent - 1, extent)
+            behind[axis] = slice(extent, None)
+            out[tuple(behind)] = out[tuple(before)]
+            filled[axis] = slice(None)
 
 
 def packed_boxes(

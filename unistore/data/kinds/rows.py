@@ -221,7 +221,9 @@ class Spans:
         for i, (lo, hi) in enumerate(zip(self.lo.tolist(), self.hi.tolist(), strict=True)):
             part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
             rows = self.rows[part]
-            if len(rows) * array.chunk_shape[0] < hi - lo:
+            if len(rows) == hi - lo and np.array_equal(rows, np.arange(hi - lo)):  # some may repeat
+                array.read_ranges([lo], [hi], out[part])
+            elif len(rows) * array.chunk_shape[0] < hi - lo:
                 array.read_rows(rows + lo, out[part])
             else:  # nearly every chunk is needed: cheapest in order
                 whole = array.read_ranges([lo], [hi], scratch[: hi - lo])

@@ -25,7 +25,7 @@ from unistore.data.kinds.protocol import (
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.order.permutation import subset
-from unistore.schemas.indices import IndexColumn, contradiction, whole
+from unistore.schemas.indices import IndexColumn, contradiction
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
@@ -39,7 +39,9 @@ from unistore.system.kernel import kernel
 # bit for bit. Blocks stay in the processor's cache, and quantised values are decoded into the memory of the
 # result.
 
-_BLOCK_POINTS = 4096  # Points that are converted at a time
+_BLOCK_POINTS = 16384  # Points converted at a time: their float64 values fit into the second-level cache
+
+_TILE = 2048  # Repetitions of a row of three numbers: with half as many, numpy takes twice as long
 
 
 class Quantisation(NamedTuple):
@@ -66,7 +68,8 @@ def convert(
 ) -> None:
     """Write ``absolute``, or with an origin ``absolute - origin``, to C-contiguous `out`."""
     library = kernel()
-    if library is not None and form is not None and stored.dtype == np.int32:
+    in_rows = stored.flags.c_contiguous and out.flags.c_contiguous and len(stored) == len(out)
+    if library is not None and form is not None and stored.dtype == np.int32 and in_rows:
         rows = [form.scale, form.offset, np.zeros(3) if origin is None else origin]
         doubles = [np.ascontiguousarray(row, np.float64) for row in rows]
         addresses = [row.ctypes.data for row in doubles]
@@ -75,24 +78,50 @@ def convert(
             stored.ctypes.data, len(out), *addresses, form.decimal, is_float64, out.ctypes.data
         )
         return
-    steps: list[tuple[np.ufunc, Float64s]] = []
-    if form is not None and form.decimal:
-        steps = [(np.add, form.offset), (np.divide, form.scale)]
-    elif form is not None:
-        steps = [(np.multiply, form.scale), (np.add, form.offset)]
-    if origin is not None:
-        steps.append((np.subtract, origin))
-    # numpy takes much longer with rows of three numbers than with many rows as one
-    points = min(max(1, len(out)), _BLOCK_POINTS)
-    tiles = [(operation, np.tile(row, points)) for operation, row in steps]
+    steps = _steps(form, origin, len(out))
     source = stored.reshape(-1)
     target = out.reshape(-1)
-    for lo in range(0, len(source), 3 * points):
-        block = slice(lo, lo + 3 * points)
-        values = source[block].astype(np.float64)
-        for operation, tile in tiles:
-            operation(values, tile[: len(values)], out=values)
-        target[block] = values
+    memory = np.empty(min(len(source), 3 * _BLOCK_POINTS))
+    for lo in range(0, len(source), 3 * _BLOCK_POINTS):
+        part = source[lo : lo + 3 * _BLOCK_POINTS]
+        work = memory[: len(part)]
+        np.copyto(work, part)
+        for operation, tile in steps:
+            _row_wise(operation, work, tile)
+        target[lo : lo + len(part)] = work
+
+
+def _steps(
+    form: Quantisation | None, origin: Float64s | None, points: int
+) -> list[tuple[np.ufunc, Float64s | float]]:
+    steps: list[tuple[np.ufunc, Float64s | float]] = []
+    if form is not None:
+        scale, offset, is_decimal = form
+        is_common = (scale == scale[0]).all()
+        scaled = np.divide if is_decimal else np.multiply
+        steps.append((scaled, float(scale[0]) if is_common else _tiled(scale, points)))
+        # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
+        if offset.any() or not (is_decimal or (scale > 0).all()):
+            steps.insert(0 if is_decimal else 1, (np.add, _tiled(offset, points)))
+    if origin is not None:
+        steps.append((np.subtract, _tiled(origin, points)))
+    return steps
+
+
+def _row_wise(operation: np.ufunc, work: Float64s, tile: Float64s | float) -> None:
+    if isinstance(tile, float):
+        operation(work, tile, out=work)
+        return
+    whole_rows = len(work) // len(tile) * len(tile)
+    rows = work[:whole_rows].reshape(-1, len(tile))
+    remainder = work[whole_rows:]
+    operation(rows, tile, out=rows)
+    operation(remainder, tile[: len(remainder)], out=remainder)
+
+
+def _tiled(row: Float64s, points: int) -> Float64s:
+    doubles = row.astype(np.float64)
+    return np.frombuffer(doubles.tobytes() * max(1, min(points, _TILE)), np.float64)
 
 
 _XYZ = "points/xyz"
@@ -104,6 +133,7 @@ _VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel"
 _OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})
 _ON_REQUEST = ("source_row", "number", "bounds")
 _SIZE = re.compile(r"[0-9]+(\.[0-9]*)?")  # Names of voxel grids
+_BLOCK_SEGMENTS = 1 << 20  # Segment numbers looked at together
 _MOST_CELLS = 1 << 31  # Voxels along an axis, which int32 can count
 Int32s: TypeAlias = NDArray[np.int32]
 
@@ -408,7 +438,12 @@ def _outside_segments(store: Store, segments: int) -> Int64s:
     # Their number is -1: points of no segment
     if segments == store.sample_count:
         return np.empty(0, np.int64)
-    rows = np.flatnonzero(whole(store, "segments/number") == NO_SEGMENT)
+    numbers = store.array("segments/number")
+    blocks = [
+        lo + np.flatnonzero(numbers.read_box([lo], [min(lo + _BLOCK_SEGMENTS, segments)]) == NO_SEGMENT)
+        for lo in range(0, segments, _BLOCK_SEGMENTS)
+    ]
+    rows = np.concatenate(blocks) if blocks else np.empty(0, np.int64)
     if segments - len(rows) != store.sample_count:
         message = f"numbers {segments - len(rows)} segments, the root counts {store.sample_count} samples"
         raise contradiction(store, "segments/number", message)

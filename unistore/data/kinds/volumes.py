@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -127,23 +127,25 @@ class _Locations:
 
 def find_target(store: Store, name: str) -> BoxTarget:
     """Return what a name means: ``"lung"``, ``"seg"``, ``"seg:2"``, ``"masks/lung"``, or a class's name."""
+    groups = box_sources(store)
+    named: dict[str, set[BoxTarget]] = {}
+    for key, group in groups.items():
+        for one, target in [(key, BoxTarget(group, None)), *_named_classes(store, group)]:
+            named.setdefault(one, set()).add(target)
+        named.setdefault(group, set()).add(BoxTarget(group, None))
     key, _, number = name.rpartition(":")
-    targets = set[BoxTarget]()
-    known: list[str] = []
-    for own, group in box_sources(store).items():
-        classes = _named_classes(store, group)
-        known += [own, *classes.values()]
-        if name in (own, group):
-            targets.add(BoxTarget(group, None))
-        if key in (own, group) and number.isdecimal():
-            targets.add(BoxTarget(group, int(number)))
-        targets |= {BoxTarget(group, one) for one, class_name in classes.items() if class_name == name}
+    targets = named.get(name, set())
+    if key in named and number.isdecimal():
+        targets = targets | {BoxTarget(target.group, int(number)) for target in named[key]}
     if not targets:
-        shown = ", ".join(dict.fromkeys(one for one in known if one != "image")) or "none"
-        message = f"{store.path} has no {name!r}; it has {shown}"
+        shown = [known for known in named if known != "image" and known not in groups.values()]
+        message = f"{store.path} has no {name!r}; it has {', '.join(shown) or 'none'}"
         raise wrong_argument("foreground", message)
     if len(targets) > 1:
-        spelled = [f"{group}:{number}".removesuffix(":None") for group, number in targets]
+        spelled = [
+            target.group if target.class_number is None else f"{target.group}:{target.class_number}"
+            for target in targets
+        ]
         message = f"{name!r} is several things in {store.path}"
         raise wrong_argument("foreground", message, f"give one: {', '.join(sorted(spelled))}")
     (target,) = targets
@@ -154,13 +156,12 @@ def find_target(store: Store, name: str) -> BoxTarget:
     return target
 
 
-def _named_classes(store: Store, group: str) -> dict[int, str]:
-    """Return the name of each class of a label or mask by its number."""
-    names: dict[int, str] = {}
+def _named_classes(store: Store, group: str) -> Iterator[tuple[str, BoxTarget]]:
     for path in (f"{group}/label", f"{group}/mask"):
         classes = store.array(path).attributes.get("classes", {}) if store.has(path) else {}
-        names |= {int(number): str(name) for number, name in classes.items() if number.isdecimal()}
-    return {number: name for number, name in names.items() if number > 0}
+        for number, name in classes.items():
+            if number.isdecimal() and int(number) > 0:
+                yield str(name), BoxTarget(group, int(number))
 
 
 class WholeVolumeReader(SampleReader):

@@ -124,7 +124,9 @@ class WindowReader(SampleReader):
                     batch[key] = self._values(key, places, ticks, allocate)
                 elif key in self._columns.uneven:
                     uneven = self._columns.uneven[key]
-                    batch[key], numbers[count_key(key)] = uneven.read(key, places.rows, allocate, is_wanted)
+                    batch[key], counts = uneven.read(key, places.rows, allocate, is_wanted)
+                    if counts is not None:
+                        numbers[count_key(key)] = counts
         batch |= packed_copies(numbers, self._fields, allocate)
         return {key: batch[key] for key in self._fields}
 

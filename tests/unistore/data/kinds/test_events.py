@@ -178,6 +178,12 @@ def test_files_that_differ_in_the_dtype_of_times(tmp_path: Path) -> None:
     assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
 
 
+def test_numbers_of_the_source_on_request(store: Path) -> None:
+    sample = unistore.Dataset(store, unistore.Events("50ms"), ["t", "sources.t_offset", "sources.width"])[0]
+    assert sample["sources.t_offset"] == 57_000_000
+    assert sample["sources.width"] == WIDTH
+
+
 @pytest.mark.parametrize(
     "options",
     [

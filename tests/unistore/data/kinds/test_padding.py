@@ -44,6 +44,19 @@ def test_put_equals_numpy(data: st.DataObject) -> None:
     assert np.array_equal(out, expected)
 
 
+@pytest.mark.parametrize("pad", [float("nan"), -np.inf, np.float32(0.5), np.float64("inf"), np.int16(3)])
+def test_any_number_pads(pad: Any) -> None:
+    kept = unistore.Volumes("lung", size=4, pad=pad).pad
+    assert repr(kept) == repr(np.asarray(pad).item())
+
+
+@pytest.mark.parametrize("pad", ["mirror", True, 1j, list(range(99))])
+def test_other_pads_are_refused(pad: Any) -> None:
+    expected = r"pad: must be one of 'valid', 'edge', 'zero', 'drop', or a number, got .{1,40}$"
+    with pytest.raises(InputError, match=expected):
+        unistore.Volumes("lung", size=4, pad=pad)
+
+
 def test_an_edge_of_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="an extent is 0"):
         copy_padded(np.empty((0, 3)), np.empty((2, 3)), "edge", 0)

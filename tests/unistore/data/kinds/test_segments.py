@@ -180,6 +180,14 @@ def test_a_grid_takes_one_point_of_each_voxel(make_cloud: Callable[..., Any], vo
         assert used == min(length, len(taken[0]))
 
 
+def test_exactly_as_many_points_as_the_segment_has_but_of_a_grid(make_cloud: Callable[..., Any]) -> None:
+    """Repeated rows are as many as the segment's own, and are no shortcut to all of them."""
+    cloud = make_cloud((900, 3, 1, 400, 20, 5))
+    kind = unistore.Segments("absolute", voxel=3000.0, sample="grid", exactly=900)
+    sample = unistore.Dataset(cloud.path, kind)[0]
+    assert len(np.unique(sample["xyz"].numpy(), axis=0)) == len(sample["voxel_coords"]) < 900
+
+
 def test_options_are_checked() -> None:
     with pytest.raises(InputError, match="sample: is 'grid', one point of each voxel: name their size"):
         unistore.Segments(sample="grid")

@@ -103,6 +103,21 @@ def test_counts_above_255_get_two_bytes(make_store: Any) -> None:
         assert (voxel.numpy() == length // bins).all()
 
 
+def test_recordings_of_several_cameras(make_store: Any) -> None:
+    spikes = [recordings((12,), (8, 16))[0], recordings((12,), (4, 9))[0]]
+    path = write(make_store, spikes)
+    whole = unistore.Dataset(path, unistore.Steps(12), ["spike", "spike_packed", "tfp"])
+    batch = unistore.collate(whole.__getitems__([1, 0]))
+    assert batch["spike_shapes"].tolist() == [[12, 4, 9], [12, 8, 16]]
+    assert batch["spike_packed_shapes"].tolist() == [[12, 4, 2], [12, 8, 2]]
+    assert batch["tfp_shapes"].tolist() == [[4, 9], [8, 16]]
+    assert np.array_equal(whole[1]["spike"], spikes[1])
+    cropped = unistore.Dataset(path, unistore.Steps(12, crop=4), ["spike"]).__getitems__([0, 1])
+    assert unistore.collate(cropped)["spike"].shape == (2, 12, 4, 4)
+    with pytest.raises(InputError, match=r"crops of 6 × 6 pixels .* 1 of 2 windows.*crop=\(4, 6\)\) fits\)"):
+        len(unistore.Dataset(path, unistore.Steps(12, crop=6)))
+
+
 def test_windows_longer_than_any_recording(make_store: Any) -> None:
     path = write(make_store, recordings())
     with pytest.raises(

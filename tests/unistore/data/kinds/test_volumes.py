@@ -140,6 +140,14 @@ def test_one_size_for_all(make_scans: Callable[..., Any], pad: Any, step: int, s
     assert torch.equal(batch["spacing"][0], stored * step)
 
 
+def test_a_step_without_a_size(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans()
+    for sample, volume in zip(
+        unistore.Dataset(scans.path, unistore.Volumes("low:9:0", step=2)), scans.volumes, strict=True
+    ):
+        assert np.array_equal(sample["image"], volume[::2, ::2, ::2].clip(-4.5, 4.5).astype("f4"))
+
+
 def test_sizes_that_do_not_fit(make_scans: Callable[..., Any]) -> None:
     path = make_scans([(5, 6, 7), (9, 9, 9)]).path
     with pytest.raises(InputError, match="beyond 1 of 2 volumes, whose extents are 5 × 6 × 7 at least"):
@@ -228,6 +236,20 @@ def test_sparse_points_equal_argwhere(make_scans: Callable[..., Any], sparse: st
     assert isinstance(natural, unistore.Volumes if image else unistore.SparsePoints)
 
 
+def test_both_forms_give_equal_subsets(make_scans: Callable[..., Any]) -> None:
+    kind = unistore.SparsePoints(max_points=500)
+    batches = []
+    for sparse in FORMS:
+        dataset = unistore.Dataset(make_scans(sparse=sparse).path, kind, seed=4)
+        batches.append(unistore.collate(dataset.__getitems__([At(1, 3), At(2, 3), At(0, 3)])))
+    points, mask = batches
+    assert points.keys() == mask.keys() == {"index", "coords", "values", "offsets"}
+    assert all(torch.equal(points[key], mask[key]) for key in points)
+    assert points["offsets"].diff().tolist()[::2] == [500, 500]
+    flat = points["coords"][:500].long() @ torch.tensor([10_000, 100, 1])
+    assert (flat.diff() > 0).all()
+
+
 @pytest.mark.parametrize("dtype", ["uint16", "float32"])
 def test_a_window_cut_while_reading_is_the_one_that_a_conversion_cuts(tmp_path: Path, dtype: str) -> None:
     rng = np.random.default_rng(7)
@@ -313,6 +335,7 @@ def test_points_of_a_mask(
     shape: tuple[int, int, int], density: float, has_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if has_kernel:
+        monkeypatch.setattr(sparse_points, "all_points", None)
         monkeypatch.setattr(sparse_points, "points_at_ranks", None)
     else:
         monkeypatch.setattr(sparse_points, "kernel", lambda: None)
@@ -328,3 +351,9 @@ def test_points_of_a_mask(
         some = np.empty((len(ranks), 3), np.int32)
         sparse_points.find_points(bits, ranks, some)
         assert np.array_equal(some, expected[ranks])
+
+
+def test_fewer_voxels_than_requested_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_points, "kernel", lambda: None)
+    with pytest.raises(ValueError, match="2 voxels of the mask are set, 3 are requested"):
+        sparse_points.find_points(np.full((1, 2, 1), 4, np.uint8), None, np.empty((3, 3), np.int32))
