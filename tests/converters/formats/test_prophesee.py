@@ -61,6 +61,9 @@ def test_every_word_of_evt3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert_same(events, by_faery(path), "on")
     monkeypatch.setattr("unistore.converters.formats.prophesee._BLOCK", 1001)
     assert np.array_equal(read(path, Evt())[0], events), "blocks carry what words set"
+    monkeypatch.delattr("unistore.converters.formats.prophesee._Evt3.decode")
+    with Evt().open(SourceFile(path, path.name)) as opened:
+        assert len(opened.arrays["events"]) == len(events), "counted without decoding"
 
 
 def test_a_clock_that_overflows_between_events_far_apart(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ def test_the_byte_that_is_known_to_be_broken_is_told_by_its_line(tmp_path: Path)
     (path.parent / "Annotations/ceiling_1.txt").write_bytes(b"0 0 3 1 2 3\n22.3 6.5 3.05 185\x10187 182\n")
     with pytest.raises(InputError, match=r"ceiling_1\.txt: line 2 is no point: '22\.3 6\.5 3\.05 185"):
         read(path, tmp_path)
+    with TextPoints().open(SourceFile(path, path.name, (tmp_path,))) as opened:
+        assert opened.arrays["xyz"][2:4].tolist() == [[2.5, 2.5, 0.5], [1.5, 1.5, 1.5]], "of other objects"
 
 
 @pytest.mark.usefixtures("in_this_process")

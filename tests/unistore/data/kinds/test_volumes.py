@@ -99,7 +99,7 @@ def test_rows_of_a_table_on_request(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (b"case,age\na,1\na,2\n", "has 2 rows of a"),
-        (b"case,age\na\n", "row 2 has other columns"),
+        (b"case,age\n\na\n", "row 3 has other columns"),
         (b"case,case\na,1\n", "two columns have one name"),
         (b"case,age\na,\xff\n", "in UTF-8"),
         (b'case,age\na,"1\n', "no table"),
