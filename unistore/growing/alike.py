@@ -53,7 +53,8 @@ class _NewArray:
         return self.shape[0]
 
     def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
-        return self._read(lo, len(self) if hi is None else hi)
+        lo, hi, _ = slice(lo, hi).indices(len(self))
+        return self._read(lo, max(lo, hi))
 
 
 def _with_values(field: Field, values: IndexValues) -> _NewArray:

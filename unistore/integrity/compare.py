@@ -372,6 +372,9 @@ class _CompareSource:
                 findings.refuse(part.location, f"{part.difference} (store, source)")
         return findings
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.store, self.inputs)
+
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:

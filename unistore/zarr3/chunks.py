@@ -35,6 +35,7 @@ class SharedChunks(Protocol):
         """Keep a chunk, if there is room."""
 
 
+_MAX_CACHED_KEYS = 65536
 # Memory of the shard indexes of one array; at least one is kept.
 INDEX_BYTES = 64 << 20
 _INDEX_OVERHEAD = 400
@@ -201,7 +202,13 @@ class ChunkReader:
     def _key(self, shard: int) -> str:
         key = self._keys.get(shard)
         if key is None:
-            key = self._keys[shard] = self._prefix + shard_key(_coordinates(shard, self._shards))
+            key = self._keep_key(shard, self._prefix + shard_key(_coordinates(shard, self._shards)))
+        return key
+
+    def _keep_key(self, shard: int, key: str) -> str:
+        if len(self._keys) >= _MAX_CACHED_KEYS:
+            self._keys.clear()
+        self._keys[shard] = key
         return key
 
     def _load_indexes(self, storage: SupportsReadEnds, numbers: Sequence[int]) -> None:

@@ -98,7 +98,8 @@ def _check_depth(value: object, levels: int = DEEPEST) -> None:
         msg = f"more than {DEEPEST} levels of objects and lists"
         raise DocumentError(msg)
     for child in children:
-        _check_depth(child, levels - 1)
+        if isinstance(child, dict | list):
+            _check_depth(child, levels - 1)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple, Protocol, Self
@@ -32,6 +32,7 @@ write = os.writev
 
 _BYTES_A_CALL = 1 << 19  # so that what was encoded is still in the processor's cache when it is written
 _BUFFERS_A_CALL = 1000  # Linux takes 1024
+_BYTES_A_SYNC = 16 << 20  # so that the disk is at work while a large file is still being written
 _THREADS = 8
 _MAX_PENDING = 64  # files that wait for their fsync
 
@@ -49,12 +50,12 @@ class _PartFile:
     path: Path
     temporary: Path
     fd: int
-    synced: Future[None] | None = None  # once it is written
+    fsyncs: list[Future[None]] = field(default_factory=list)
 
     def wait(self) -> None:
         with _naming(self.path):
-            if self.synced is not None:
-                self.synced.result()
+            for sync in self.fsyncs:
+                sync.result()
             self.close()
 
     def close(self) -> None:
@@ -115,13 +116,17 @@ class AtomicFiles:
         self._parts.append(part)
         digest = xxhash.xxh3_128()
         size = 0
+        synced = 0
         for group, length in _group_buffers(buffers):
             for buffer in group:
                 digest.update(buffer)
             with _naming(path):
                 _write_all(part.fd, group, length)
             size += length
-        part.synced = self._pool.submit(fsync, part.fd)
+            if size - synced >= _BYTES_A_SYNC:
+                synced = size
+                part.fsyncs.append(self._pool.submit(fsync, part.fd))
+        part.fsyncs.append(self._pool.submit(fsync, part.fd))
         return WrittenFile(key, size, digest.hexdigest())
 
     def _finish(self) -> None:

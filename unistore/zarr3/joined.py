@@ -159,7 +159,7 @@ class _JoinedChunks(ChunkReader):
         index = self._indexes.get(first)
         if key is None or index is None:
             own = reader.find_shard(shard * reader.per_shard)
-            key = self._keys[first] = self._parts.folders[part] + own.key
+            key = self._keep_key(first, self._parts.folders[part] + own.key)
             index = self._keep_index(first, self._in_grid(own.entries, reader))
         end = min(first + rows * self.row_stride, self._firsts[part + 1])
         return FoundShard(first, end, key, index)

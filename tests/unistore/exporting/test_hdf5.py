@@ -127,6 +127,16 @@ def test_an_interrupt_in_a_write(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"interrupted at {at}" for at in (0, 3, 9)]
 
 
+def test_an_error_in_the_values_closes_the_file(tmp_path: Path) -> None:
+    def broken() -> Any:
+        yield XYZ[:10]
+        raise RuntimeError("the store")
+
+    file = File(name="a.h5", form="hdf5", source=0, values={"x": ExportedArray(XYZ.shape, XYZ.dtype, broken)})
+    with pytest.raises(RuntimeError, match="the store"):
+        write_hdf5(file, tmp_path / "a.h5")
+
+
 def test_close_tells_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As network file systems do."""
     wanted = tmp_path / "a.h5"

@@ -122,6 +122,13 @@ def test_where_voxels_lie(
         assert about[key] == (numbers and numbers[::-1])
 
 
+def test_distance_fields_are_said_to_be_left_out(make_case: Callable[..., Any], tmp_path: Path) -> None:
+    _, store = make_case("ct_cases")
+    done = unistore.export(store, tmp_path / "out", to="ome-zarr")
+    assert done.notes[0].startswith("distance fields are left out")
+    Image.from_zarr(zarr.open_group(tmp_path / "out" / "train" / "case_0.ome.zarr", mode="r"))
+
+
 @pytest.mark.parametrize("dtype", ["u1", "<i2", "<f8", "?"])
 def test_blocks_that_do_not_fit_chunks(tmp_path: Path, dtype: str) -> None:
     whole = np.random.default_rng(0).integers(0, 2, (150, 3, 70)).astype(dtype)

@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.stores import attributes_of
+from tests.stores import attributes_of, tree
 from unistore import export
 from unistore.converters.common.exported import File, row_blocks
 from unistore.errors import ConversionError, StoreError
@@ -197,6 +197,14 @@ def test_the_export_converts_to_equal_content(
         assert again[name].tobytes() == values.tobytes(), name
 
 
+def test_two_exports_are_the_same_bytes(
+    family_case: str, make_case: Make, exported: Exported, tmp_path: Path
+) -> None:
+    _, store = make_case(family_case)
+    export(store, tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(exported(family_case)[1])
+
+
 def streams(fails: bool = False) -> Callable[[StoreView], Iterator[File]]:
     def files(store: StoreView) -> Iterator[File]:
         array = store.array("rows/data")
@@ -211,6 +219,18 @@ def streams(fails: bool = False) -> Callable[[StoreView], Iterator[File]]:
         yield File(name="deep/a.gz", form="format", source=0, values={}, write=write)
 
     return files
+
+
+def test_a_stream_is_written_whatever_its_size(
+    make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, store = make_case("rows_npz")
+    monkeypatch.setattr("unistore.converters.rows.export.files", streams())
+    done = export(store, tmp_path / "out")
+    written = tmp_path / "out/deep/a.gz"
+    parts = [np.load(case.sources[0] / f"{name}.npz")["data"] for name in "ab"]
+    assert gzip.decompress(written.read_bytes()) == np.concatenate(parts).tobytes()
+    assert (done.files, done.bytes) == (1, written.stat().st_size)
 
 
 def test_a_stream_that_fails_leaves_nothing(

@@ -18,6 +18,7 @@ from unistore.cli.main import main
 from unistore.growing.growth import Growth, growing
 from unistore.store.manifest import sign_root
 from unistore.zarr3 import durable
+from unistore.zarr3.storage import LocalStorage, OpenFiles
 
 SPLIT = "train=0.6,val=0.4"
 
@@ -399,6 +400,21 @@ def test_one_writer_at_a_time(tmp_path: Path, store: Path) -> None:
         durable.create_file(tmp_path, "versions/2.json", b"second")
     assert (tmp_path / "versions" / "2.json").read_bytes() == b"first"
     assert len(list((tmp_path / "versions").iterdir())) == 1
+
+
+def test_parts_share_open_files(tmp_path: Path) -> None:
+    files = OpenFiles(3)
+    storages = []
+    for number in range(8):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        (folder / "x").write_bytes(bytes([number]) * 4)
+        storages.append(LocalStorage(folder, files))
+    for number, storage in enumerate(storages):
+        assert list(storage.read_many(["x"], [0], [4])) == [bytes([number]) * 4]
+    assert files.open.cache_info().currsize == 3
+    again = pickle.loads(pickle.dumps(storages))
+    assert again[0]._files is again[1]._files
 
 
 def test_verify_looks_at_each_part_and_at_the_document(

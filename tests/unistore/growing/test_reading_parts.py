@@ -15,6 +15,7 @@ import pytest
 
 import unistore
 from tests.unistore.growing.conftest import CASES, Make
+from unistore.errors import InputError
 from unistore.growing.growth import growing
 from unistore.store.joined import JoinedStore
 from unistore.store.manifest import root_digest, sign_root
@@ -92,7 +93,10 @@ def test_orders_conditions_and_splits_are_those_of_the_compacted_store(tmp_path:
     check_same_batches(unistore.Dataset(paths[0]), unistore.Dataset(paths[1]))
 
 
-def test_many_parts_keep_few_files_open_and_open_with_first_use(tmp_path: Path) -> None:
+def test_many_parts_keep_few_files_open_and_open_with_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unistore.zarr3.chunks._MAX_CACHED_KEYS", 9)
     (tmp_path / "src").mkdir()
     for number in range(2):
         np.savez(tmp_path / "src" / f"{number}.npz", **{f"x{key}": np.arange(9) for key in range(10)})
@@ -112,6 +116,33 @@ def test_many_parts_keep_few_files_open_and_open_with_first_use(tmp_path: Path) 
     dataset = unistore.Dataset(tmp_path / "s.zarr")
     assert not any(part.store.cached_indices for part in dataset.parts)
     assert [dataset[index]["x3"].item() for index in range(len(dataset))] == [*range(9)] * 32
+    joined = dataset.parts[0].joined
+    assert joined is not None
+    assert 0 < len(joined.store.array("rows/x3").reader._keys) <= 9
     links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     files = [link.readlink() for link in links if link.exists()]
     assert 0 < len([file for file in files if file.is_relative_to(tmp_path)]) <= MAX_SHARED_FILES
+
+
+def test_rows_of_several_shapes_keep_their_masks(tmp_path: Path) -> None:
+    def write(folder: str, *sizes: int) -> Path:
+        for number, length in enumerate(sizes):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            np.savez(tmp_path / folder / f"{folder}{number}.npz", x=np.ones((5, length)))
+        return tmp_path / folder
+
+    store = tmp_path / "grown.zarr"
+    unistore.convert(write("a", 4, 2), store, columns="union")
+    unistore.append(write("b", 3, 4), store)
+    dataset = unistore.Dataset(store)
+    assert dataset.fields == ("x", "x_mask")
+    lengths = [int(dataset[index]["x_mask"].sum()) for index in range(len(dataset))]
+    assert lengths == [length for length in (4, 2, 3, 4) for _ in range(5)]
+    with pytest.raises(
+        InputError, match=r"x_mask.*alone.*append them with a source that .* has smaller rows"
+    ):
+        unistore.append(write("c", 4), store)
+    assert unistore.append(write("c", 4, 1), store).version == 3
+    unistore.compact(store, tmp_path / "one.zarr")
+    one = unistore.Dataset(tmp_path / "one.zarr")
+    assert [int(one[index]["x_mask"].sum()) for index in range(0, len(one), 5)] == [*lengths[::5], 4, 1]

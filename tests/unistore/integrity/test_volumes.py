@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore import repair
+from unistore import repair, verify
 from unistore.conversion import plan as planning
 from unistore.conversion.convert import convert
 from unistore.converters.ct import stored as exported
@@ -57,6 +57,23 @@ def no_cache_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.zarr3.cache.CHUNKS.limit", 0)
 
 
+def test_a_volume_is_compared_by_planes(volume: Path, tmp_path: Path, forge: Callable[..., None]) -> None:
+    store = tmp_path / "store"
+    convert(volume, store, "ct", window=("lung",), sparse="mask", tile=TILE)
+    with less_than_a_volume():
+        verified = verify(store, against=[volume])
+    assert verified.problems == ()
+    assert verified.receipt is not None
+    assert verified.receipt.values == 2 * np.prod(SHAPE)
+    values = np.load(volume / "ct_original.npy")[None]
+    values[0, 70, 8, 9] += 1
+    values[0, 71, 0, 0] += 1
+    forge(store, {"volumes/image": values})
+    (problem,) = [each for each in verify(store, against=[volume]).problems if "image" in each.location]
+    assert problem.message.startswith("planes 64:72 of row 0: ")
+    assert "2 of 165888 values differ" in problem.message
+
+
 @pytest.mark.parametrize("volume", ["F"], indirect=True)
 def test_a_volume_is_made_again_by_planes(
     volume: Path, tmp_path: Path, tree: Callable[[Path], dict[str, bytes]]
@@ -70,9 +87,9 @@ def test_a_volume_is_made_again_by_planes(
         repaired = repair(store, [volume])
     assert repaired.repaired == (image,)
     assert tree(store) == before
-    for key in ("unistore-manifest.jsonl", "masks/liver/mask/c/0/0/0/0"):
+    for key in ("zarr.json", "unistore-manifest.jsonl", "masks/liver/mask/c/0/0/0/0"):
         (store / key).write_bytes(b"")
-    (store / "zarr.json").write_bytes(before["zarr.json"] + b"\n")
+    (store / "zarr.json").write_bytes(before["zarr.json"][:-5] + b"x" + before["zarr.json"][-4:])
     with less_than_a_volume():
         assert repair(store, [volume]).ok
     assert tree(store) == before

@@ -88,6 +88,23 @@ def test_the_root_is_put_last(proxy: Any, bucket: Any, sources: Path, work: Path
     assert all(MARK in seen.path or seen.method == "POST" for seen in after), "but for the mark"
 
 
+def test_no_copy_of_the_store_is_made_locally(
+    proxy: Any, bucket: Any, sources: Path, work: Path, rows: Any
+) -> None:
+    sizes: list[int] = []
+
+    class Watching(Disturbing):
+        def disturbed(self, job: Any, items: Any) -> Iterator[Any]:
+            for step in Serial().run(job, items):
+                files = [path for path in work.rglob("*") if path.is_file() and "parts" not in path.parts]
+                sizes.append(sum(path.stat().st_size for path in files))
+                yield step
+
+    run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work), executor=Watching())
+    # beside the samples of codec="auto", at most 16 MiB a table
+    assert 0 < max(sizes) < 8000 < sum(map(len, bucket.objects("x.zarr").values())) / 5
+
+
 @pytest.mark.parametrize("after", [0, 3])
 def test_the_same_command_continues(
     proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, rows: Any, after: int
@@ -409,6 +426,15 @@ def test_google_s_dialect_is_written_too(
 def test_places_that_cannot_be_written(sources: Path, rows: Any, url: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(rows(), [sources], url)
+
+
+def test_the_build_folder_is_never_among_the_sources(
+    bucket: Any, sources: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(sources)
+    with pytest.raises(InputError, match="choose another place with --work"):
+        run(rows(), [Path()], bucket.url("x.zarr"))
+    assert not bucket.keys()
 
 
 def test_clean_removes_what_is_named(bucket: Any, sources: Path, work: Path) -> None:

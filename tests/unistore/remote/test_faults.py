@@ -70,6 +70,14 @@ def test_a_fault_that_stays_is_told(
     assert "chunk (1, 0)" in text, "and the chunk"
 
 
+def test_faults_when_opening(proxy: Any, uploaded: str, quick: None) -> None:
+    proxy.spoil(500, times=2)
+    assert Store(uploaded).sample_count == 600
+    proxy.spoil(500, times=10**6)
+    with pytest.raises(StoreError, match=r"zarr\.json: the server answers 500 \(tried [4-9] times"):
+        Store(uploaded)
+
+
 def test_a_busy_server_is_waited_for_from_the_first_request(
     proxy: Any, uploaded: str, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,24 @@ def test_requests_cover_the_ranges(ranges: list[tuple[str, int, int]], gap: int,
     assert [min(request.members) for request in requests] == sorted(min(r.members) for r in requests)
 
 
+@settings(max_examples=60)
+@given(ranges=RANGES)
+def test_ranges_come_in_the_order_asked_for(ranges: list[tuple[str, int, int]]) -> None:
+    content = {key: bytes((number * 7 + ord(key)) % 251 for number in range(500)) for key in "abc"}
+    storage = ObjectStorage("s3://bucket/prefix")
+    asked: list[str] = []
+
+    def get_range(key: str, start: int, size: int) -> bytes:
+        asked.append(key)
+        return content[key][start : start + size]
+
+    storage.get_range = get_range  # type: ignore[method-assign]
+    keys, offsets, sizes = ([each[part] for each in ranges] for part in range(3))
+    found = list(storage.read_many(keys, offsets, sizes))  # type: ignore[arg-type]
+    assert found == [content[key][low : low + size] for key, low, size in ranges]
+    assert len(asked) == len({key for key, _, _ in ranges}), "all of one object lie close together"
+
+
 def test_neighbours_share_a_request_up_to_the_limit() -> None:
     kib = 1 << 10
     keys = ["a"] * 6

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,32 @@ def test_a_copy_that_is_always_gone_is_read_around(
     monkeypatch.setattr(ShardCache, "ensure", evicted)
     assert np.array_equal(array.read_rows([3, 4]), truth(sources)["data"][[3, 4]])
     assert len(ensured) > 4
+
+
+def test_one_fetches_while_others_wait(tmp_path: Path) -> None:
+    content = b"y" * 5000
+    name = xxhash.xxh3_128_hexdigest(content)
+    fetches: list[int] = []
+
+    def fetch() -> Iterator[bytes]:
+        fetches.append(1)
+        time.sleep(0.2)
+        yield content
+
+    found: list[bool] = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(ShardCache(tmp_path, 9000).ensure(name, 5000, fetch, "y"))
+        )
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 4
+    assert len(fetches) == 1
+    assert list(copies(tmp_path)) == [name]
 
 
 def no_space(_: int) -> os.statvfs_result:

@@ -81,6 +81,15 @@ class CountedProgress:
         raise AssertionError(line)
 
 
+def test_a_function_tells_its_progress(golden: Callable[[str], Path]) -> None:
+    path = golden("rows.zarr")
+    rows = rows_of(path, "rows")
+    progress = CountedProgress()
+    unistore.attach(path, "weight", lambda _: np.float32(1), progress=progress)
+    assert progress.begun == [("attaching", 4 * rows)]
+    assert progress.done == 4 * rows
+
+
 def of_samples(path: Path, table: str, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Values without those of points and segments that are no samples."""
     store = unistore.Store(path)
@@ -115,6 +124,20 @@ def test_a_column_of_every_family(
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(dataset))[0]["prediction"], samples[0])
     assert unistore.verify(path).ok
     assert "prediction: a column of" in str(unistore.inspect(path))
+
+
+def test_windows_of_events_have_their_rows(golden: Callable[[str], Path]) -> None:
+    path = golden("events.zarr")
+    times = unistore.Store(path).array("events/t").read().astype(np.int64)
+    unistore.attach(path, "row", np.arange(len(times)))
+    unistore.attach(path, "pair", np.stack([times, -times], axis=1))
+    for kind in (unistore.Events(count=50), unistore.Events(window="1ms", voxel=2)):
+        dataset = unistore.Dataset(path, kind, fields=["row", "t", "pair", "x"])
+        assert len(dataset) > 10
+        for index in range(len(dataset)):
+            sample = dataset[index]
+            np.testing.assert_array_equal(times[sample["row"]], sample["t"])
+            np.testing.assert_array_equal(sample["pair"][:, 1], -sample["t"])
 
 
 def test_arrays_iterables_and_functions_give_the_same(golden: Callable[[str], Path]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import unistore
 from tests.cases import Case
+from tests.unistore.side.test_attach import CountedProgress
 from unistore.cli.main import main
 from unistore.errors import InputError, StoreError
 
@@ -79,6 +80,24 @@ def test_windows_are_those_of_a_conversion(
     for key, value in converted[1].items():
         np.testing.assert_array_equal(derived[1][key], value)
     assert unistore.verify(path).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("point_cloud_decimal.zarr", {"voxel_size": (5, 9)}), ("ct.zarr", {"window": "mine:300:40"})],
+)
+def test_progress_ends_at_the_bytes_that_are_read(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+    path = shutil.copytree(GOLDEN / name, tmp_path / name)
+    progress = CountedProgress()
+    sides = unistore.derive(path, **options, progress=progress)
+    store = unistore.Store(path)
+    if store.family == "ct":
+        total = 2 * store.array("volumes/extent").read().prod(axis=1).sum() * 2
+    else:
+        lengths = np.diff(store.array("segments/offsets").read())
+        total = lengths[store.array("segments/number").read() >= 0].sum() * 3 * 8
+    assert progress.begun == [("deriving", total)] * len(sides)
+    assert progress.done == total * len(sides)
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

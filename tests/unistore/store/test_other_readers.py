@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import dask.array
+import h5py
 import numpy as np
 import pytest
 import tensorstore
 import xarray
 import zarr
 
+import unistore
 from tests.cases import Case
 from unistore.store.reader import Store
 
@@ -67,3 +70,34 @@ def test_tensorstore_reads_every_array(family_case: str, make_case: MakeCase) ->
         found = tensorstore.open(spec, open=True, read=True).result()
         assert found.domain.labels == tuple(array.metadata.dimension_names or ())
         assert_same_bits(found.read().result().view(array.dtype), array.read())
+
+
+def test_columns_whose_own_names_are_alike(tmp_path: Path) -> None:
+    extents = {
+        "a/x": (3,),
+        "x": (4,),
+        "row": (2,),
+        "x_axis": (),
+        "a/b/row": (2, 6),
+        "y": (5,),
+        "y_axis": (7,),
+    }
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, extent in extents.items():
+            file[name] = np.zeros((5, *extent))
+    store = Case("rows", [tmp_path / "a.h5"]).convert(tmp_path / "store.zarr")
+    tree = xarray.open_datatree(store, engine="zarr", chunks=None)
+    for name, extent in extents.items():
+        assert tree[f"rows/{name}"].shape == (5, *extent)
+        assert tree[f"rows/{name}"].dims[0] == "row"
+
+
+def test_dask_reads_a_shard_a_task(make_case: MakeCase) -> None:
+    path = make_case("spike_real")[1]
+    group = unistore.open_zarr(path)
+    for name in ("spikes/bits", "frames/voxel/5"):
+        array = group[name]
+        lazy = dask.array.from_array(array, chunks=array.shards)
+        shards = [key for key in (path / name / "c").rglob("*") if key.is_file()]
+        assert lazy.npartitions == len(shards) < array.nchunks
+        assert_same_bits(lazy.compute(scheduler="sync"), Store(path).array(name).read())

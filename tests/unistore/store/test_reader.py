@@ -231,3 +231,9 @@ def soundings(make_store: Any, rows: list[int], main: str | None = "echoes") -> 
 def test_another_sum_is_refused(make_store: Any) -> None:
     with pytest.raises(StoreError, match="sources/rows: sums up to 6, expected all 7 rows"):
         sources_of(soundings(make_store, [5, 1]))
+
+
+def test_without_a_main_table_the_rows_are_samples(make_store: Any) -> None:
+    assert len(sources_of(soundings(make_store, [1, 1], main=None))) == 2
+    with pytest.raises(StoreError, match="2 at most"):
+        sources_of(soundings(make_store, [5, 2], main=None))

@@ -99,6 +99,15 @@ def test_rows_that_are_chunks_are_decoded_once(tmp_path: Path, write: Any, decod
     assert not CHUNKS.nbytes
 
 
+def test_kept_keys_of_shards_are_bounded(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks_module, "_MAX_CACHED_KEYS", 4)
+    array = write(tmp_path, np.arange(100), (5,), (10,))
+    for row in [3, 99, *range(0, 100, 7), 3]:
+        assert array.read_rows([row]) == [row]
+        assert 0 < len(array.reader._keys) <= 4
+    np.testing.assert_array_equal(array.read(), np.arange(100))
+
+
 def test_chunks_of_a_batch_are_decoded_once(tmp_path: Path, write: Any, decoded: list[int]) -> None:
     array = write(tmp_path, np.arange(1000), (10,), (100,))
     rows = np.random.default_rng(0).integers(0, 1000, 5000)
@@ -110,6 +119,37 @@ def test_chunks_of_a_batch_are_decoded_once(tmp_path: Path, write: Any, decoded:
     found = array.read_ranges(starts, starts + 200)
     np.testing.assert_array_equal(found, np.concatenate([np.arange(a, a + 200) for a in starts]))
     assert len(decoded) == len(set(decoded))
+
+
+@pytest.mark.parametrize("chunk", [(8, 3), (1, 3), (8, 2)])
+def test_rows_that_are_shared_are_taken_and_the_others_read(
+    tmp_path: Path, write: Any, chunk: tuple[int, int]
+) -> None:
+    values = np.arange(60 * 3, dtype="f8").reshape(60, 3)
+    array = write(tmp_path, values, chunk, (32, 4 if chunk[1] == 2 else 3))
+
+    class Chunks(dict[int, Any]):
+        hits = 0
+
+        def get(self, number: int, shape: Any, dtype: Any) -> Any:  # type: ignore[override]
+            self.hits += number in self
+            return super().get(number)
+
+        def add(self, number: int, chunk: Any) -> None:
+            if number % 3 != 1:
+                self[number] = chunk.copy().reshape(array.chunk_shape)
+
+    array.share(shared := Chunks())
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        rows = rng.integers(0, 60, 9)
+        np.testing.assert_array_equal(array.read_rows(rows), values[rows])
+        lo, hi = np.sort(rng.integers(0, 61, (2, 4)), axis=0)
+        expected = np.concatenate([values[a:b] for a, b in zip(lo, hi, strict=True)])
+        np.testing.assert_array_equal(array.read_ranges(lo, hi), expected)
+        np.testing.assert_array_equal(array.read_box([lo[0], 1], [hi[0], 3]), values[lo[0] : hi[0], 1:3])
+    assert 0 < len(shared) < array.chunk_count
+    assert shared.hits
 
 
 def test_pickles_small_and_opens_nothing(tmp_path: Path, write: Any) -> None:
@@ -178,3 +218,21 @@ def test_indexes_of_a_distant_storage_are_read_together(
     (tmp_path / "a/c/1/0/0").unlink()
     with pytest.raises(CorruptionError, match=r"a/c/1/0/0 .* is missing"):
         StoredArray.open(storage, "a").read_box([0, 0, 0], [5, 8, 12])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "chunk"), [("u1", 8), ("i2", 4), ("f4", 2), ("u1", 2), ("?", 4), ("f8", 1)]
+)
+def test_boxes_whose_rows_in_a_chunk_have_the_size_of_a_number(
+    tmp_path: Path, write: Any, dtype: str, chunk: int
+) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 200, (7, 10, 33)).astype(dtype)
+    array = write(tmp_path, values, (2, 4, chunk), (4, 8, 40))
+    for _ in range(20):
+        lo = rng.integers(0, values.shape)
+        hi = rng.integers(lo, values.shape) + 1
+        expected = values[tuple(map(slice, lo, hi))]
+        np.testing.assert_array_equal(array.read_box(lo, hi), expected)
+    rows = rng.integers(0, 7, 5)
+    np.testing.assert_array_equal(array.read_rows(rows), values[rows])

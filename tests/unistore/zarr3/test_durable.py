@@ -8,11 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import xxhash
 
 from unistore.errors import ConversionError
 from unistore.zarr3 import durable
 from unistore.zarr3.durable import PART_SUFFIX, AtomicFiles, write_file
+from unistore.zarr3.writer import array_metadata, content_digest, encode_shard
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +66,16 @@ def test_write_then_fsync_then_rename_then_fsync_of_every_changed_folder(
     write_file(tmp_path, "g/c/0/2", [b"ef"])
     assert [name for name, _ in operations] == ["write", "fsync", "rename", "fsync"]
     assert operations[-1] == ("fsync", "0")
+
+
+def test_the_disk_is_at_work_while_a_large_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operations: list[tuple[str, str]]
+) -> None:
+    monkeypatch.setattr(durable, "_BYTES_A_SYNC", 1 << 20)
+    written = write_file(tmp_path, "x", [bytes(1 << 19)] * 5)
+    assert written.bytes == (tmp_path / "x").stat().st_size == 5 << 19
+    part = operations[0][1]
+    assert operations.count(("fsync", part)) == 3, "twice before the end"
 
 
 def test_files_that_are_written_together_are_named_once_all_are_on_disk(
@@ -131,3 +144,33 @@ def test_failures_name_the_file_and_leave_nothing(
         write_file(tmp_path, "c/0", [b"new"])
     assert [file.name for file in (tmp_path / "c").iterdir()] == ["0"]
     assert (tmp_path / "c" / "0").read_bytes() == b"old"
+
+
+def test_blocks_must_be_the_shards(tmp_path: Path) -> None:
+    metadata = array_metadata((10, 3), "f4", (2, 3), (4, 3), "fast")
+    assert encode_shard(metadata, (2, 0), np.ones((2, 3), "f4"))
+    for coordinates, block in [
+        ((2, 0), np.ones((4, 3), "f4")),
+        ((0, 0), np.ones((4, 3), "f8")),
+        ((0, 0), np.ones((4, 3), ">f4")),
+        ((3, 0), np.ones((0, 3), "f4")),
+        ((0,), np.ones((4, 3), "f4")),
+    ]:
+        with pytest.raises(ValueError, match="shard"):
+            encode_shard(metadata, coordinates, block)
+
+
+def test_content_digests_do_not_depend_on_byte_order_or_layout() -> None:
+    values = np.arange(12, dtype="<i4").reshape(3, 4)
+    expected = xxhash.xxh3_128_hexdigest(values.tobytes())
+    assert content_digest(values) == expected
+    assert content_digest(values.astype(">i4")) == expected
+    assert content_digest(np.asfortranarray(values)) == expected
+    assert content_digest(np.zeros((0, 3))) == xxhash.xxh3_128_hexdigest(b"")
+
+
+def test_files_that_vanish_while_sizes_are_read(tmp_path: Path) -> None:
+    """As temporary names of others do: a link that leads nowhere stands for one."""
+    (tmp_path / "whole").write_bytes(b"four")
+    (tmp_path / ".whole.1-ab.part").symlink_to("gone")
+    assert durable.Folder(tmp_path).sizes() == {"whole": 4}

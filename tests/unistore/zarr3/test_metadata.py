@@ -11,7 +11,7 @@ import pytest
 
 from unistore.errors import CorruptionError, StoreError, UnsupportedError
 from unistore.zarr3 import ArrayMetadata, LocalStorage, StoredArray
-from unistore.zarr3.metadata import DTYPE_NAMES
+from unistore.zarr3.metadata import DTYPE_NAMES, json_bytes
 from unistore.zarr3.writer import array_metadata
 
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -195,3 +195,10 @@ def test_no_array_there(tmp_path: Path) -> None:
     (tmp_path / "x" / "zarr.json").write_text("[1]")
     with pytest.raises(StoreError, match="expected a JSON object"):
         StoredArray.open(LocalStorage(tmp_path), "x")
+
+
+def test_the_bytes_of_a_document() -> None:
+    """Its layout is part of a store's bytes; what JSON does not know is refused."""
+    assert json_bytes({"a": [1], "b": {}}) == b'{\n  "a": [\n    1\n  ],\n  "b": {}\n}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        json_bytes({"a": float("nan")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,22 @@ def test_shards_of_nothing_but_fill_are_an_index(tmp_path: Path, write: Any, sam
     same_bits(array.read_box([0, 0], [8, 3]), values)
     same_bits(read_by_zarr(tmp_path / "a"), values)
     same_bits(read_by_tensorstore(tmp_path / "a"), values)
+
+
+def test_metadata_is_what_zarr_python_writes(tmp_path: Path) -> None:
+    metadata = array_metadata(
+        (100, 3), "f4", (10, 3), (50, 3), "fast", fill=float("nan"), attributes={"k": [1]}
+    )
+    blosc = zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle", typesize=4)
+    zarr.create_array(
+        tmp_path,
+        shape=(100, 3),
+        dtype="f4",
+        chunks=(10, 3),
+        shards=(50, 3),
+        fill_value=float("nan"),
+        attributes={"k": [1]},
+        compressors=[blosc, zarr.codecs.Crc32cCodec()],
+    )
+    assert json.loads(metadata.to_bytes()) == json.loads((tmp_path / "zarr.json").read_text())
+    assert metadata.to_bytes() == type(metadata).from_json(metadata.to_json(), "x").to_bytes()

@@ -18,6 +18,7 @@ import unistore
 from unistore.errors import StoreError, UnsupportedError
 from unistore.zarr3 import LocalStorage, StoredArray
 from unistore.zarr3.metadata import DTYPE_NAMES
+from unistore.zarr3.writer import array_metadata
 
 FILLS = [0, 1, -0.0, 2.5, float("nan"), float("inf"), float("-inf")]
 
@@ -162,3 +163,23 @@ def test_fill_values(tmp_path: Path, write: Any, dtype: str, fill: Any, bits: st
     assert array.read().tobytes() == bytes.fromhex(bits)[::-1] * 3
     by_zarr_python = zarr.open_array(tmp_path, path="a", mode="r")[...]
     assert np.asarray(by_zarr_python).tobytes() == array.read().tobytes()
+
+
+def test_tensorstore_arrays(tmp_path: Path, same_bits: Any) -> None:
+    tensorstore = pytest.importorskip("tensorstore")
+    values = np.arange(5 * 7 * 3, dtype="<i2").reshape(5, 7, 3)
+    blosc = {"typesize": 2, "cname": "zstd", "clevel": 3, "shuffle": "bitshuffle", "blocksize": 0}
+    metadata = array_metadata(values.shape, "i2", (2, 3, 3), (4, 6, 3), "none").to_json()
+    sharding = metadata["codecs"][0]["configuration"]
+    for number, compressor in enumerate([[], [{"name": "blosc", "configuration": blosc}]]):
+        folder = tmp_path / str(number)
+        sharding["codecs"][1:-1] = compressor
+        folder.mkdir()
+        (folder / "zarr.json").write_text(json.dumps(metadata))
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {"driver": "file", "path": str(folder)},
+            "store_data_equal_to_fill_value": True,
+        }
+        tensorstore.open(spec, open=True).result().write(values).result()
+        same_bits(StoredArray.open(LocalStorage(tmp_path), str(number)).read(), values)
