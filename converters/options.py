@@ -30,11 +30,13 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, describe_type, matches_type
-from unistore.system.hints import JsonObject
+
+if TYPE_CHECKING:  # numpy takes a fifth of a second
+    from unistore.system.hints import JsonObject
 
 # What to do when sources have different columns: refuse, fill what is missing, take the common ones
 Columns = Literal["exact", "union", "intersection"]
