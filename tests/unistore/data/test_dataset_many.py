@@ -183,9 +183,11 @@ def test_stores_of_different_kinds_are_refused(
         unistore.Dataset(paths)
     with pytest.raises(InputError, match="no store is given"):
         unistore.Dataset([])
-    without = make_store("rows", {"rows/data": np.zeros((3, 3, 4), np.float32)}, count=3)
-    with pytest.raises(InputError, match=f"{without}: no split 'train'; it has none"):
-        unistore.Dataset([paths[0], without], split="train")
+    arrays = {"rows/data": np.zeros((3, 3, 4), np.float32)}
+    without, further = (make_store("rows", arrays, count=3) for _ in range(2))
+    message = "no split 'train'; it has none"
+    with pytest.raises(InputError, match=f"(?s){without}: {message}.*{further}: {message}"):
+        unistore.Dataset([paths[0], without, further], split="train")
 
 
 def test_a_share_of_nothing_is_refused(make_rows: Callable[..., Path], make_store: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -78,7 +79,12 @@ def convert(
             stored.ctypes.data, len(out), *addresses, form.decimal, is_float64, out.ctypes.data
         )
         return
-    steps = _steps(form, origin, len(out))
+    steps: list[_Step] = []
+    if form is not None:
+        scale, offset = (row.astype(np.float64).tobytes() for row in form[:2])
+        steps += _scaling(scale, offset, form.decimal)
+    if origin is not None:
+        steps.append((np.subtract, _tiled(origin, len(out))))
     source = stored.reshape(-1)
     target = out.reshape(-1)
     memory = np.empty(min(len(source), 3 * _BLOCK_POINTS))
@@ -91,20 +97,19 @@ def convert(
         target[lo : lo + len(part)] = work
 
 
-def _steps(
-    form: Quantisation | None, origin: Float64s | None, points: int
-) -> list[tuple[np.ufunc, Float64s | float]]:
-    steps: list[tuple[np.ufunc, Float64s | float]] = []
-    if form is not None:
-        scale, offset, is_decimal = form
-        is_common = (scale == scale[0]).all()
-        scaled = np.divide if is_decimal else np.multiply
-        steps.append((scaled, float(scale[0]) if is_common else _tiled(scale, points)))
-        # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
-        if offset.any() or not (is_decimal or (scale > 0).all()):
-            steps.insert(0 if is_decimal else 1, (np.add, _tiled(offset, points)))
-    if origin is not None:
-        steps.append((np.subtract, _tiled(origin, points)))
+_Step: TypeAlias = tuple[np.ufunc, Float64s | float]
+
+
+@lru_cache(64)  # 100 KB each
+def _scaling(scale_bytes: bytes, offset_bytes: bytes, is_decimal: bool) -> list[_Step]:
+    scale = np.frombuffer(scale_bytes)
+    offset = np.frombuffer(offset_bytes)
+    is_common = (scale == scale[0]).all()
+    scaled = np.divide if is_decimal else np.multiply
+    steps: list[_Step] = [(scaled, float(scale[0]) if is_common else _tiled(scale, _TILE))]
+    # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
+    if offset.any() or not (is_decimal or (scale > 0).all()):
+        steps.insert(0 if is_decimal else 1, (np.add, _tiled(offset, _TILE)))
     return steps
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
+from unistore.data.kinds import volumes
 from unistore.errors import InputError
 from unistore.order.permutation import At
 from unistore.store.reader import Store
@@ -204,6 +206,17 @@ def test_names_that_are_none(store: Path, sources: Path, tmp_path: Path) -> None
         len(unistore.Dataset(store, unistore.Patches(4, foreground="label:5")))
     with pytest.raises(InputError, match="unknown field 'foreground'"):
         unistore.Dataset(store, unistore.Patches(4), fields=["foreground"])
+
+
+@pytest.mark.parametrize(("name", "number"), [("liver", 1), ("organ", 1), ("organ:2", 2), ("seg:1", 1)])
+def test_a_label_and_a_mask_may_name_one_number_differently(
+    name: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = {"labels/seg/label": {"1": "liver"}, "labels/seg/mask": {"1": "organ"}}
+    arrays = {path: SimpleNamespace(attributes={"classes": of}) for path, of in classes.items()}
+    store: Any = SimpleNamespace(path="a.zarr", has=lambda _: True, array=arrays.get)
+    monkeypatch.setattr(volumes, "box_sources", lambda _: {"seg": "labels/seg"})
+    assert volumes.find_target(store, name) == ("labels/seg", number)
 
 
 def test_a_location_outside_its_volume_is_found(

@@ -346,6 +346,24 @@ def test_rotations_and_stores_without_times_are_refused(make_store: Any, rotatio
         unistore.Dataset(path, unistore.Windows({name: (0.0,)}, align="linear"))
 
 
+def test_a_column_called_as_the_counts_of_texts_is_delivered(make_store: Any) -> None:
+    notes = ["go", "", "söll", "go"]
+    encoded = [note.encode() for note in notes]
+    group = "steps/observation/note"
+    arrays = {
+        f"{group}_utf8/data": np.frombuffer(b"".join(encoded), np.uint8),
+        f"{group}_utf8/offsets": np.cumsum([0, *map(len, encoded)]),
+        f"{group}_counts": np.array([5, 6, 7, 8], np.float32),
+        "steps/next_valid": np.ones(4, bool),
+        "episodes/offsets": np.array([0, 4]),
+    }
+    path = make_store("trajectory", arrays, count=1, table="episodes")
+    around = {"observation.note": (-1, 0), "observation.note_counts": (0,)}
+    for step, sample in enumerate(unistore.Dataset(path, unistore.Windows(around, pad="zero"))):
+        assert list(sample["observation.note"]) == ["", *notes][step : step + 2]
+        assert sample["observation.note_counts"].tolist() == [5 + step]
+
+
 def test_actions_relative_to_the_state_at_the_tick(make_store: Any) -> None:
     rng = np.random.default_rng(3)
     offsets = np.array([0, 5, 9])
