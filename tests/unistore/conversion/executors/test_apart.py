@@ -20,6 +20,7 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.converters.ct.converter import converter as ct_converter
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 
@@ -141,13 +142,17 @@ def test_bad_sources_are_all_named(tmp_path: Path, toys: Path, toy: Any) -> None
 
 
 @pytest.mark.parametrize("thread_safe", [False, True])
-def test_threads_read_sources_only_where_the_converter_says_so(
+def test_threads_scan_and_read_sources_only_where_the_converter_says_so(
     tmp_path: Path, toys: Path, toy: Any, thread_safe: bool
 ) -> None:
     alone = run(toy(), [toys], tmp_path / "alone.zarr", Settings(codec="fast"))
-    readers = set()
+    scanners, readers = set(), set()
 
     class Noting(toy):  # type: ignore[misc]
+        def scan(self, *arguments: Any) -> Any:
+            scanners.add(threading.current_thread().name.partition("_")[0])
+            return super().scan(*arguments)
+
         def read(self, *arguments: Any) -> None:
             readers.add(threading.current_thread().name.partition("_")[0])
             super().read(*arguments)
@@ -155,6 +160,8 @@ def test_threads_read_sources_only_where_the_converter_says_so(
     Noting.__name__ = toy.__name__
     if thread_safe:
         Noting.thread_safe = True
+    assert len(scan_sources(Noting(), [toys]).sources) > 1
+    assert scanners == {"unistore-scan" if thread_safe else "MainThread"}
     threaded = run(
         Noting(), [toys], tmp_path / "threads.zarr", Settings(codec="fast"), executor=Processes(threads=3)
     )
