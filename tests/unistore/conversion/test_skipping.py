@@ -246,6 +246,15 @@ def test_nothing_to_skip_changes_nothing(tmp_path: Path, toys: Path, toy: Any) -
     assert not (tmp_path / "skip" / REPORT).exists()
 
 
+def test_names_that_no_export_could_write_are_left_out(tmp_path: Path, toys: Path, toy: Any) -> None:
+    run(toy(), [toys], tmp_path / "good")
+    shutil.copyfile(next(toys.rglob("*.npz")), toys / "train" / "a\\b.npz")
+    with pytest.raises(InputError, match="has a name that cannot be exported: it holds a backslash"):
+        run(toy(), [toys], tmp_path / "fail")
+    run(toy(), [toys], tmp_path / "skip", Settings(on_error="skip"))
+    assert files_of(tmp_path / "skip") == files_of(tmp_path / "good")
+
+
 def test_everything_bad_is_an_error_that_says_it_all(tmp_path: Path) -> None:
     for name in ("a.h5", "b.h5"):
         (tmp_path / name).write_bytes(b"nothing")

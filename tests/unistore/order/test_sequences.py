@@ -184,6 +184,11 @@ def test_weights_that_are_none(weights):
         Weighted(weights)
 
 
+def test_a_weight_for_each_run():
+    with pytest.raises(ValueError, match="3 weights for 2 runs of samples"):
+        Weighted([1, 2, 3], offsets=[0, 5, 10])
+
+
 def test_wrong_blocks_are_refused():
     with pytest.raises(ValueError, match="ascend from 0"):
         BlockShuffle(np.array([0, 5, 3]))

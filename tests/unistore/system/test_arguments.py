@@ -186,6 +186,7 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
             "family": [3, "sound"],
             "codec": ["zip", None, 3],
             "split": [3, 0.5],
+            "split_from": [3, b"a.csv"],
             "overwrite": NO_FLAG,
             "restart": NO_FLAG,
             "work": [3],
@@ -194,6 +195,10 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
             "memory": [True, 0, "much"],
             "on_error": ["ask", None],
         },
+    ),
+    (
+        plainly(lambda **options: unistore.repair(**({"store": "a", "sources": ["b"]} | options))),
+        {"store": [3, None], "workers": [-1, True, 1.5, None]},
     ),
 ]
 ARGUMENTS = [(make, name, values) for make, options in KINDS for name, values in options.items()]
