@@ -34,17 +34,20 @@ def block_samples(reader: SampleReader, seed: int) -> int:
 
 
 class ReadAhead:
-    """Reads blocks whole. Safe with threads."""
+    """Reads blocks whole. Safe with threads, and pickled without samples."""
 
     # A block is dropped with its last sample, or as the oldest once there is no room
 
     def __init__(self, offsets: Int64s, chosen: Int64s | None) -> None:
-        self.offsets = offsets  # (blocks + 1,), positions in `chosen`
-        self.chosen = chosen  # ascending indices of samples; None: all
+        self._offsets = offsets  # (blocks + 1,), positions in `chosen`
+        self._chosen = chosen  # ascending indices of samples; None: all
         self._lock = threading.Lock()
         self._blocks: dict[tuple[int, int], Batch] = {}  # by epoch and number
         self._undelivered: dict[tuple[int, int], int] = {}
         self._bytes = 0
+
+    def __reduce__(self) -> tuple[type[ReadAhead], tuple[Int64s, Int64s | None]]:
+        return type(self), (self._offsets, self._chosen)
 
     def read(self, reader: SampleReader, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch, with all samples of its blocks if it is of one epoch."""
@@ -59,14 +62,14 @@ class ReadAhead:
 
     def _parts(self, reader: SampleReader, picks: Picks) -> tuple[list[Batch], list[Int64s]]:
         epoch = int(picks.epoch[0])
-        positions = picks.index if self.chosen is None else np.searchsorted(self.chosen, picks.index)
-        numbers = range_of_rows(self.offsets, positions)
+        positions = picks.index if self._chosen is None else np.searchsorted(self._chosen, picks.index)
+        numbers = range_of_rows(self._offsets, positions)
         parts: list[Batch] = []
         places: list[Int64s] = []
         for number in np.unique(numbers).tolist():
             place = np.flatnonzero(numbers == number)
             block = self._block(reader, epoch, number, picks.seed)
-            inside = positions[place] - self.offsets[number]
+            inside = positions[place] - self._offsets[number]
             parts.append({key: packed.take(inside) for key, packed in block.items()})
             places.append(place)
             self._undelivered[epoch, number] -= len(place)
@@ -77,8 +80,8 @@ class ReadAhead:
     def _block(self, reader: SampleReader, epoch: int, number: int, seed: int) -> Batch:
         block = self._blocks.get((epoch, number))
         if block is None:
-            index = np.arange(self.offsets[number], self.offsets[number + 1])
-            index = index if self.chosen is None else self.chosen[index]
+            index = np.arange(self._offsets[number], self._offsets[number + 1])
+            index = index if self._chosen is None else self._chosen[index]
             block = reader.read(Picks(index, np.full_like(index, epoch), seed), np.empty)
             self._bytes += _bytes_of(block)
             while self._blocks and self._bytes > KEPT_BYTES:

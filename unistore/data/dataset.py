@@ -269,8 +269,6 @@ class Dataset(MapDataset[SampleT]):
 
     def __getstate__(self) -> dict[str, Any]:
         emptied: dict[str, Any] = {"_bound": None, "_expected_bytes": 0, "_summaries": {}}
-        if self._ahead is not None:
-            emptied["_ahead"] = ReadAhead(self._ahead.offsets, self._ahead.chosen)
         return {**self.__dict__, **emptied}
 
     @property
