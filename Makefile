@@ -19,7 +19,7 @@ test: $(READY)
 	$(PYTEST) -m "not nightly"
 
 # Code of the guides, notebooks, training examples, fault programs, clusters, every promise of a family, every case
-# through compact and export, kills at every step of growing, predictions of memory at size
+# through compact and export, kills at every step of growing and repair, memory at size and over time
 nightly: $(READY)
 	$(PYTEST) -m nightly
 

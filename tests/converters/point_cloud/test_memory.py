@@ -62,6 +62,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("in_core", [True, False])
 @pytest.mark.parametrize(
     ("layout", "size", "voxels"),

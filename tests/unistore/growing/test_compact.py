@@ -79,6 +79,7 @@ def damage(store: Path, sources: Sequence[Path]) -> None:
     assert [shard.read_bytes() for shard in shards] == whole
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "make", [cases.cloud_indices, cases.ct_sparse, cases.robot_flat], ids=lambda make: make.__name__
 )

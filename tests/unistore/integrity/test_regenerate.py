@@ -46,6 +46,7 @@ def killed_before(last: int, folder: Path, job: Callable[[], bool]) -> bool:
     return bool(status)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.usefixtures("in_this_process")  # the worker that reads HDF5 writes nothing

@@ -74,6 +74,7 @@ def test_a_volume_is_compared_by_planes(volume: Path, tmp_path: Path, forge: Cal
     assert "2 of 165888 values differ" in problem.message
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("volume", ["F"], indirect=True)
 def test_a_volume_is_made_again_by_planes(
     volume: Path, tmp_path: Path, tree: Callable[[Path], dict[str, bytes]]

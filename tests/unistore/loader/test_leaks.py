@@ -70,6 +70,7 @@ def one_life(data, store, rng, workers, end, method="fork"):
         loader.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_many_lifetimes_leave_nothing(data, store, census):
     rng = random.Random(3)
@@ -86,6 +87,7 @@ def test_many_lifetimes_leave_nothing(data, store, census):
     assert resident() - before[3] < 8 << 20
 
 
+@pytest.mark.nightly
 def test_a_long_iteration_does_not_grow(data):
     with Loader(data.Batched(4_000, 16), 4, shuffle=True, num_workers=1) as loader:
         list(zip(loader, range(250), strict=False))
