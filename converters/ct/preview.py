@@ -212,9 +212,11 @@ def _overlays(store: StoreView) -> list[str]:
     overlays = []
     for group in (LABELS, VOLUMES, MASKS, WINDOWS):
         for path in store.paths():
+            if not path.startswith(group):
+                continue
             array = store.array(path)
             is_attached = path != IMAGE and array.shape == image_shape and array.dtype.kind in "biu"
-            if path.startswith(group) and (path.endswith(("/mask", "/label")) or is_attached):
+            if path.endswith(("/mask", "/label")) or is_attached:
                 overlays.append(path)
     return overlays[:_OVERLAYS]
 

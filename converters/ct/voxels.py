@@ -168,6 +168,9 @@ def _pack(inside: NDArray[np.bool_], bits: UInt8s, box: Box) -> None:
     first = box[0].start or 0
     column = (box[2].start or 0) // 8
     target = bits[first : first + depth, :height, column : column + -(-width // 8)]
+    if inside.flags.c_contiguous and width % 8 == 0:  # no byte holds bits of two rows
+        target[...] = np.packbits(inside.reshape(-1), bitorder="little").reshape(target.shape)
+        return
     if inside.flags.c_contiguous:
         target[...] = np.packbits(inside, axis=-1, bitorder="little")
         return
@@ -411,10 +414,10 @@ class VolumeReader:
                     array, {array.role: inside(None, array.kind) if is_mask else None}, most
                 )
         facts: dict[str, AnyArray] = {}
-        dtype = np.uint16 if max(self.extent()) <= 1 << 16 else np.int32
         for group, (classes, lengths, coords) in located.items():
             facts |= {f"classes/{group}": classes, f"locations/{group}": lengths}
             if len(classes) <= MOST_CLASSES:
+                dtype = np.uint16 if max(self.extent()) <= 1 << 16 else np.int32
                 emit(f"{FOREGROUND}/{group}", "coords", coords.astype(dtype))
         return facts
 
@@ -423,8 +426,10 @@ class VolumeReader:
         if self.detail.extent is not None:
             return self.detail.extent
         stated = max(array.resolution for array in self.detail.arrays)
-        longest = np.full(3, stated)
-        for array in self.detail.arrays if not stated else ():
+        if stated:
+            return stated, stated, stated
+        longest = np.zeros(3, np.int64)
+        for array in self.detail.arrays:
             for index, _ in point_blocks(array):
                 longest = np.maximum(longest, index.max(axis=0).astype(np.int64) + 1)
         depth, height, width = longest.tolist()

@@ -26,6 +26,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     most = max(1, min(detail.shown, detail.read) // _EVENT_BYTES)
     stop = min(hi, lo + most)
     arrays = {name: store.array(f"{FAMILY_NAME}/{name}").read(lo, stop) for name in "xypt"}
+    read = sum(values.nbytes for values in arrays.values())
     times = arrays["t"].astype(np.int64)
     shown = len(times)
     first = int(times[0]) if shown else 0
@@ -39,6 +40,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
         frames = evenly(begin, begin + int((frame_times <= duration).sum()), _FRAMES)
         if len(frames):
             pixels = store.array("frames/image").read_rows(frames)
+            read += pixels.nbytes
             step = stride(max(pixels.shape[1:3]), detail.side)
             arrays["image0"] = pixels[:, ::step, ::step]
             images = [{"name": "frame", "array": "image0", "times": frame_times[frames - begin].tolist()}]
@@ -50,7 +52,6 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
         "images": images,
         "note": note,
     }
-    read = sum(values.nbytes for values in arrays.values())
     return View(widget="stream", title=f"{height} × {width} pixels", head=head, arrays=arrays, read=read)
 
 

@@ -17,7 +17,7 @@ from unistore.converters.scan import Scan, Source
 from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
-from unistore.schemas.indices import BLOCK, StoreView, whole
+from unistore.schemas.indices import BLOCK, IndexColumn, StoreView
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
@@ -46,11 +46,11 @@ class Frame:
     number: int  # the row of ``frames``
 
     def _row(self, path: str) -> Any:
-        return whole(self.store, path)[self.number]
+        return IndexColumn(self.store, path).take(np.array([self.number]))[0]
 
     def _range(self, offsets: str) -> tuple[int, int]:
-        lo, hi = whole(self.store, offsets)[self.number : self.number + 2].tolist()
-        return lo, hi
+        lo, hi = IndexColumn(self.store, offsets).ranges(np.array([self.number]))
+        return int(lo[0]), int(hi[0])
 
     def _box(self, path: str, *extent: int) -> AnyArray:
         """Row of a column of frames, without padding."""

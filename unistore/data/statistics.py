@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -345,7 +346,7 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
     bins = array("bins", "i", offsets[-1])
     counts = array("counts", "i", offsets[-1])
     by_split = {}
-    for row, (split, lo, hi) in enumerate(zip(splits, offsets, offsets[1:], strict=False)):
+    for row, (split, (lo, hi)) in enumerate(zip(splits, pairwise(offsets), strict=True)):
         if (np.diff(bins[lo:hi], prepend=-1, append=components * CODES) <= 0).any():
             raise ValueError("bins are not in their order")
         arrays_of_split: list[Any] = [*(values[row] for values in moments), bins[lo:hi], counts[lo:hi]]

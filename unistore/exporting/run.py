@@ -223,7 +223,7 @@ def _from_json(value: Any) -> Any:
 
 @contextmanager
 def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
-    """Yield an empty folder in that beside a target, removed at the end, also after errors."""
+    """Yield an empty folder in the `folder_beside` a target, removed at the end, also after errors."""
     # What a killed process left is removed first. `purpose` is the suffix of the outer folder's name
     folder = folder_beside(target, purpose)
     work = folder / "work"

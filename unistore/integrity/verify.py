@@ -37,7 +37,6 @@ from unistore.store.versions import OpenedStores, describe_part, find_grown, ope
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.hints import Attributes, JsonObject, PathLike, VersionLike
 from unistore.system.progress import NO_PROGRESS, Progress, ProgressLike
-from unistore.zarr3.array import read_metadata
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.metadata import ArrayMetadata, shard_key
 from unistore.zarr3.storage import Storage
@@ -63,9 +62,9 @@ def check_structure(
     for key in filter(sound.__contains__, keys):
         path = key.removesuffix(f"/{ROOT}")
         try:
-            documents[path] = parse_document(storage.get(key))
+            document = documents[path] = parse_document(storage.get(key))
             if path in attributes["fields"]:
-                metadata[path] = read_metadata(storage, path)
+                metadata[path] = ArrayMetadata.from_json(document, f"{storage}: array {path!r}")
         except (DocumentError, StoreError, UnsupportedError) as error:
             problems.append(_wrong(key, str(error)))
     if len(documents) == len(keys):

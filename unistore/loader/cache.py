@@ -1,10 +1,10 @@
 """A cache of decoded samples or chunks: one memory-mapped file that workers share, or one kept on disk."""
 
 # The sparse file begins with the number of allocated bytes and an index: the offset of each sample. A
-# process allocates room for a sample under a lock. It writes its offset into the index, without a lock, after
-# the sample itself, so that samples in the index are complete even if a
-# process is killed. A sample that two processes add at the same time is stored twice and found once. The
-# file has no name: it ends with the last process that uses it. That of ``cache="disk"`` has one, see below
+# process allocates room for a sample under a lock. It writes the sample there, and then, without a lock, the
+# offset into the index, so that samples in the index are complete even if a process is killed. A sample that
+# two processes add at the same time is stored twice and found once. The file has no name: it ends with the
+# last process that uses it. That of ``cache="disk"`` has one, see below
 
 from __future__ import annotations
 

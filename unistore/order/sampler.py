@@ -146,6 +146,7 @@ class Shuffle(SequenceSampler):
         else:
             counted = data if isinstance(data, Sized) else range(self.samples)
             sequence = shuffled(counted, shuffle, seed=self.seed, batch_size=batch_size)
+        # computed so many at a time, as one rank has all
         super().__init__(sequence, WINDOW)
 
     def set_epoch(self, epoch: int) -> None:

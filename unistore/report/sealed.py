@@ -30,7 +30,7 @@ from unistore.report.values import (
 from unistore.schemas.indices import contradiction
 from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import parse_manifest, root_digest
-from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
+from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside, read_side_table, side_names
 from unistore.system.hints import JsonObject, PathLike
@@ -352,7 +352,7 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
         build = build_folder(folder)
         if build.exists():
             remarks.append(f"a conversion to replace this store is unfinished: {build.name}")
-        repair = build.with_name(f"{folder.absolute().name}.{REPAIR}")
+        repair = folder_beside(folder, REPAIR)
         if repair.exists():
             remarks.append(f"a repair is at work or was stopped: {repair.name}; repair again, or remove it")
     return remarks

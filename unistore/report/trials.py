@@ -63,7 +63,7 @@ def _power_of_two(number: int) -> int:
 
 
 def run_trial(dataset: Dataset, seconds: float, **arguments: Any) -> Trial:
-    """Time a Loader with these arguments for `seconds`, at least one batch after the first."""
+    """Time a Loader of these workers, batch size, shuffle and cache, at least one batch after the first."""
     from unistore.loader.loader import Loader
 
     forget_chunks()  # else a setting profits from chunks that an earlier one decoded
@@ -120,7 +120,7 @@ def _memory(processes: Sequence[int]) -> int | None:
 
 def try_settings(
     dataset: Dataset,
-    arguments: Mapping[str, Any],  # of a Loader, among them the batch size to begin with
+    arguments: Mapping[str, Any],  # of a Loader: num_workers, batch_size (to begin with) and shuffle
     workers: Iterable[int],
     cache_bytes: int,
     seconds: float,

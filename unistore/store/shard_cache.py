@@ -31,8 +31,8 @@ from unistore.system.own_files import NotOwnError, is_own, open_file_of_owner, o
 from unistore.system.progress import COUNTS, Progress
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, read_parts
 
-# Seconds between updates of a copy's modification time, which records its last use.
 PART = ".part"
+# Seconds between updates of a copy's modification time, which records its last use.
 TOUCH_INTERVAL = 60.0
 _BLOCK = 1 << 20
 _OTHERS_WRITE = 0o022

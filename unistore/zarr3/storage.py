@@ -22,6 +22,8 @@ from unistore.system.hints import AnyArray, PathLike
 DOCUMENT_LIMIT = 256 << 20
 # The document that a store is opened with, which is written last.
 ROOT = "zarr.json"
+# Bytes of a large object that are read at a time.
+PART_BYTES = 4 << 20
 
 
 # Of a file: device, inode, size and times of the last changes.
@@ -56,9 +58,6 @@ class SupportsReadEnds(Protocol):
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
         """Yield the bytes of each object and its last `size` bytes (all where it has fewer), or None."""
-
-
-PART_BYTES = 4 << 20  # of a large object that are read at a time
 
 
 def read_parts(storage: Storage, key: str, size: int) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.order.permutation import subset
 from unistore.schemas.indices import IndexColumn, contradiction
-from unistore.schemas.point_cloud.fields import NO_SEGMENT, quantum
+from unistore.schemas.point_cloud.fields import NO_SEGMENT, Quantum, quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Float64s, Int64s
@@ -45,14 +45,6 @@ _BLOCK_POINTS = 16384  # Points converted at a time: their float64 values fit in
 _TILE = 2048  # Repetitions of a row of three numbers: with half as many, numpy takes twice as long
 
 
-class Quantisation(NamedTuple):
-    """How one source's coordinates are stored as whole numbers."""
-
-    scale: Float64s  # (3,)
-    offset: Float64s  # (3,)
-    decimal: bool = False  # whether they are those of decimals
-
-
 def quantised_view(out: AnyArray) -> NDArray[np.int32]:
     """Return the part of `out` that its quantised coordinates (N, 3) i4 are converted in place from."""
     # All of the memory for float32, the second half for float64: a conversion from front to back never
@@ -64,14 +56,15 @@ def quantised_view(out: AnyArray) -> NDArray[np.int32]:
 def convert(
     stored: AnyArray,  # (N, 3); quantised ones may be `quantised_view` of `out`
     out: NDArray[np.floating[Any]],  # (N, 3) float32 or float64
-    form: Quantisation | None,  # None: coordinates are not quantised
+    form: Quantum | None,  # None: coordinates are not quantised
+    source: int,  # whose they are
     origin: Float64s | None = None,  # (3,)
 ) -> None:
     """Write ``absolute``, or with an origin ``absolute - origin``, to C-contiguous `out`."""
     library = kernel()
     in_rows = stored.flags.c_contiguous and out.flags.c_contiguous and len(stored) == len(out)
     if library is not None and form is not None and stored.dtype == np.int32 and in_rows:
-        rows = [form.scale, form.offset, np.zeros(3) if origin is None else origin]
+        rows = [form.scale[source], form.offset[source], np.zeros(3) if origin is None else origin]
         doubles = [np.ascontiguousarray(row, np.float64) for row in rows]
         addresses = [row.ctypes.data for row in doubles]
         is_float64 = out.dtype == np.float64
@@ -81,15 +74,15 @@ def convert(
         return
     steps: list[_Step] = []
     if form is not None:
-        scale, offset = (row.astype(np.float64).tobytes() for row in form[:2])
+        scale, offset = (row[source].astype(np.float64).tobytes() for row in form[:2])
         steps += _scaling(scale, offset, form.decimal)
     if origin is not None:
         steps.append((np.subtract, _tiled(origin, len(out))))
-    source = stored.reshape(-1)
+    values = stored.reshape(-1)
     target = out.reshape(-1)
-    memory = np.empty(min(len(source), 3 * _BLOCK_POINTS))
-    for lo in range(0, len(source), 3 * _BLOCK_POINTS):
-        part = source[lo : lo + 3 * _BLOCK_POINTS]
+    memory = np.empty(min(len(values), 3 * _BLOCK_POINTS))
+    for lo in range(0, len(values), 3 * _BLOCK_POINTS):
+        part = values[lo : lo + 3 * _BLOCK_POINTS]
         work = memory[: len(part)]
         np.copyto(work, part)
         for operation, tile in steps:
@@ -101,7 +94,7 @@ _Step: TypeAlias = tuple[np.ufunc, Float64s | float]
 
 
 @lru_cache(64)  # 100 KB each
-def _scaling(scale_bytes: bytes, offset_bytes: bytes, is_decimal: bool) -> list[_Step]:
+def _scaling(scale_bytes: bytes, offset_bytes: bytes, is_decimal: bool) -> tuple[_Step, ...]:
     scale = np.frombuffer(scale_bytes)
     offset = np.frombuffer(offset_bytes)
     is_common = (scale == scale[0]).all()
@@ -110,7 +103,7 @@ def _scaling(scale_bytes: bytes, offset_bytes: bytes, is_decimal: bool) -> list[
     # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
     if offset.any() or not (is_decimal or (scale > 0).all()):
         steps.insert(0 if is_decimal else 1, (np.add, _tiled(offset, _TILE)))
-    return steps
+    return tuple(steps)
 
 
 def _row_wise(operation: np.ufunc, work: Float64s, tile: Float64s | float) -> None:
@@ -418,11 +411,7 @@ class _Coordinates:
         origins = self._origin.take(rows) if self._local else [None] * len(rows)
         sources = self._source.take(rows).tolist()
         for source, origin, (lo, hi) in zip(sources, origins, pairwise(spans.offsets.tolist()), strict=True):
-            form = None
-            if self._quantum is not None:
-                scale, offset, decimal = self._quantum
-                form = Quantisation(scale[source], offset[source], decimal)
-            convert(stored[lo:hi], out[lo:hi], form, origin)
+            convert(stored[lo:hi], out[lo:hi], self._quantum, source, origin)
         return out
 
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import unistore
-from unistore.data.kinds.segments import Quantisation, convert, quantised_view
+from unistore.data.kinds.segments import convert, quantised_view
 from unistore.errors import InputError
 from unistore.order.permutation import At
+from unistore.schemas.point_cloud.fields import Quantum
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -243,15 +244,15 @@ def test_conversion_in_place(points: int, scale: tuple[float, float, float]) -> 
     q = rng.integers(-(2**31), 2**31, (points, 3)).astype(np.int32)
     offset, origin = np.array([1e5, -2e6, 0.3]), np.array([7.7, 1e3, -1e-3])
     expected = q * np.array(scale) + offset
-    form = Quantisation(np.array(scale), offset)
+    form = Quantum(np.array([scale]), offset[None], decimal=False)
     absolute = np.empty((points, 3))
     quantised_view(absolute)[...] = q
-    convert(quantised_view(absolute), absolute, form)
+    convert(quantised_view(absolute), absolute, form, 0)
     assert absolute.tobytes() == expected.tobytes()
     local = np.empty((points, 3), np.float32)
     quantised_view(local)[...] = q
-    convert(quantised_view(local), local, form, origin)
+    convert(quantised_view(local), local, form, 0, origin)
     assert local.tobytes() == (expected - origin).astype(np.float32).tobytes()
     single = q.astype(np.float32)
-    convert(single, local, None, origin)
+    convert(single, local, None, 0, origin)
     assert local.tobytes() == (single.astype(np.float64) - origin).astype(np.float32).tobytes()
