@@ -182,9 +182,9 @@ class SourceFile:
             )
         return SourceFile(path, str(Path(self.name).parent / name), self.roots)
 
-    def problem(self, message: str, cure: str = "", kind: str = "format") -> InputError:
+    def problem(self, message: str, fix: str = "", kind: str = "format") -> InputError:
         """Return an error about this file, to be raised: ``raise file.problem("is truncated")``."""
-        return InputError(Problem(printable(self.name), message, cure, kind))
+        return InputError(Problem(printable(self.name), message, fix, kind))
 
 
 @dataclass(slots=True, eq=False)

@@ -210,12 +210,12 @@ def _read_declared(options: type[Options]) -> tuple[Option, ...]:
     if clashes:
         where = f"{options.__module__}:{options.__qualname__}"
         package, _, _ = options.__module__.partition(".")
-        cure = f"give it another name in the package {package}"
+        fix = f"give it another name in the package {package}"
         problems = []
         for entry in clashes:
             flag = entry.name.replace("_", "-")
             message = f"declares --{flag}, the name of an option of every conversion"
-            problems.append(Problem(where, message, cure, "family"))
+            problems.append(Problem(where, message, fix, "family"))
         raise InputError(problems)
     return tuple(
         Option(

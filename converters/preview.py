@@ -23,7 +23,7 @@ class Measure:
     # `few` and `most`: samples with values below and above get a remark; 0: no bound.
     few: int = 0
     most: float = 0
-    cure: str = ""  # what to do about these samples
+    fix: str = ""  # what to do about these samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

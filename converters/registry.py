@@ -76,8 +76,8 @@ class FamilyRecord:
             return resolve(reference)
         except Exception as error:
             message = f"{reference} cannot be imported: {type(error).__name__}: {error}"
-            cure = "install what it needs, or remove its package"
-            raise InputError(Problem(f"family {self.command}", message, cure, "family")) from error
+            fix = "install what it needs, or remove its package"
+            raise InputError(Problem(f"family {self.command}", message, fix, "family")) from error
 
 
 def resolve(reference: str) -> Any:
@@ -166,6 +166,6 @@ def get_family(name: str) -> FamilyRecord:
     family = find_family(name.replace("-", "_"))
     if family is None:
         message = f"is not known; one of: {', '.join(sorted(families()))}"
-        cure = "check the name, or install the package that adds it"
-        raise InputError(Problem(f"family {name}", message, cure, "family"))
+        fix = "check the name, or install the package that adds it"
+        raise InputError(Problem(f"family {name}", message, fix, "family"))
     return family

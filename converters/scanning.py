@@ -359,8 +359,8 @@ class _FamilyScan:
             if taker in self._general and has_ending(path, self._converter.suffixes):
                 name = next(iter(self._names(str(path))), printable(path.name))
                 message = f"is not of {family}, only of {get_family(taker).command}"
-                cure = f"get or write it again, or leave it out: --exclude {shlex.quote(name)}"
-                yield Problem(name, message, cure, "family", name)
+                fix = f"get or write it again, or leave it out: --exclude {shlex.quote(name)}"
+                yield Problem(name, message, fix, "family", name)
 
     def _with_commands(self, parts: Parts) -> Iterator[Problem]:
         """Add to the problems of given and doubtful files the command of another family that takes them."""
@@ -376,8 +376,8 @@ class _FamilyScan:
             if problem.kind == UNREADABLE or not self._is_free(row):
                 yield problem
                 continue
-            cure = f"it is {other_family_reason(self._claims.answer(row).taker)}"
-            yield replace(problem, cure="; or ".join(filter(None, (problem.cure, cure))))
+            fix = f"it is {other_family_reason(self._claims.answer(row).taker)}"
+            yield replace(problem, fix="; or ".join(filter(None, (problem.fix, fix))))
 
     def _all_of_others(self) -> Problem:
         rows = np.flatnonzero(self._of_others).tolist()
@@ -387,8 +387,8 @@ class _FamilyScan:
         files = count_of(len(rows), "file")
         message = f"holds no source of {family}: {files} of {named}"
         commands = " or ".join(map(convert_command, takers))
-        cure = f"{commands}; or, to take files for {family} all the same, name each"
-        return Problem(", ".join(map(str, self._claims.roots)), message, cure, "family")
+        fix = f"{commands}; or, to take files for {family} all the same, name each"
+        return Problem(", ".join(map(str, self._claims.roots)), message, fix, "family")
 
     def _is_excluded(self, path: str) -> bool:
         """Return whether a file is stored, or the user excludes it by its name below a given folder."""

@@ -431,8 +431,8 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
     name = family.replace("_", " ")
     for folder in filter(Path.is_dir, paths):
         if (folder / "zarr.json").exists():
-            cure = f"'unistore export {folder} DST' gives its files back; other Zarr: save its arrays as .npy"
-            return Problem(str(folder), "is a store already, or other Zarr", cure, "zarr")
+            fix = f"'unistore export {folder} DST' gives its files back; other Zarr: save its arrays as .npy"
+            return Problem(str(folder), "is a store already, or other Zarr", fix, "zarr")
         if is_store(folder):
             return Problem(str(folder), "is Zarr, which is no source", "save its arrays as .npy", "zarr")
         if not any(folder.iterdir()):
@@ -445,12 +445,12 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
         return Problem(where, message, commands, "family")
     if unread := claims.unread():
         message = f"holds nothing that is read: {first_few(unread, _SHOWN, '; ')}"
-        cure = "load them with their own library and save the values as .npy or HDF5"
-        return Problem(where, message, cure, "format")
+        fix = "load them with their own library and save the values as .npy or HDF5"
+        return Problem(where, message, fix, "format")
     for link in chain.from_iterable(path.rglob("*") for path in paths):
         if not is_inside(link, paths):
             return Problem(str(link), "is a link out of the given paths", "name what it leads to", "link")
     commands = ", ".join(sorted(family.command for family in families().values()))
     message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
-    cure = "unistore inspect says more; or name the family: unistore convert FAMILY SRC... DST"
-    return Problem(where, message, cure, "unknown")
+    fix = "unistore inspect says more; or name the family: unistore convert FAMILY SRC... DST"
+    return Problem(where, message, fix, "unknown")

@@ -13,7 +13,7 @@ from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import BLOCK, ArrayView, StoreView, parts_between, rows_of_a_block
 from unistore.system.hints import AnyArray, Int64s, Shape
 
-_CURE = "convert the sources again; if it comes back, report it"
+_FIX = "convert the sources again; if it comes back, report it"
 
 
 class UnreadableError(Exception):
@@ -84,7 +84,7 @@ Rule = Callable[[RuleView], Iterator[Problem]]
 
 def broken(location: str, message: str) -> Problem:
     """The problem of a violated value rule."""
-    return Problem(location, message, _CURE, "values")
+    return Problem(location, message, _FIX, "values")
 
 
 def parts_hold_all(view: RuleView, parts: str, rows: str) -> Iterator[Problem]:

@@ -177,8 +177,8 @@ def test_a_store_has_the_recorded_bytes(
     if request.config.getoption("--record-digests"):
         digests = store_digests(convert(name, tmp_path))
         if name in BEFORE and BEFORE["content"] == CONTENT:
-            cure = "raise CONTENT in unistore/conversion/keys.py: unfinished conversions hold older shards"
-            assert digests["shards"] == BEFORE[name].get("shards", digests["shards"]), cure
+            fix = "raise CONTENT in unistore/conversion/keys.py: unfinished conversions hold older shards"
+            assert digests["shards"] == BEFORE[name].get("shards", digests["shards"]), fix
         recorded = {**recorded, "versions": versions, "content": CONTENT, name: digests}
         RECORD.write_text(json.dumps(recorded, indent=1) + "\n")
         return

@@ -52,7 +52,7 @@ class Problem:
         Name of the file, or of an option, an argument, an array of a store.
     message
         What was found and what was expected.
-    cure
+    fix
         What to do about it. May be empty.
     kind
         A stable, machine-readable word: ``"truncated"``, ``"dtype"``, ``"missing"``, …
@@ -69,7 +69,7 @@ class Problem:
 
     file: str
     message: str
-    cure: str = ""
+    fix: str = ""
     kind: str = "invalid"
     source: str = field(default="", compare=False)
     dataset: str = ""
@@ -84,11 +84,11 @@ class Problem:
 
     @classmethod
     def at(
-        cls, location: Where, message: str, cure: str = "", kind: str = "invalid", source: str = ""
+        cls, location: Where, message: str, fix: str = "", kind: str = "invalid", source: str = ""
     ) -> Problem:
         """Make the problem of a place in a file, or of a whole file."""
         file, dataset, row = Location(location) if isinstance(location, str) else location
-        return cls(file, message, cure, kind, source, dataset, row)
+        return cls(file, message, fix, kind, source, dataset, row)
 
     @property
     def location(self) -> str:
@@ -96,8 +96,8 @@ class Problem:
         return str(Location(self.file, self.dataset, self.row))
 
     def __str__(self) -> str:
-        cure = f" ({self.cure})" if self.cure else ""
-        return f"{self.location}: {self.message}{cure}"
+        fix = f" ({self.fix})" if self.fix else ""
+        return f"{self.location}: {self.message}{fix}"
 
     def to_json(self) -> dict[str, Any]:
         """Return all but the traceback, so that ``Problem(**document)`` equals it."""
@@ -106,7 +106,7 @@ class Problem:
             "dataset": self.dataset,
             "row": self.row,
             "message": self.message,
-            "cure": self.cure,
+            "fix": self.fix,
             "kind": self.kind,
             "source": self.source,
         }
@@ -133,10 +133,10 @@ class InputError(UnistoreError):
 
     @classmethod
     def at(
-        cls, location: Where, message: str, cure: str = "", kind: str = "invalid", source: str = ""
+        cls, location: Where, message: str, fix: str = "", kind: str = "invalid", source: str = ""
     ) -> InputError:
         """Make the error of one problem at a place in a file, or of a whole file."""
-        return cls(Problem.at(location, message, cure, kind, source))
+        return cls(Problem.at(location, message, fix, kind, source))
 
     def problems_at(self, location: Where) -> tuple[Problem, ...]:
         """Return its problems. The text of an error without any becomes one at `location`."""
@@ -238,7 +238,7 @@ def first_few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str
 
 # What the system says while files are written, with what to do about it.
 
-_CURES = {
+_FIXES = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free some of the quota",
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
@@ -263,13 +263,13 @@ class WritingError(ConversionError):
 
 
 def refusal(error: OSError, then: str) -> str:
-    """Return one line: the file, the reason, the cure, and what to do `then`."""
-    return f"{error.filename}: {error.strerror or error}; {writing_cure(error)}, {then}"
+    """Return one line: the file, the reason, the fix, and what to do `then`."""
+    return f"{error.filename}: {error.strerror or error}; {writing_fix(error)}, {then}"
 
 
-def writing_cure(error: OSError) -> str:
+def writing_fix(error: OSError) -> str:
     """Return what to do about an error of the system while a file was written."""
-    return _CURES.get(error.errno or 0, "fix the destination or choose another")
+    return _FIXES.get(error.errno or 0, "fix the destination or choose another")
 
 
 def named(error: OSError, where: Path) -> OSError:

@@ -130,15 +130,15 @@ def reconcile(
             (incompatible if column is None else uneven).append(name)
     differing = [name for name in names if name in {*missing, *incompatible, *uneven}]
     if differing:
-        cure = "--columns union fills what is missing, --columns intersection takes what all have"
+        fix = "--columns union fills what is missing, --columns intersection takes what all have"
         if incompatible:
-            cure = "no one shape and dtype holds them all: --one-store-per-shape, or rename with --map"
+            fix = "no one shape and dtype holds them all: --one-store-per-shape, or rename with --map"
             if any(name in merged for name in everywhere):
-                cure = f"{cure}; --columns intersection leaves them out"
+                fix = f"{fix}; --columns intersection leaves them out"
         elif uneven:
-            cure = "--columns union pads with zeros, --columns intersection takes what is alike in all, "
-            cure += "--one-store-per-shape"
-        return merged, [_columns_differ(column_sets, differing, len(numbers), cure)]
+            fix = "--columns union pads with zeros, --columns intersection takes what is alike in all, "
+            fix += "--one-store-per-shape"
+        return merged, [_columns_differ(column_sets, differing, len(numbers), fix)]
     return merged, [
         Problem(name, f"is padded, and {name}_mask says where", "rename that with --map", "columns")
         for name, column in merged.items()
@@ -240,9 +240,7 @@ def length_table(lengths: Mapping[str, object]) -> str:
     return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
 
 
-def _columns_differ(
-    column_sets: Sequence[_ColumnSet], names: Sequence[str], count: int, cure: str
-) -> Problem:
+def _columns_differ(column_sets: Sequence[_ColumnSet], names: Sequence[str], count: int, fix: str) -> Problem:
     """Return the problem with a line for each column: its forms, each with the first source that has it."""
     lines = []
     for name in names:
@@ -257,4 +255,4 @@ def _columns_differ(
         ]
         lines.append(f"    {printable(name)}: {first_few(forms, _MAX_FORMS)}")
     message = "\n".join(["columns differ:", *lines, "   "])
-    return Problem(f"{count} sources", message, cure, "columns")
+    return Problem(f"{count} sources", message, fix, "columns")

@@ -51,11 +51,11 @@ def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
         message = f"cannot be read: {type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
         trace = "".join(format_exception(error))
         kind = UNREADABLE if is_read_error(error) or isinstance(error, OSError) else "damaged"
-        problem = Problem.at(location, message, _cure(error), kind, source)
+        problem = Problem.at(location, message, _fix(error), kind, source)
         raise InputError(replace(problem, trace=trace)) from error
 
 
-def _cure(error: Exception) -> str:
+def _fix(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "are its shapes right? then give --memory, or fewer workers; else get or write it again"
     if is_read_error(error):

@@ -68,8 +68,8 @@ class Numbering(NamedTuple):
         if not is_known.all() and not is_known[places].all():
             unnamed = np.unique(labels[~is_known[places]]).tolist()
             message = f"holds labels that --label-map does not name: {first_few(list(map(str, unnamed)), 5)}"
-            cure = f"add {unnamed[0]}=…, or --ignore-label NUMBER for all that it does not name"
-            raise InputError(Problem(location, message, cure, "label"))
+            fix = f"add {unnamed[0]}=…, or --ignore-label NUMBER for all that it does not name"
+            raise InputError(Problem(location, message, fix, "label"))
         return table[places]
 
 
@@ -102,10 +102,10 @@ class LabelMap:
         folders = {_OTHERS} | set(chain.from_iterable(path.parts[:-1] for path in paths))
         absent = [dataset for dataset in self._datasets if dataset not in folders]
         message = "names a dataset of which no labels are here"
-        cure = "name a folder that label files lie in"
+        fix = "name a folder that label files lie in"
         if absent or not paths:
             datasets = absent or ["*"]
-            raise InputError([Problem(f"--label-map {name}", message, cure, "option") for name in datasets])
+            raise InputError([Problem(f"--label-map {name}", message, fix, "option") for name in datasets])
 
     def called(self, numbering: Numbering, classes: Mapping[str, str]) -> dict[str, str]:
         """Return the names of stored numbers, given those of a dataset's own. The map's come first."""
@@ -154,8 +154,8 @@ def _whole(text: str) -> str:
     if isinstance(document, dict):
         checked |= document
     if len(checked) > 2 or not _is_valid(checked):
-        cure = 'expected {"datasets": {"FOLDER": {"1": 2}}, "classes": {"2": "liver"}}'
-        raise InputError(Problem(where, "is no label map", cure, "option"))
+        fix = 'expected {"datasets": {"FOLDER": {"1": 2}}, "classes": {"2": "liver"}}'
+        raise InputError(Problem(where, "is no label map", fix, "option"))
     return json.dumps(checked, ensure_ascii=False)
 
 

@@ -150,8 +150,8 @@ def _check_images(volumes: Volumes, names: Sequence[str]) -> Iterator[Problem]:
     without = [name for volume, name in zip(volumes, names, strict=True) if volume.image is None]
     if len(without) < len(volumes):
         message = f"has no volume of intensities, unlike {len(volumes) - len(without)} others"
-        cure = "add ct_original.npy, leave it out, or convert windows alone apart"
-        yield from [Problem(name, message, cure, "missing", name) for name in without]
+        fix = "add ct_original.npy, leave it out, or convert windows alone apart"
+        yield from [Problem(name, message, fix, "missing", name) for name in without]
 
 
 def _check_windows(volumes: Volumes, names: Sequence[str], windows: Sequence[Window]) -> Iterator[Problem]:
@@ -175,8 +175,8 @@ def _check_classes(volumes: Volumes, names: Sequence[str]) -> Iterator[Problem]:
             if first_name != name and volume.dataset and volume.dataset not in refused:
                 refused.add(volume.dataset)
                 message = f"calls {value} of its labels {name!r}, which is {first_name!r} of {owner}"
-                cure = "give both one numbering by --label-map, or convert these datasets apart"
-                yield Problem(volume.dataset, message, cure, "label")
+                fix = "give both one numbering by --label-map, or convert these datasets apart"
+                yield Problem(volume.dataset, message, fix, "label")
 
 
 def _check_alone(

@@ -136,8 +136,8 @@ def group_series(
 
 
 def _problem(name: str, message: str, kind: str) -> Problem:
-    cure = f"leave it out with --exclude {name}; --keep-names says where its files are"
-    return Problem(name, message, cure, kind, name)
+    fix = f"leave it out with --exclude {name}; --keep-names says where its files are"
+    return Problem(name, message, fix, kind, name)
 
 
 def _why_left_out(header: DicomHeader) -> str:
@@ -414,8 +414,8 @@ def group(
     yield from sorted(groups, key=lambda group: natural_key(group.name))
     for file in stacks.files:
         if not is_array(file.path) and file.path not in texts:
-            cure = f"CT volumes are {_formats()} files"
-            yield Problem(str(file.path), f"is {why_left_out(file.path)}", cure, "format")
+            fix = f"CT volumes are {_formats()} files"
+            yield Problem(str(file.path), f"is {why_left_out(file.path)}", fix, "format")
 
 
 def _is_text(file: SourceFile) -> bool:
@@ -439,8 +439,8 @@ def _no_window(file: SourceFile) -> tuple[SourceFile, str] | Problem:
     if not file.is_given:
         return file, "is no window of a volume"
     message = f"is an .npz file that is no window of a volume; CT volumes are {_formats()} files"
-    cure = "save the volume with np.save, or convert it as plain arrays: unistore convert rows"
-    return Problem(str(file.path), message, cure, "format")
+    fix = "save the volume with np.save, or convert it as plain arrays: unistore convert rows"
+    return Problem(str(file.path), message, fix, "format")
 
 
 def _labels(files: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:

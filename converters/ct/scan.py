@@ -32,7 +32,7 @@ from unistore.system.hints import JsonObject
 # Read the texts of CT volumes: ``info.json``, tables of cases, names of the classes of a dataset.
 
 _MAX_BYTES = 64 << 20
-_CURE = "correct it or leave it out"
+_FIX = "correct it or leave it out"
 
 
 def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
@@ -41,7 +41,7 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
         text = _text(path, "utf-8")
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError.at(location, f"is no JSON: {error}", _CURE, "json") from error
+        raise InputError.at(location, f"is no JSON: {error}", _FIX, "json") from error
     return text, numbers_in(content) if isinstance(content, Mapping) else {}
 
 
@@ -112,7 +112,7 @@ def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa
         return [dict(zip(header, row, strict=True)) for row in rows if row]
     except (ValueError, csv.Error) as error:
         message = f"is no table of comma-separated values in UTF-8: {error}"
-        raise InputError.at(location, message, _CURE, "metadata") from error
+        raise InputError.at(location, message, _FIX, "metadata") from error
 
 
 BY_FILE = "the volume's file"
@@ -348,8 +348,8 @@ class VolumeScan:
             raise file.problem(message, "save it as numbers: array.astype(np.int16)", "dtype")
         if len(shape) != 3:
             message = f"has {len(shape)} axes {shape}; a {_CALLED[kind]} has three (depth, height, width)"
-            cure = "save one array of three axes a file: array[0], or np.stack(slices)"
-            raise file.problem(message, cure, "shape")
+            fix = "save one array of three axes a file: array[0], or np.stack(slices)"
+            raise file.problem(message, fix, "shape")
         if min(shape) == 0 or max(shape) > _LONGEST:
             message = f"is empty, or too long for int32: shape {shape}"
             raise file.problem(message, "make it again, or leave it out", "shape")
@@ -379,8 +379,8 @@ class VolumeScan:
             for name in image.keys() & placed.keys():
                 if not np.allclose(placed[name], image[name], rtol=_ROUNDING, atol=_ROUNDING):
                     message = f"has {name} {[*placed[name]]}, its volume {[*image[name]]}"
-                    cure = "resample it to the volume, or copy the volume's header if that is right"
-                    yield Problem(self._arrays[role].name, message, cure, "geometry")
+                    fix = "resample it to the volume, or copy the volume's header if that is right"
+                    yield Problem(self._arrays[role].name, message, fix, "geometry")
 
     def _window(self, name: str, file: SourceFile) -> Window:
         # The window that a file's name says, or else the preset of that name
@@ -406,6 +406,6 @@ def _choose_image(
         return chosen[0]
     names = ", ".join(file.path.name for _, file in images)
     reason = "choose one" if chosen else f"--resolution {resolution} is not one of them"
-    cure = " or ".join([f"--resolution {size}" for size, _ in images if size])
-    cure = cure or "keep one of them, or call it ct_original.npy"
-    raise InputError.at(volume, f"holds {names}: {reason}", cure, "resolution")
+    fix = " or ".join([f"--resolution {size}" for size, _ in images if size])
+    fix = fix or "keep one of them, or call it ct_original.npy"
+    raise InputError.at(volume, f"holds {names}: {reason}", fix, "resolution")

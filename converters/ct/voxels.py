@@ -512,8 +512,8 @@ class VolumeReader:
             differing = scaled_differences(image, array, window)
         if differing:
             message = f"differs from window {window} of {image.name} in {differing} voxels"
-            cure = "make it again from this volume, or remove it: it is computed anyway"
-            raise array.file.problem(message, cure, "window")
+            fix = "make it again from this volume, or remove it: it is computed anyway"
+            raise array.file.problem(message, fix, "window")
         return {f"scaled/{name}": 1} if is_scaled else {}
 
     def _label_problems(self, location: str, labels: NDArray[np.bool_] | None) -> list[Problem]:
@@ -532,8 +532,8 @@ class VolumeReader:
         as_mask = f"with --exclude {shlex.quote(self.name)}"
         if {parse_window(text).name for text in self.options["window"]}.issuperset(windows):
             as_mask = "without --window"
-        cure = f"if it is a mask, the same command {as_mask}; if it is HU, with --values hu"
-        return [Problem(location, message, cure, "values")]
+        fix = f"if it is a mask, the same command {as_mask}; if it is HU, with --values hu"
+        return [Problem(location, message, fix, "values")]
 
 
 def _count_classes(label: VolumeArray) -> int:
@@ -544,11 +544,11 @@ def _count_classes(label: VolumeArray) -> int:
     if label.form == MASKS:
         raise _not_a_mask(label, foreign_voxels)
     message = f"is taken for a label by its name, but is {label.kind} and not a mask of 0 and 1"
-    cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
-    raise label.file.problem(message, cure, "dtype")
+    fix = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
+    raise label.file.problem(message, fix, "dtype")
 
 
 def _not_a_mask(mask: VolumeArray, others: int) -> InputError:
     message = f"holds {others} values that are neither 0 nor 1: it is not a mask"
-    cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
-    return mask.file.problem(message, cure, "values")
+    fix = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
+    return mask.file.problem(message, fix, "values")

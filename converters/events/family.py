@@ -52,8 +52,8 @@ _OWN = "recording/"  # begins the names of facts that are the family's, not the 
 _WIDTH, _HEIGHT, _OFFSET, _COLUMNS, _LOW, _BOXES = (
     f"{_OWN}{name}" for name in ("width", "height", "t_offset", "columns", "low", "boxes")
 )
-_SENSOR_CURE = "give it, as in --sensor 640 480 (width, then height)"
-_POLARITY_CURE = "write polarities as 0 and 1, or all as -1 and 1"
+_SENSOR_FIX = "give it, as in --sensor 640 480 (width, then height)"
+_POLARITY_FIX = "write polarities as 0 and 1, or all as -1 and 1"
 _INDEX = "ms_to_idx"
 _MAP = "rectify_map.h5"
 _MAPPED = "events.h5"
@@ -63,7 +63,7 @@ _BOXES_NAME = "tracks.npy"
 _RECORDINGS = ("events/left/events.h5", "events.h5")
 _BOX_FIELDS = {"t", "x", "y", "w", "h"}
 _ECF = 0x8ECF
-_ECF_CURE = "export it again: metavision_file_to_dat -i FILE"
+_ECF_FIX = "export it again: metavision_file_to_dat -i FILE"
 # Chosen by the time to decode 50,000 events, which a trial by size would miss: coordinates 31 instead of 40
 # microseconds, and smaller; polarities 1 instead of 50, for 0.9 bytes an event.
 _BITS = "lz4 bitshuffle 2"
@@ -173,15 +173,15 @@ class EventsFamily(EventsOptions, Family):
         sensor = self._sensor(opened)
         if sensor is None:
             message = "does not say the size of the sensor"
-            problems.append(Problem(opened.name, message, _SENSOR_CURE, "missing"))
+            problems.append(Problem(opened.name, message, _SENSOR_FIX, "missing"))
         elif self.sensor not in (None, sensor):
             message = f"says that the sensor has {sensor[0]} × {sensor[1]} pixels, --sensor another size"
             problems.append(Problem(opened.name, message, "convert it without --sensor", "option"))
         time_dtype = np.dtype(layout["t"].dtype)
         if time_dtype.kind == "f" and self.unit == "auto":
-            cure = "say which: --unit s, --unit ms, --unit us or --unit ns"
+            fix = "say which: --unit s, --unit ms, --unit us or --unit ns"
             message = f"is {time_dtype}: nothing says whether these are seconds, or microseconds"
-            problems.append(Problem(opened.name, message, cure, "unit", dataset=layout["t"].label))
+            problems.append(Problem(opened.name, message, fix, "unit", dataset=layout["t"].label))
         if problems or sensor is None:
             raise InputError(problems)
         columns = {}
@@ -230,8 +230,8 @@ class EventsFamily(EventsOptions, Family):
             if len(falls):
                 earlier, later = joined[falls[0] : falls[0] + 2]
                 row = lo + int(falls[0]) + 1 - len(last)
-                cure = "sort the events by time, or cut the recording there"
-                problem = _problem_at(opened, place, row, f"falls from {earlier} to {later}", cure, "order")
+                fix = "sort the events by time, or cut the recording there"
+                problem = _problem_at(opened, place, row, f"falls from {earlier} to {later}", fix, "order")
                 raise InputError(problem)
             _check_index(opened, place, index, times, lo)
             yield "marks", {"t": times[-lo % MARK_ROWS :: MARK_ROWS]}
@@ -248,15 +248,15 @@ class EventsFamily(EventsOptions, Family):
         low = _low(opened, layout["p"])
         width, height = self._sensor(opened) or (0, 0)
         problems = []
-        for name, values, is_wrong, expected, cure in (
-            ("x", x, (x < 0) | (x >= width), f"the sensor has {width} columns", _SENSOR_CURE),
-            ("y", y, (y < 0) | (y >= height), f"the sensor has {height} rows", _SENSOR_CURE),
-            ("p", p, (p != 1) & (p != low), f"expected {low} or 1", _POLARITY_CURE),
+        for name, values, is_wrong, expected, fix in (
+            ("x", x, (x < 0) | (x >= width), f"the sensor has {width} columns", _SENSOR_FIX),
+            ("y", y, (y < 0) | (y >= height), f"the sensor has {height} rows", _SENSOR_FIX),
+            ("p", p, (p != 1) & (p != low), f"expected {low} or 1", _POLARITY_FIX),
         ):
             if is_wrong.any():
                 row = int(np.argmax(is_wrong))
                 message = f"is {values[row]}, {expected}"
-                problems.append(_problem_at(opened, layout[name], lo + row, message, cure, "range"))
+                problems.append(_problem_at(opened, layout[name], lo + row, message, fix, "range"))
         if problems:
             raise InputError(problems)
         return {
@@ -314,8 +314,8 @@ class EventsFamily(EventsOptions, Family):
         if differing.any():
             row = int(np.argmax(differing))
             message = f"is {stored[row]}, which is no whole number of microseconds"
-            cure = "store whole microseconds, or say the unit of the times with --unit"
-            raise InputError(_problem_at(opened, place, lo + row, message, cure, "unit"))
+            fix = "store whole microseconds, or say the unit of the times with --unit"
+            raise InputError(_problem_at(opened, place, lo + row, message, fix, "unit"))
         return times
 
 
@@ -383,8 +383,8 @@ def _check_index(opened: Opened, place: EventPlace, index: Int64s, times: Int64s
     if is_wrong.any():
         first = int(np.argmax(is_wrong))
         message = f"is {times[rows[first]]}, and {_INDEX} says millisecond {numbers[first]}"
-        cure = "say the unit of the times with --unit, or write the index again"
-        raise InputError(_problem_at(opened, place, lo + int(rows[first]), message, cure, "unit"))
+        fix = "say the unit of the times with --unit, or write the index again"
+        raise InputError(_problem_at(opened, place, lo + int(rows[first]), message, fix, "unit"))
 
 
 def _tables_beside(opened: Opened) -> Mapping[str, Mapping[str, Column]]:
@@ -406,8 +406,8 @@ def _tables_beside(opened: Opened) -> Mapping[str, Mapping[str, Column]]:
             if len(falls):
                 row = int(falls[0]) + 1
                 message = f"has boxes beside it whose t falls from {times[row - 1]} to {times[row]}"
-                cure = f"sort {_BOXES_NAME} by t, or leave it out with --exclude"
-                raise InputError(Problem(opened.name, message, cure, "order", dataset=name, row=row))
+                fix = f"sort {_BOXES_NAME} by t, or leave it out with --exclude"
+                raise InputError(Problem(opened.name, message, fix, "order", dataset=name, row=row))
             description = "Of a box; t is on the clock of t + t_offset"
             tables["boxes"] = {
                 field: Column(description=description, source=name, field=field) for field in fields
@@ -430,8 +430,8 @@ def _is_map(file: SourceFile) -> bool:
     return file.path.name == _MAP and is_near
 
 
-def _problem_at(opened: Opened, place: EventPlace, row: int, message: str, cure: str, kind: str) -> Problem:
-    return Problem(opened.name, message, cure, kind, dataset=place.label, row=row)
+def _problem_at(opened: Opened, place: EventPlace, row: int, message: str, fix: str, kind: str) -> Problem:
+    return Problem(opened.name, message, fix, kind, dataset=place.label, row=row)
 
 
 def _low(opened: Opened, place: EventPlace) -> int:
@@ -456,7 +456,7 @@ def _filter_problems(head: Head, layout: Layout) -> Iterator[Problem]:
         numbers = [filters.get_filter(position)[0] for position in range(filters.get_nfilters())]
         if _ECF in numbers:
             message = "is compressed by Prophesee's ECF (filter 0x8ECF), which is not read"
-            yield Problem(head.file.name, message, _ECF_CURE, "filter", dataset=name)
+            yield Problem(head.file.name, message, _ECF_FIX, "filter", dataset=name)
 
 
 converter = ConverterOf(EventsFamily)

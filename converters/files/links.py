@@ -51,14 +51,14 @@ def follow_links(listing: Listing, endings: Sequence[str], is_excluded: Callable
         walk.run()
     targets = set(chain.from_iterable(walk.targets for walk in walks))
     searched = [walk for walk in walks if walk.root not in targets]
-    cure = _cure_of(list(chain.from_iterable(walk.leaving for walk in searched)), roots)
+    fix = _fix_of(list(chain.from_iterable(walk.leaving for walk in searched)), roots)
     problems: dict[Problem, None] = {}
     names: dict[Path, str] = {}
     for walk in searched:
         names |= walk.names
         for problem in walk.problems:
-            cured = replace(problem, cure=cure) if problem.kind == "link" else problem
-            problems[cured] = None
+            with_fix = replace(problem, fix=fix) if problem.kind == "link" else problem
+            problems[with_fix] = None
     followed = [root for root in roots if root in targets]
     return LinkedFiles(
         names=names,
@@ -74,7 +74,7 @@ def _common_base(roots: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
 
 
-def _cure_of(links: Sequence[Path], roots: Sequence[Path]) -> str:
+def _fix_of(links: Sequence[Path], roots: Sequence[Path]) -> str:
     targets = folders_of_targets(links, roots)
     return " ".join(shlex.join(["--follow-links-to", str(target)]) for target in targets)
 
@@ -152,9 +152,9 @@ class _Walk:
         relative = path.relative_to(self.base).as_posix()
         return printable(self.base.name if relative == "." else relative)
 
-    def _problem(self, path: Path, message: str, cure: str, kind: str) -> None:
+    def _problem(self, path: Path, message: str, fix: str, kind: str) -> None:
         name = self._name(path)
-        self.problems.append(Problem(name, message, cure, kind, name))
+        self.problems.append(Problem(name, message, fix, kind, name))
 
 
 def real_files(files: Iterable[Path]) -> list[Path]:

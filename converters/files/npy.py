@@ -83,7 +83,7 @@ def _header_from(read: Callable[[int], bytes], where: Where) -> NpyHeader:
     except InputError as error:
         # what is cached knows no file
         (problem,) = error.problems
-        raise InputError.at(where, problem.message, problem.cure, problem.kind) from error
+        raise InputError.at(where, problem.message, problem.fix, problem.kind) from error
 
 
 def _header_size(head: bytes) -> int:
@@ -146,8 +146,8 @@ def _check(shape: Shape, dtype: Dtype) -> None:
         raise _refused("header", f"has a shape in its header that no array can have: {error}") from error
 
 
-def _refused(kind: str, message: str, cure: str = "save it again with np.save") -> InputError:
-    return InputError(Problem("", message, cure, kind))
+def _refused(kind: str, message: str, fix: str = "save it again with np.save") -> InputError:
+    return InputError(Problem("", message, fix, kind))
 
 
 def _check_size(header: NpyHeader, size: int, where: Where) -> None:

@@ -287,8 +287,8 @@ def special_file_problem(location: str) -> Problem:
 
 def missing_problem(path: Path) -> Problem:
     """Problem: a given path does not exist."""
-    cure = "the link's target is gone" if path.is_symlink() else "check the path"
-    return Problem(printable(str(path)), "does not exist", cure, "missing")
+    fix = "the link's target is gone" if path.is_symlink() else "check the path"
+    return Problem(printable(str(path)), "does not exist", fix, "missing")
 
 
 def is_store(folder: Path) -> bool:

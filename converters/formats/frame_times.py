@@ -17,7 +17,7 @@ FRAMES = "frames"  # begins the names of the arrays: `frames/t` and `frames/imag
 # Folders of images beside the text, of which the first one with images is taken.
 _FOLDERS = ("left/rectified", "left/distorted", "left", "")
 _ENDINGS = (".png", ".jpg", ".jpeg")
-_CURE = "copy what is missing, or leave the frames out: --exclude with the name of this file"
+_FIX = "copy what is missing, or leave the frames out: --exclude with the name of this file"
 
 
 class FrameTimes(Format):
@@ -40,7 +40,7 @@ class FrameTimes(Format):
         images = _images_beside(file)
         if len(images) != len(times):
             raise file.problem(
-                f"has {len(times)} times, and there are {len(images)} images beside it", _CURE, "count"
+                f"has {len(times)} times, and there are {len(images)} images beside it", _FIX, "count"
             )
         header = read_header(images[0].path, images[0].name)
         # EXIF may turn a JPEG
@@ -92,4 +92,4 @@ def _images_beside(file: SourceFile) -> list[SourceFile]:
         images = sorted([name for name in names if name.lower().endswith(_ENDINGS)], key=natural_key)
         if images:
             return [file.beside(f"{folder}/{name}" if folder else name) for name in images]
-    raise file.problem("has no images beside it", _CURE, "missing")
+    raise file.problem("has no images beside it", _FIX, "missing")

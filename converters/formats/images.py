@@ -41,7 +41,7 @@ _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # First of the start-of-frame markers of arithmetic coding
 _ARITHMETIC_CODING = 0xC9
 _COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
-_CURE = "copy or export it again"
+_FIX = "copy or export it again"
 
 
 class ImageHeader(NamedTuple):
@@ -114,12 +114,12 @@ def header_of(file: IO[bytes], where: Where) -> ImageHeader:
         raise _truncated(where, size)
     extent = f"{header.width} x {header.height}"
     if not header.width or not header.height or header.colour is None:
-        raise InputError.at(where, f"has a damaged header ({extent}, unknown or no colour)", _CURE, "corrupt")
+        raise InputError.at(where, f"has a damaged header ({extent}, unknown or no colour)", _FIX, "corrupt")
     if header.least > size:  # before memory is allocated
         raise InputError.at(
             where,
             f"is damaged: {size} bytes cannot hold the {extent} pixels of its header",
-            _CURE,
+            _FIX,
             "corrupt",
         )
     return header
@@ -127,9 +127,9 @@ def header_of(file: IO[bytes], where: Where) -> ImageHeader:
 
 def _no_image(head: bytes, where: Where) -> Problem:
     if not head:
-        return Problem.at(where, "is empty (0 bytes)", _CURE, "empty")
+        return Problem.at(where, "is empty (0 bytes)", _FIX, "empty")
     return lfs_pointer_problem(head, where) or Problem.at(
-        where, f"is not a PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"
+        where, f"is not a PNG or JPEG: it begins with {head[:8]!r}", _FIX, "format"
     )
 
 
@@ -206,7 +206,7 @@ def _check_chunks(data: bytes, where: Where) -> None:
             raise InputError.at(
                 where,
                 f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum",
-                _CURE,
+                _FIX,
                 "corrupt",
             )
         position = end + 4
@@ -231,7 +231,7 @@ def decode(image: UInt8s | bytes, where: Where, *, exact: bool = False, swapped:
     except cv2.error as error:
         reason = f": {error.err}"
     if pixels is None:
-        raise InputError.at(where, f"cannot be decoded{reason}", _CURE, "corrupt")
+        raise InputError.at(where, f"cannot be decoded{reason}", _FIX, "corrupt")
     if swapped or pixels.ndim == 2:
         return pixels
     code = cv2.COLOR_BGR2RGB if pixels.shape[-1] == 3 else cv2.COLOR_BGRA2RGBA
@@ -255,4 +255,4 @@ def resize(images: UInt8s, out: UInt8s) -> None:
 
 
 def _truncated(where: Where, size: int) -> InputError:
-    return InputError.at(where, f"is truncated: {size} bytes, without its end", _CURE, "truncated")
+    return InputError.at(where, f"is truncated: {size} bytes, without its end", _FIX, "truncated")

@@ -37,7 +37,7 @@ _FRAMES = {
 _EXTENDED = ("domain", "space", "???", "none")
 _UNPLACED = "its space is none of a patient, so that origin and direction are unknown"
 _LONGEST_HEADER = 1 << 20
-_CURE = "write it again in one file: nrrd.write('a.nrrd', voxels, header)"
+_FIX = "write it again in one file: nrrd.write('a.nrrd', voxels, header)"
 
 
 class Nrrd(VolumeFormat):
@@ -81,9 +81,9 @@ def _header(file: SourceFile) -> tuple[Facts, int, SourceFile]:
     if missing or (end is None and name is None):
         raise file.problem("ends inside its header", "copy it again", "truncated")
     if name is not None and (name.startswith("LIST") or "%" in name):
-        raise file.problem("has its voxels in a list of files", _CURE)
+        raise file.problem("has its voxels in a list of files", _FIX)
     if header["encoding"].lower() not in ("raw", "gzip", "gz"):
-        raise file.problem(f"is encoded as {header['encoding']}, which is not read", _CURE)
+        raise file.problem(f"is encoded as {header['encoding']}, which is not read", _FIX)
     kinds = [kind for kind in header.get("kinds", ()) if kind.lower() not in _EXTENDED]
     if kinds:
         raise file.problem(

@@ -133,8 +133,8 @@ class ParquetColumn:
             raise self._wrong(f"holds {numbers.dtype}, and should hold {self.dtype}")
         return numbers.reshape(count, *self.row_shape)
 
-    def _wrong(self, message: str, cure: str = _AGAIN) -> InputError:
-        return self.open().file.problem(f"column {self.column!r} {message}", cure, "damaged")
+    def _wrong(self, message: str, fix: str = _AGAIN) -> InputError:
+        return self.open().file.problem(f"column {self.column!r} {message}", fix, "damaged")
 
 
 class Tables:

@@ -29,7 +29,7 @@ _DAT_EVENT = np.dtype([("t", "<u4"), ("x", "<u2"), ("y", "<u2"), ("p", "u1")])
 _DAT_RECORD = np.dtype([("t", "<u4"), ("place", "<u4")])
 # Types of events with a place: of any kind, and of a change of brightness
 _DAT_TYPES = (0, 12)
-_CURE = "export it again: metavision_file_to_dat -i FILE"
+_FIX = "export it again: metavision_file_to_dat -i FILE"
 # Words that are decoded together
 _BLOCK = 1 << 16
 
@@ -94,7 +94,7 @@ class Dat(PropheseeFormat):
         header = read_header(file)
         version = header.values.get("version", "unknown")
         if version != "2":
-            raise file.problem(f"is of version {version}, expected 2", _CURE)
+            raise file.problem(f"is of version {version}, expected 2", _FIX)
         with file.path.open("rb") as handle:
             handle.seek(header.size)
             kind = handle.read(2)
@@ -102,7 +102,7 @@ class Dat(PropheseeFormat):
             raise file.problem("ends in its header", "copy it again", "truncated")
         if kind[0] not in _DAT_TYPES or kind[1] != _DAT_RECORD.itemsize:
             raise file.problem(
-                f"holds events of type {kind[0]} in {kind[1]} bytes, expected type 0 or 12 in 8", _CURE
+                f"holds events of type {kind[0]} in {kind[1]} bytes, expected type 0 or 12 in 8", _FIX
             )
         records = _mapped(file, header.size + 2, _DAT_RECORD)
 
@@ -147,7 +147,7 @@ class Evt(PropheseeFormat):
         if version not in _DECODERS:
             read_versions = " and ".join(_DECODERS)
             raise file.problem(
-                f"is of format {version or 'unknown'}, of which {read_versions} are read", _CURE
+                f"is of format {version or 'unknown'}, of which {read_versions} are read", _FIX
             )
         decoder = _DECODERS[version]
         words = _mapped(file, header.size, decoder.word)

@@ -300,8 +300,8 @@ class DerivedCloud:
                 row = wrong[0]
                 first = f"row {lo + row}: {', '.join(map(str, xyz[row]))}"
         message = f"{count} of {self._points.rows} points have coordinates that are not finite, first {first}"
-        cure = "--nan drop leaves these points out of all segments"
-        return Problem(self._name, message, cure, "nan")
+        fix = "--nan drop leaves these points out of all segments"
+        return Problem(self._name, message, fix, "nan")
 
     def _emit_columns(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
         # Emit all columns of the points, and their rows in the source

@@ -218,7 +218,7 @@ def _form_problems(path: str, array: Array, name: Location | str, xyz: Collectio
     largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
     axes = "(N, 3)" if len(xyz) == 1 else "(N,)"
     location = location_of(name, path)
-    cure = f"leave it out: {_map(path, '')}"
+    fix = f"leave it out: {_map(path, '')}"
     if xyz and dtype.itemsize > largest:
         message = f"has dtype {dtype}, expected a float or an integer of at most 32 bits for coordinates"
         yield Problem.at(location, message, "write it again as float64", "dtype")
@@ -227,9 +227,9 @@ def _form_problems(path: str, array: Array, name: Location | str, xyz: Collectio
         yield Problem.at(location, message, HOW_TO_NAME, "shape")
     elif not storable(dtype):
         message = f"has dtype {dtype}, expected bool, integers or floats of up to 8 bytes"
-        yield Problem.at(location, message, cure, "dtype")
+        yield Problem.at(location, message, fix, "dtype")
     elif 0 in shape[1:]:
-        yield Problem.at(location, f"has rows of shape {shape[1:]}, without values", cure, "empty")
+        yield Problem.at(location, f"has rows of shape {shape[1:]}, without values", fix, "empty")
 
 
 def _lengths_problems(shapes: Mapping[str, Shape], name: Location | str) -> list[Problem]:
@@ -237,8 +237,8 @@ def _lengths_problems(shapes: Mapping[str, Shape], name: Location | str) -> list
     lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
     if len(set(lengths.values())) < 2:
         return []
-    cure = "write the file again, or leave columns out: --map NAME="
-    return [Problem.at(name, f"columns differ in length:\n{length_table(lengths)}\n   ", cure, "length")]
+    fix = "write the file again, or leave columns out: --map NAME="
+    return [Problem.at(name, f"columns differ in length:\n{length_table(lengths)}\n   ", fix, "length")]
 
 
 def _how_to_rename(path: str) -> str:
@@ -500,8 +500,8 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
         groups = [path.rpartition("/")[0] for path in arrays if path.endswith(f"/{anchor}")]
     if len(groups) > 1:
         message = f"several groups hold x, y, z: {', '.join(group or '/' for group in groups)}"
-        cure = "choose one: --map x=GROUP/NAME, or --map xyz=GROUP/NAME"
-        raise InputError.at(opened.name, message, cure, "ambiguous")
+        fix = "choose one: --map x=GROUP/NAME, or --map xyz=GROUP/NAME"
+        raise InputError.at(opened.name, message, fix, "ambiguous")
     if not groups:
         message = f"has no x, y, z; datasets: {shown_arrays(arrays)}"
         raise InputError.at(opened.name, message, HOW_TO_NAME, "missing")

@@ -31,7 +31,7 @@ from unistore.system.hints import AnyArray, Int64s
 
 SEGMENTS = "segments"
 COUNT = "num_points"  # attribute of every segment of a PointSuite file
-_CURE = "write the segments again"
+_FIX = "write the segments again"
 _SEGMENT_MEMORY = 1 << 10  # bytes in memory per segment with a group of its own: name, number, bounds
 _SEGMENT = re.compile(r"segment_[0-9]+", re.IGNORECASE)
 _LARGEST = (1 << 63) - 1
@@ -74,8 +74,8 @@ class SegmentGroups:
                 link = self.parent.get(key, getlink=True)
                 if not isinstance(link, h5py.HardLink) or isinstance(self.parent[key], h5py.Group):
                     message = "is a group among segments whose name is not segment_ and a number"
-                    cure = "rename it, or move it out of segments/: its points would belong to no segment"
-                    raise InputError.at(self.location(key), message, cure, "name")
+                    fix = "rename it, or move it out of segments/: its points would belong to no segment"
+                    raise InputError.at(self.location(key), message, fix, "name")
                 continue
             other = first.setdefault(_segment_number(key), key)
             if other != key:
@@ -97,7 +97,7 @@ class SegmentGroups:
         if not isinstance(item, h5py.Dataset):
             group = self.group(segment)
             if name not in group:
-                raise InputError.at(location, "is missing", _CURE, "missing")
+                raise InputError.at(location, "is missing", _FIX, "missing")
             item = self._follow(group, name, location, h5py.Dataset, "is no dataset")
         dataset = HDF5Dataset(item, location)
         if problems := dataset.problems():
@@ -109,7 +109,7 @@ class SegmentGroups:
         if isinstance(item, Problem):
             raise InputError(item)
         if not isinstance(item, kind):
-            raise InputError.at(location, message, _CURE, "format")
+            raise InputError.at(location, message, _FIX, "format")
         return item
 
 
@@ -173,7 +173,7 @@ class Indices(ColumnPoints):
                 if rows.min() < 0 or rows.max() >= self.rows:
                     message = f"points outside the rows 0:{self.rows} of the file"
                 if message:
-                    raise InputError.at(dataset.location, message, _CURE, "range")
+                    raise InputError.at(dataset.location, message, _FIX, "range")
                 last = rows[-1:]
                 yield rows
 
@@ -183,10 +183,10 @@ def _indices(groups: SegmentGroups, segment: int, rows: int) -> HDF5Dataset:
     dataset = groups.dataset(segment, "indices")
     if dataset.dtype.kind not in "iu" or len(dataset.shape) != 1:
         message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
-        raise InputError.at(dataset.location, message, _CURE, "dtype")
+        raise InputError.at(dataset.location, message, _FIX, "dtype")
     if len(dataset) > rows:
         message = f"holds {len(dataset)} rows, the file {rows}"
-        raise InputError.at(dataset.location, message, _CURE, "range")
+        raise InputError.at(dataset.location, message, _FIX, "range")
     return dataset
 
 
@@ -262,7 +262,7 @@ class InSegments(Points):
         dtype = np.dtype(place.dtype)
         if dataset.shape != shape or dataset.dtype.newbyteorder("=") != dtype.newbyteorder("="):
             message = f"is {dataset.dtype} {dataset.shape}, expected {dtype} {shape}"
-            raise InputError.at(dataset.location, message, _CURE, "length")
+            raise InputError.at(dataset.location, message, _FIX, "length")
         return dataset
 
 
@@ -276,7 +276,7 @@ def _lengths(groups: SegmentGroups, column: str) -> Int64s:
         if names != expected:
             columns, of_first = (", ".join(sorted(each)) for each in (names, expected))
             message = f"holds {columns}, unlike the first segment: {of_first}"
-            raise InputError.at(groups.location(key), message, _CURE, "columns")
+            raise InputError.at(groups.location(key), message, _FIX, "columns")
         shape = groups.dataset(segment, column).shape
         lengths[segment] = shape[0] if shape else 0
     return lengths

@@ -60,7 +60,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
         name="points",
         values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[sample_rows(store)],
         few=_FEW,
-        cure="--min-points leaves out small ones; larger windows of --segment have more",
+        fix="--min-points leaves out small ones; larger windows of --segment have more",
     )
 
 

@@ -116,7 +116,7 @@ class RowsFamily(RowsOptions, Family):
         if problems and not self.reverse_axes:
             _, longest = common_length({key: shape[::-1] for key, shape in shapes.items()}, file)
             if not longest:
-                problems = [replace(problem, cure=f"{_REVERSE}; or {problem.cure}") for problem in problems]
+                problems = [replace(problem, fix=f"{_REVERSE}; or {problem.fix}") for problem in problems]
         return problems
 
 

@@ -25,7 +25,7 @@ from unistore.errors import InputError, Problem, first_few
 
 _NPY = ".npy"
 _LISTED = 5
-_CURE = "parts of one array need one row shape, arrays side by side need the same numbers: convert them apart"
+_FIX = "parts of one array need one row shape, arrays side by side need the same numbers: convert them apart"
 _NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")
 
 
@@ -81,7 +81,7 @@ def _group_folder(
             groups.append(group)
         else:
             message = f"is not one file each of {first_few(bases, _LISTED)}, which lie in the same folder"
-            problems.append(Problem(group.name, message, _CURE, "parts", group.name))
+            problems.append(Problem(group.name, message, _FIX, "parts", group.name))
     if own_labels and not groups:
         images = members.keys() - _labels(own_labels)
         return [

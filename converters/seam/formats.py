@@ -151,8 +151,8 @@ def formats_of(kinds: Sequence[type[Format] | str]) -> tuple[Format, ...]:
         elif kind in formats():
             chosen.append(formats()[kind])
         else:
-            cure = "install the package that adds it"
-            raise InputError(Problem(f"format {kind}", "is not known", cure, "format"))
+            fix = "install the package that adds it"
+            raise InputError(Problem(f"format {kind}", "is not known", fix, "format"))
     return tuple(chosen)
 
 
@@ -232,16 +232,16 @@ def calling(plugin: object, location: str) -> Iterator[None]:
             with as_problem(location):
                 raise
         message = f"{author.__module__}.{author.__qualname__} failed: {type(error).__name__}: {error}"
-        cure = f"tell who wrote the package {package}"
+        fix = f"tell who wrote the package {package}"
         text = "".join(format_exception(error))
-        raise InputError(Problem(location, message, cure, "plugin", trace=text)) from error
+        raise InputError(Problem(location, message, fix, "plugin", trace=text)) from error
 
 
 def fault(plugin: object, method: str, location: str, message: str) -> InputError:
     """Return the error of a method that gave something wrong, which names the plugin."""
     author = type(plugin)
-    cure = f"tell who wrote {author.__module__}"
-    return InputError(Problem(location, f"{author.__qualname__}.{method} {message}", cure, "plugin"))
+    fix = f"tell who wrote {author.__module__}"
+    return InputError(Problem(location, f"{author.__qualname__}.{method} {message}", fix, "plugin"))
 
 
 def _is_fault_of_code(author: type, error: Exception) -> bool:

@@ -38,7 +38,7 @@ from unistore.system.hints import AnyArray, Dtype, Shape
 _RECORD_BLOCK = 8 << 20
 # Arrays of many files have the same names, dtypes and row shapes
 _ALIKE = 256
-_CURE = "write the file again, or leave it out"
+_FIX = "write the file again, or leave it out"
 
 
 class RowPlace(NamedTuple):
@@ -238,12 +238,12 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
 def check_columns(
     columns: Mapping[str, Column], head: Head, picked: Picked, *, has_map: bool
 ) -> tuple[int, list[Problem]]:
-    """Number of rows of a source in a table, and what is wrong. `has_map`: cures may name the option."""
+    """Number of rows of a source in a table, and what is wrong. `has_map`: fixes may name the option."""
     file = head.file.name
     keys = [column.source or name for name, column in columns.items()]
     ragged = head.opened.of_any_length if any(column.ragged for column in columns.values()) else {}
     missing = [key for key in keys if key not in head.arrays and key not in ragged]
-    problems = [Problem(file, f"holds no {key}", _CURE, "missing") for key in missing]
+    problems = [Problem(file, f"holds no {key}", _FIX, "missing") for key in missing]
     shapes = {key: shape for key, (shape, _) in head.arrays.items()}
     shapes |= {key: array.shape for key, array in ragged.items()}
     rows, differing = common_length({key: shapes[key] for key in keys if key not in missing}, file)
@@ -251,7 +251,7 @@ def check_columns(
     for key, problem in picked.problems:
         where = location_of(file, key)
         problems.append(replace(problem, file=where.file, dataset=where.dataset))
-    return rows, problems if has_map else [replace(problem, cure=_CURE) for problem in problems]
+    return rows, problems if has_map else [replace(problem, fix=_FIX) for problem in problems]
 
 
 def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]) -> Shape:
@@ -296,8 +296,8 @@ def common_length(shapes: Mapping[str, Shape], name: str) -> tuple[int, list[Pro
             lengths[printable(key)] = shape[0]
     table = length_table(shown)
     most = max(lengths.values(), key=Counter(lengths.values()).__getitem__, default=None)
-    cure = _how_to_take(key for key, length in lengths.items() if length == most)
-    return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", cure, "length")]
+    fix = _how_to_take(key for key, length in lengths.items() if length == most)
+    return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", fix, "length")]
 
 
 def _how_to_take(names: Iterable[str]) -> str:
@@ -319,7 +319,7 @@ def _schema_problems(column: Column, dtype: Dtype, row_shape: Shape) -> Iterator
     if dtype.kind not in column.kinds or len(row_shape) != len(column.axes):
         shape = ", ".join(map(str, ("n", *row_shape)))
         expected = f"{1 + len(column.axes)} axes of kind {' or '.join(column.kinds)}"
-        yield Problem("", f"is {dtype} ({shape}), expected {expected}", _CURE, "dtype")
+        yield Problem("", f"is {dtype} ({shape}), expected {expected}", _FIX, "dtype")
 
 
 def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[Problem]:

@@ -83,8 +83,8 @@ class SpikeConverter(SeamConverter):
             if not header.plain and not self.plugin.convert_images:
                 form = header.colour if header.colour != "rgb" else f"rgb of {header.bits} bits"
                 message = f"is {form}, expected rgb of 8 bits"
-                cure = "--convert-images repeats gray, drops alpha and cuts to 8 bits"
-                problems.append(Problem(frame.called(role), message, cure, "colour"))
+                fix = "--convert-images repeats gray, drops alpha and cuts to 8 bits"
+                problems.append(Problem(frame.called(role), message, fix, "colour"))
         sizes = [f"{header.height} x {header.width}" for header in frame.images.values()]
         if len(set(sizes)) > 1:
             blur_size, size = sizes

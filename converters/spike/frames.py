@@ -149,8 +149,8 @@ class Spikes(NamedTuple):
         if largest > 1:
             what = self.array.key if self.array.format.name == "npz" else "the file"
             message = f"{what} holds values up to {largest}, expected spikes of 0 and 1"
-            cure = "packed bits? --layout packed or auto; counts of spikes? they belong into spike_vox/"
-            raise self.array.file.problem(message, cure, "values")
+            fix = "packed bits? --layout packed or auto; counts of spikes? they belong into spike_vox/"
+            raise self.array.file.problem(message, fix, "values")
         return pixels
 
     def read(self, out: UInt8s, first: int = 0) -> None:

@@ -89,8 +89,8 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedS
     height, width, name = named[0]
     if len(named) < len(configs) or len({config[:2] for config in named}) > 1:
         message = "says the size of some streams, and of others another file does, or none"
-        cure = "convert them apart, or give --height and --width"
-        raise InputError(Problem(name, message, cure, "geometry"))
+        fix = "convert them apart, or give --height and --width"
+        raise InputError(Problem(name, message, fix, "geometry"))
     if options.height not in (None, height) or options.width not in (None, width):
         message = f"says {height} x {width} pixels, unlike the one of --height and --width that is given"
         raise InputError(Problem(name, message, "give both, or none", "geometry"))
@@ -139,8 +139,8 @@ def _plan_voxels(
     if len(first_of) > 1:
         listing = ", ".join(f"{bins} in {name}" for bins, name in sorted(first_of.items()))
         message = f"have different numbers of bins: {listing}"
-        cure = "count them from the spikes: --voxel-dir none --voxel-bins 5"
-        raise InputError(Problem("existing voxels", message, cure, "shape"))
+        fix = "count them from the spikes: --voxel-dir none --voxel-bins 5"
+        raise InputError(Problem("existing voxels", message, fix, "shape"))
     (bins,) = first_of
     if bins in voxel_bins:
         note = f"existing voxels are left out: sets of {bins} bins are counted from the spikes"
@@ -177,8 +177,8 @@ def _detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spi
             first_of.setdefault("other", frame.called("voxel"))
     if first_of.keys() == {"top", "bottom"}:
         message = f"holds its bottom row first, but {first_of['top']} its top row"
-        cure = "remove the existing voxels and use --voxel-bins"
-        raise InputError(Problem(first_of["bottom"], message, cure, "orientation"))
+        fix = "remove the existing voxels and use --voxel-bins"
+        raise InputError(Problem(first_of["bottom"], message, fix, "orientation"))
     if "other" in first_of:
         return (
             False,
@@ -223,8 +223,8 @@ def _firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) 
     full = [name for name, rate in rates.items() if rate > SATURATED]
     for names, what in ((dark, "no spike at all"), (full, "nearly every pixel firing at every step")):
         if names:
-            cure = "look at the recordings, or leave them out (--exclude)"
-            notes.append(f"careful: {what} at the start of {first_few(names)}: {cure}")
+            fix = "look at the recordings, or leave them out (--exclude)"
+            notes.append(f"careful: {what} at the start of {first_few(names)}: {fix}")
     return notes
 
 

@@ -69,7 +69,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
         values=np.array(rates),
         samples=samples,
         most=SATURATED,
-        cure="look at the recordings",
+        fix="look at the recordings",
     )
 
 

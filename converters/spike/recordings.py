@@ -174,8 +174,8 @@ class RecordingFinder:
         for file in (*alone, *inside):
             if file.format in IMAGE_FORMATS:
                 message = "is an image, and no file of spikes"
-                cure = "give the folder of its sequence, or the spikes beside it"
-                self.problems.append(Problem(file.name, message, cure, "missing", file.name))
+                fix = "give the folder of its sequence, or the spikes beside it"
+                self.problems.append(Problem(file.name, message, fix, "missing", file.name))
             else:
                 self.recordings.append(
                     SpikeRecording(file.name, self._split(folder.path), ({"spike": file},))
@@ -233,8 +233,8 @@ def pair_files(
             message = f"{len(files)} files beside {len(first_files)} in {folders[first_role]}"
             message += f"; none for {first_few(lacking)}" if lacking else ""
             message += f"; too many: {first_few(extra)}" if extra else ""
-            cure = "every frame needs one file of each, of the same name"
-            problems.append(Problem(folders[role], message, cure, "count"))
+            fix = "every frame needs one file of each, of the same name"
+            problems.append(Problem(folders[role], message, fix, "count"))
     if problems:
         return {}, problems
     stems = sorted(first_files, key=natural_key)

@@ -29,7 +29,7 @@ _MIN_SET_BITS = 16
 _CHECKED_FRAMES = 64
 _MIN_CORRELATION = 0.5
 _LAYOUT_NAMES = {"packed": "packed bits", "bytes": "one byte a pixel"}
-_SIZE_CURE = "give --height and --width of the camera"
+_SIZE_FIX = "give --height and --width of the camera"
 
 
 def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
@@ -110,7 +110,7 @@ def choose_resolutions(
         candidates = [camera for camera in fitting if camera.is_typical(own_sizes, layout)] or fitting
         if not candidates:
             message = f"{own_sizes[0]:,} bytes are not a whole number of frames of any known camera"
-            problems[name] = Problem(printable(name), message, _SIZE_CURE, "unknown size", name)
+            problems[name] = Problem(printable(name), message, _SIZE_FIX, "unknown size", name)
             continue
         size = next(size for size in own_sizes if candidates[0].frames(size, layout))
         listing = "; ".join([f"{camera.extent(size, layout)} ({camera.name})" for camera in candidates])
@@ -119,7 +119,7 @@ def choose_resolutions(
             chosen[name] = Resolution(candidates[0].height, candidates[0].width, reason)
         else:
             message = f"{size:,} bytes fit several cameras: {listing}"
-            problems.setdefault(message, Problem(printable(name), message, _SIZE_CURE, "ambiguous"))
+            problems.setdefault(message, Problem(printable(name), message, _SIZE_FIX, "ambiguous"))
     return chosen, list(problems.values())
 
 
@@ -201,8 +201,8 @@ def resolve_streams(
         choices = dict.fromkeys(recordings, Resolution(height, width))
         if options.layout == "auto" and layout == "packed" and (height, width) in _MISREAD:
             message = f"{height} x {width} only divides packed bits of 360 x 640 pixels by chance: {reason}"
-            cure = "give --height 360 --width 640, or --layout packed to insist"
-            problems = [Problem(streams[0].name, message, cure, "geometry")]
+            fix = "give --height 360 --width 640, or --layout packed to insist"
+            problems = [Problem(streams[0].name, message, fix, "geometry")]
     notes = [f"{count_of(len(streams), 'spike stream')} in {_LAYOUT_NAMES[layout]}: {reason}"]
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
     extents: dict[str, Extent] = {}
@@ -230,8 +230,8 @@ def _remainder_problem(stream: FrameValues, height: int, width: int, layout: str
     frames, beyond = divmod(size, frame)
     whole = f"{frames} frames of {height} x {width} in {_LAYOUT_NAMES[layout]} ({frame:,} bytes each)"
     message = f"{size:,} bytes are {whole} and {beyond:,} bytes over"
-    cure = "cut short? or another camera, with other --height and --width"
-    return Problem(stream.name, message, cure, "size", stream.name)
+    fix = "cut short? or another camera, with other --height and --width"
+    return Problem(stream.name, message, fix, "size", stream.name)
 
 
 def _resolution_notes(spikes: Spikes) -> list[str]:

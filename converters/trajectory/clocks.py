@@ -79,8 +79,8 @@ class Timing:
             cameras = [path for path in columns if path.endswith("/image")]
             self.steps = min(cameras or columns)
             topic = self.steps.rpartition("/")[0]
-            cure = "--map action=TOPIC/FIELD takes those of another"
-            self.notes.append(f"{recording.location()}: steps are the messages of {topic}; {cure}")
+            fix = "--map action=TOPIC/FIELD takes those of another"
+            self.notes.append(f"{recording.location()}: steps are the messages of {topic}; {fix}")
 
     def has_time(self, path: str) -> bool:
         """Return whether an array may be a stream of its own: something tells its times."""
@@ -210,8 +210,8 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
             return []
         others = ", ".join(clocks.lengths)
         message = f"has streams of other rates ({others}), and nothing tells when its steps were"
-        cure = "write timestamps of the action beside it (action_timestamps), or an attribute rate, "
-        raise InputError.at(recording.location(), message, f"{cure}or give --rate steps=HZ", "clock")
+        fix = "write timestamps of the action beside it (action_timestamps), or an attribute rate, "
+        raise InputError.at(recording.location(), message, f"{fix}or give --rate steps=HZ", "clock")
     collected = ProblemCollector()
     notes: list[str] = []
     times: dict[str, Int64s] = {}
@@ -240,8 +240,8 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
             notes.append(f"{location}: {counted} repeat the time before them; windows take the last of these")
         late = (own[0] - of_steps[0]) / 1e9 if len(own) and len(of_steps) else 0.0
         if late > _MOST_APART:
-            cure = 'windows before that are padded, pad="drop" leaves them out'
-            notes.append(f"{location}: begins {late:.2f} s after the steps; {cure}")
+            fix = 'windows before that are padded, pad="drop" leaves them out'
+            notes.append(f"{location}: begins {late:.2f} s after the steps; {fix}")
     return notes
 
 
@@ -255,16 +255,16 @@ def _read_times(recording: EpisodeRecording, stream: Stream) -> Int64s:
     is_time = np.abs(np.asarray(values, np.float64) * NANOSECONDS[stream.unit]) < _MOST_NANOSECONDS
     if not is_time.all():
         row = int(np.argmin(is_time))
-        cure = f"{_SET_UNIT}, or leave the stream out with --ignore"
+        fix = f"{_SET_UNIT}, or leave the stream out with --ignore"
         message = f"row {row} is {values[row]}, no time in {stream.unit}"
-        raise InputError.at(location, message, cure, "clock")
+        raise InputError.at(location, message, fix, "clock")
     times = in_nanoseconds(values, stream.unit)
     falling = np.flatnonzero(np.diff(times) < 0)
     if len(falling):
         row = int(falling[0]) + 1
         message = f"row {row} is {values[row]}, earlier than the row before it ({values[row - 1]})"
-        cure = _OF_TOPIC if recording.times else "sort the stream by time, or leave it out with --ignore"
-        raise InputError.at(location, message, cure, "clock")
+        fix = _OF_TOPIC if recording.times else "sort the stream by time, or leave it out with --ignore"
+        raise InputError.at(location, message, fix, "clock")
     return times
 
 
@@ -301,20 +301,20 @@ def _contradictions(
         stream = streams[name]
         least, most = sorted((of_steps, own))
         message = ""
-        cure = _SET_UNIT
+        fix = _SET_UNIT
         if stream.rate:
             if most - least > _MOST_DIFFERENCE * most + _MOST_APART:
                 lasting = f"{rows[name]} rows at {stream.rate:g} a second"
                 message = f"{name}: {lasting} last {own:g} s, the steps {of_steps:g} s"
-                cure = f"correct the rate, as in --rate {name}=HZ, or write timestamps"
+                fix = f"correct the rate, as in --rate {name}=HZ, or write timestamps"
         elif name in spans and STEPS in spans and _apart(spans[name], spans[STEPS]) > margin:
             first, last = (time / 1e9 for time in spans[name])
             message = f"is from {first:.6f} to {last:.6f} s in {stream.unit}, at another time than the steps"
-            cure = _OF_TOPIC if is_bag else f"{_SET_UNIT}, or write times of one clock"
+            fix = _OF_TOPIC if is_bag else f"{_SET_UNIT}, or write times of one clock"
         elif not is_bag and 0 < least * 10 < most:
             message = f"lasts {own:g} s in {stream.unit}, the steps {of_steps:g} s"
         if message:
-            yield Problem.at(recording.location(stream.timestamps), message, cure, "clock")
+            yield Problem.at(recording.location(stream.timestamps), message, fix, "clock")
 
 
 def _apart(span: tuple[int, int], other: tuple[int, int]) -> int:

@@ -169,8 +169,8 @@ def ranges_in(
         if not wrong:
             dividing |= {other: path for other, length in lengths.items() if length == offsets[-1]}
         elif path.endswith(_SUFFIX) or len(offsets) - 1 in lengths.values():
-            cure = "write the file again, or leave the stream out with --ignore"
-            problems.append(Problem.at(location(path), wrong, cure, "value"))
+            fix = "write the file again, or leave the stream out with --ignore"
+            problems.append(Problem.at(location(path), wrong, fix, "value"))
     return dividing, problems
 
 
@@ -390,11 +390,11 @@ class EpisodeArrays:
         if all(rows == self._length for rows in lengths.values()):
             return []
         message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
-        cure = (
+        fix = (
             "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out; a dataset of another rate "
             "needs timestamps beside it (NAME_timestamps), an attribute rate, or --rate NAME=HZ"
         )
-        return [Problem.at(self.recording.location(), message, cure, "length")]
+        return [Problem.at(self.recording.location(), message, fix, "length")]
 
 
 def _bytes(array: Array) -> int:
@@ -403,7 +403,7 @@ def _bytes(array: Array) -> int:
 
 def _check_name(column: str, location: Location, other: Feature | None) -> None:
     # Refuse a column that another array is, or that cannot be stored
-    cure = f"choose another column, as in --map {shlex.quote(f'other={location.dataset}')}"
+    fix = f"choose another column, as in --map {shlex.quote(f'other={location.dataset}')}"
     reason = "the format uses it" if column in RESERVED else name_problem(column)
     if other is not None:
         message = f"would be column {column!r}, and so would {other.dataset!r}"
@@ -411,7 +411,7 @@ def _check_name(column: str, location: Location, other: Feature | None) -> None:
         message = f"cannot be stored under the name {printable(column)!r}: {reason}"
     else:
         return
-    raise InputError.at(location, message, cure, "name")
+    raise InputError.at(location, message, fix, "name")
 
 
 def _feature(path: str, column: str, array: Array, location: Location) -> Feature:
@@ -435,8 +435,8 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
         return Feature(path, kind, values.dtype, values.row_shape)
     if not storable(dtype):
         message = f"has dtype {dtype}, which cannot be stored"
-        cure = "texts need one axis; leave it out with --ignore" if is_text(dtype) else ""
-        raise InputError.at(location, message, cure, "dtype")
+        fix = "texts need one axis; leave it out with --ignore" if is_text(dtype) else ""
+        raise InputError.at(location, message, fix, "dtype")
     if column in ("terminated", "truncated"):
         if shape not in ((), (1,)):
             message = f"has shape {array.shape}, expected one flag a step"
@@ -493,6 +493,6 @@ def flags(values: AnyArray, location: Location, lo: int) -> NDArray[np.bool_]:
     wrong = np.flatnonzero(is_set & (flat != 1))
     if wrong.size:
         message = f"row {lo + int(wrong[0])} is {flat[wrong[0]]}, expected 0 or 1"
-        cure = "choose another dataset with --map terminated=DATASET, or --ignore it"
-        raise InputError.at(location, message, cure, "value")
+        fix = "choose another dataset with --map terminated=DATASET, or --ignore it"
+        raise InputError.at(location, message, fix, "value")
     return is_set

@@ -97,8 +97,8 @@ def needed_layout(head: Head, *, is_mapped: bool) -> EpisodeLayout:
     names = sorted(head.members())[:_LISTED]
     expected = "; or ".join(other.evidence for other in LAYOUTS)
     message = f"is not a trajectory file: it holds {', '.join(names) or 'nothing'}; expected {expected}"
-    cure = f"name the actions, as in --map {quote(printable(f'action={names[0]}'))}" if names else ""
-    raise InputError.at(head.file.name, message, cure, "layout")
+    fix = f"name the actions, as in --map {quote(printable(f'action={names[0]}'))}" if names else ""
+    raise InputError.at(head.file.name, message, fix, "layout")
 
 
 def _is_robomimic(head: Head) -> bool:

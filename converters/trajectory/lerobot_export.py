@@ -517,5 +517,5 @@ def _needed(module: str, store: StoreView) -> Any:
         raise _refused(store, message, "pip install 'unistore[robots]'", "library") from error
 
 
-def _refused(store: StoreView, message: str, cure: str, kind: str = "option") -> InputError:
-    return InputError.at(store.path, message, cure, kind)
+def _refused(store: StoreView, message: str, fix: str, kind: str = "option") -> InputError:
+    return InputError.at(store.path, message, fix, kind)

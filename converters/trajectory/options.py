@@ -45,17 +45,17 @@ class TrajectoryOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.images == "resized" and self.image_size is None:
-            message, cure = "is resized, but to no size", "as in --images resized --image-size 224"
-            raise InputError.at("--images", message, cure, "option")
+            message, fix = "is resized, but to no size", "as in --images resized --image-size 224"
+            raise InputError.at("--images", message, fix, "option")
         if self.images == "resized" and self.video == "keep":
-            message, cure = "is keep, and --images resized stores no other images", "leave one of them out"
-            raise InputError.at("--video", message, cure, "option")
+            message, fix = "is keep, and --images resized stores no other images", "leave one of them out"
+            raise InputError.at("--video", message, fix, "option")
         wrong = [name for name, rate in self.rate.items() if not _is_rate(rate)]
         if wrong:
             name = wrong[0]
             message = f"is {self.rate[name]!r}, expected rows a second"
-            cure = f"as in --rate {name}=30"
-            raise InputError(Problem(f"--rate {name}", message, cure, "option"))
+            fix = f"as in --rate {name}=30"
+            raise InputError(Problem(f"--rate {name}", message, fix, "option"))
 
     @property
     def rates(self) -> Mapping[str, float]:

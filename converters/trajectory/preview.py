@@ -80,7 +80,7 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
 def measures(store: StoreView) -> Iterator[Measure]:
     """Yield steps of every episode, and the sum of its rewards."""
     offsets = whole(store, f"{EPISODES}/offsets")
-    yield Measure(name="steps", values=np.diff(offsets), few=2, cure="leave them out: convert --exclude NAME")
+    yield Measure(name="steps", values=np.diff(offsets), few=2, fix="leave them out: convert --exclude NAME")
     path = f"{STEPS}/reward"
     if store.has(path) and store.array(path).shape[0] * store.array(path).dtype.itemsize <= _REWARDS:
         rewards = store.array(path).read().astype(np.float64)

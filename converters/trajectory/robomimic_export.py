@@ -93,8 +93,8 @@ def _columns(store: StoreView) -> dict[str, StoredStepColumn]:
         path = _path_of(column.name)
         if path in columns:
             message = f"columns {columns[path].name} and {column.name} would be {path!r}"
-            cure = "give one another name with --map when converting"
-            raise InputError.at(store.path, message, cure, "name")
+            fix = "give one another name with --map when converting"
+            raise InputError.at(store.path, message, fix, "name")
         columns[path] = column
     return columns
 

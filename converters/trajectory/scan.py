@@ -335,8 +335,8 @@ class _SoundEpisodes:
         if len(firsts) > 1 and any(rows != episode.length for rows in episode.clocks.values()):
             names = ", ".join(episode.clocks)
             message = f"holds several episodes in the same arrays, and streams of other rates ({names})"
-            cure = "write each episode into a file of its own, or leave the streams out with --ignore"
-            self.problems.append(Problem.at(recording.location(), message, cure, "clock"))
+            fix = "write each episode into a file of its own, or leave the streams out with --ignore"
+            self.problems.append(Problem.at(recording.location(), message, fix, "clock"))
             return
         variant = episode.variant
         facts = {path: as_json(recording.arrays[path].item()) for path in variant.values}

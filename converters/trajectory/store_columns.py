@@ -325,8 +325,8 @@ def merge_columns(
         )
         if keeps and not (own.kinds.keys() <= ENCODED or own.kinds.keys() == {VIDEO}):
             message = "is compressed in some sources and plain in others"
-            cure = "leave --images keep and --video keep out"
-            problems.append(Problem(name, message, cure, "columns"))
+            fix = "leave --images keep and --video keep out"
+            problems.append(Problem(name, message, fix, "columns"))
         if not RAGGED.isdisjoint(own.kinds) and len(own.kinds) > 1:
             message = "has rows of any length in some sources alone"
             problems.append(Problem(name, message, "convert them apart", "columns"))
@@ -354,8 +354,8 @@ class _Clocks:
         for variant in index.variants:
             if STEPS not in variant.streams:
                 message = "nothing tells when its steps were, and others have streams of other rates"
-                cure = "convert it apart, or write action_timestamps"
-                self._without_times[name] = Problem(name, message, cure, "clock", name)
+                fix = "convert it apart, or write action_timestamps"
+                self._without_times[name] = Problem(name, message, fix, "clock", name)
             # Of two columns of one dataset the first counts
             columns = {variant.features[column].dataset: column for column in reversed(variant.features)}
             for clock, stream in variant.streams.items():
@@ -389,5 +389,5 @@ def _name_problems(stored: StoredColumns) -> list[Problem]:
             if str(above) in groups:
                 wrong[path] = f"would lie inside the array {str(above)!r}"
     wrong |= {path: "stands for two columns" for path in paths if paths.count(path) > 1}
-    cure = "rename one with --map NAME=DATASET"
-    return [Problem(path, message, cure, "name") for path, message in wrong.items()]
+    fix = "rename one with --map NAME=DATASET"
+    return [Problem(path, message, fix, "name") for path, message in wrong.items()]

@@ -31,8 +31,8 @@ def require_version_2(store: StoreView) -> None:
     """Refuse a store of version 1, by name."""
     if _is_version_1(store.paths()):
         message = "is a spike store of version 1, in which the spikes of a frame are one row"
-        cure = "convert its sources again; unistore.open_zarr still reads its arrays"
-        raise InputError(Problem(store.path, message, cure, "version"))
+        fix = "convert its sources again; unistore.open_zarr still reads its arrays"
+        raise InputError(Problem(store.path, message, fix, "version"))
 
 
 def _is_version_1(paths: Collection[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What is said where nothing is found: one line, with what lies there and a cure."""
+"""What is said where nothing is found: one line, with what lies there and a fix."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_parts_of_a_location_are_kept(place: Location) -> None:
     assert str(problem) == f"{PLACES[place]}: is damaged (get it again)"
     assert Problem(**json.loads(json.dumps(problem.to_json()))) == problem
     assert pickle.loads(pickle.dumps(problem)) == problem
-    assert InputError("is damaged").problems_at(place) == (replace(problem, cure="", kind="invalid"),)
+    assert InputError("is damaged").problems_at(place) == (replace(problem, fix="", kind="invalid"),)
 
 
 def test_control_characters_of_a_file_name_are_escaped() -> None:

@@ -411,7 +411,7 @@ class Trials:
             elif ended.code != 1 or not re.search(rf"\({text}\)|: {text}; ", ended.text):
                 raise FailedError(f"{family}, fsync {wanted}: ended with {ended.code}: {ended.text}")
             elif "same command" not in ended.text and "is finished" not in ended.text:
-                raise FailedError(f"{family}, fsync {wanted}: no cure: {ended.text}")
+                raise FailedError(f"{family}, fsync {wanted}: no fix: {ended.text}")
             again = child(lambda: command(convert_words(family, self.disk)), self.work / "log")
             if again.code and "finished store is there already" not in again.text:
                 raise FailedError(f"{family}, fsync {wanted}: the same command fails: {again.text}")

@@ -252,7 +252,7 @@ def _text(verified: Verified) -> str:
     lines += aligned(rows)
     if len(problems) > _MAX_SHOWN:
         lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
-    lines += [f"→ {cure}" for cure in dict.fromkeys(problem.cure for problem in problems if problem.cure)]
+    lines += [f"→ {fix}" for fix in dict.fromkeys(problem.fix for problem in problems if problem.fix)]
     if verified.unchecked:
         unchecked = ", ".join(verified.unchecked)
         lines.append(f"not checked, as arrays are damaged or contradict each other: {unchecked}")

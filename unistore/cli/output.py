@@ -129,11 +129,11 @@ def write_report(path: str, data: bytes) -> None:
         part.replace(target)
     except OSError as error:
         message = f"cannot be written ({error.strerror})"
-        cure = "check the folder and its rights"
-        raise _target_error(path, message, cure) from error
+        fix = "check the folder and its rights"
+        raise _target_error(path, message, fix) from error
     finally:
         part.unlink(missing_ok=True)
 
 
-def _target_error(path: str, message: str, cure: str) -> InputError:
-    return InputError(Problem(path, message, cure, "target"))
+def _target_error(path: str, message: str, fix: str) -> InputError:
+    return InputError(Problem(path, message, fix, "target"))

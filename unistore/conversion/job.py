@@ -44,7 +44,7 @@ from unistore.zarr3.writer import (
 )
 
 INDEX_BLOCK_BYTES = 4 << 20  # Bytes of a block of an index array; at least one chunk
-_CURE = "correct the file, or the schema of the family"
+_FIX = "correct the file, or the schema of the family"
 AHEAD = 16  # Pieces of a task that threads may read ahead
 SMALL_SOURCE = 64 << 10  # Sources of fewer bytes of rows take longer to open than to read
 MAX_PIECES = 256  # Most sources of a part
@@ -182,7 +182,7 @@ def broken_rows(
             shapes = {array.field.path: array.shape for array in plan.arrays()}
             rows = np.arange(first_row, first_row + len(columns[column]))
             errors = spec.row_errors(columns[column], rows, shapes.__getitem__)
-            problems += [Problem(source, error, _CURE, "values", dataset=column) for error in errors]
+            problems += [Problem(source, error, _FIX, "values", dataset=column) for error in errors]
     return problems
 
 

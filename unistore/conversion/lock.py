@@ -153,7 +153,7 @@ def _machine() -> str:
         return socket.gethostname()
 
 
-_CURE = "remove it, or choose another destination"
+_FIX = "remove it, or choose another destination"
 
 
 def check_plain(
@@ -166,7 +166,7 @@ def check_plain(
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():
-        msg = f"{folder}: is not a folder that unistore made, and will not be touched: {_CURE}"
+        msg = f"{folder}: is not a folder that unistore made, and will not be touched: {_FIX}"
         raise ConversionError(msg)
     ignored = {os.fspath(folder / name) for name in ignore}
     todo = [os.fspath(folder)]
@@ -190,5 +190,5 @@ def check_own(
     owner = folder.stat().st_uid
     user = new_file.stat().st_uid
     if owner != user:
-        msg = f"{folder}: belongs to another user (uid {owner}, not {user}): {_CURE}"
+        msg = f"{folder}: belongs to another user (uid {owner}, not {user}): {_FIX}"
         raise ConversionError(msg)

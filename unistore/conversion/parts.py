@@ -63,13 +63,13 @@ def check_begun_parts(folder: Path, part: JobPart | None) -> None:
     """Refuse to continue a conversion with another number of parts."""
     alone = (folder / "journal.jsonl").exists()
     counts = begun_counts(folder)
-    cure = "continue it so, or remove it: unistore clean"
+    fix = "continue it so, or remove it: unistore clean"
     if part is None and counts:
-        msg = f"{folder}: was begun in {min(counts)} parts (--part): {cure}"
+        msg = f"{folder}: was begun in {min(counts)} parts (--part): {fix}"
         raise ConversionError(msg)
     if part is not None and (alone or counts - {part.count}):
         how = "without --part" if alone else f"in {min(counts - {part.count})} parts"
-        msg = f"{folder}: was begun {how}, not in {part.count} parts: {cure}"
+        msg = f"{folder}: was begun {how}, not in {part.count} parts: {fix}"
         raise ConversionError(msg)
 
 

@@ -103,9 +103,9 @@ def scan_valid_sources(
 
 def _check_names(scan: Scan) -> None:
     # An export could not write such names
-    cure = "rename it, or leave it out with --exclude"
+    fix = "rename it, or leave it out with --exclude"
     problems = [
-        Problem(name, f"has a name that cannot be exported: {reason}", cure, "name", name)
+        Problem(name, f"has a name that cannot be exported: {reason}", fix, "name", name)
         for name in scan.sources.names
         if (reason := file_name_problem(name)) is not None
     ]
@@ -124,7 +124,7 @@ def entry_of(problem: Problem) -> JsonObject:
         "file": problem.file,
         "dataset": problem.dataset,
         "reason": problem.message,
-        "cure": problem.cure,
+        "fix": problem.fix,
         "kind": problem.kind,
         "left_out": problem.source,
     }

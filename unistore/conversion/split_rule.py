@@ -170,8 +170,8 @@ def check_pattern(group_by: str) -> None:
     except (re.error, RecursionError, OverflowError) as error:
         reason = f"is no regular expression: {error}"
     if reason:
-        cure = r"as in 'patient_\d+', or '(\w+)/' for the first folder"
-        raise InputError(Problem(f"--group-by {group_by}", reason, cure, "option"))
+        fix = r"as in 'patient_\d+', or '(\w+)/' for the first folder"
+        raise InputError(Problem(f"--group-by {group_by}", reason, fix, "option"))
 
 
 def parse_split(
@@ -197,14 +197,14 @@ def parse_split(
     else:
         shares = parse_shares(split)
     if seed and method != "hash":
-        cure = "give shares without exact:"
-        raise InputError.at("--split-seed", "has no effect here", cure, "option")
+        fix = "give shares without exact:"
+        raise InputError.at("--split-seed", "has no effect here", fix, "option")
     origin = None
     if split_from is not None:
         if method == "exact":
             message = "exact shares are of all samples, and some are listed"
-            cure = "give --split without exact: for those that are not listed"
-            raise InputError.at("--split-from", message, cure, "option")
+            fix = "give --split without exact: for those that are not listed"
+            raise InputError.at("--split-from", message, fix, "option")
         origin = read_split_list(split_from)
     return SplitRule(shares=shares, method=method, by=by, seed=seed, group_by=group_by, taken=origin)
 
@@ -218,9 +218,9 @@ def _refuse_idle_options(by: str, seed: int, group_by: str | None) -> None:
     if group_by is not None:
         names.append("--group-by")
     message = "has no effect without --split"
-    cure = "as in --split train=0.8,val=0.2"
+    fix = "as in --split train=0.8,val=0.2"
     if names:
-        raise InputError([Problem(name, message, cure, "option") for name in names])
+        raise InputError([Problem(name, message, fix, "option") for name in names])
 
 
 def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
@@ -282,9 +282,9 @@ class SplitList:
         lines = (json.dumps(item) for item in sorted(self.splits.items()))
         return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
 
-    def problem(self, message: str, cure: str) -> Problem:
+    def problem(self, message: str, fix: str) -> Problem:
         """Return a problem of this list."""
-        return Problem(f"--split-from {self.origin}", message, cure, "split")
+        return Problem(f"--split-from {self.origin}", message, fix, "split")
 
 
 def read_split_list(path: str | os.PathLike[str]) -> SplitList:

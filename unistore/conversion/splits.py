@@ -62,7 +62,7 @@ class RepeatedRows:
 
 
 _UNASSIGNED = -1
-# Seeds that are tried for a cure
+# Seeds that are tried for a fix
 _SEEDS = 100
 
 
@@ -207,13 +207,13 @@ class Units:
             return
         units = count_of(len(self.sizes), self.rule.by)
         message = f"none of {units} falls into {first_few(empty)}"
-        cure = "give more of them, or fewer splits"
+        fix = "give more of them, or fewer splits"
         if self.rule.method == "hash":
             filling = (seed for seed in range(_SEEDS) if not self._empty(self._hashed(seed)))
             seed = next(filling, None)
             by_seed = "another --split-seed" if seed is None else f"--split-seed {seed} fills all"
-            cure = f"{by_seed}, or --split {EXACT}{self.rule.text}, which moves samples when data is added"
-        raise InputError(Problem(f"--split {self.rule.text}", message, cure, "split"))
+            fix = f"{by_seed}, or --split {EXACT}{self.rule.text}, which moves samples when data is added"
+        raise InputError(Problem(f"--split {self.rule.text}", message, fix, "split"))
 
     def _from_list(self, split_list: SplitList) -> UnitSplits:
         names = tuple(dict.fromkeys((*split_list.splits.values(), *self.rule.shares)))
@@ -227,8 +227,8 @@ class Units:
         if missing.any():
             if not self.rule.shares:
                 unlisted = list(compress(self.names(), missing))
-                cure = "list them, or give --split train=0.8,val=0.2 for those that are not listed"
-                raise InputError(split_list.problem(f"does not name {first_few(unlisted, 5)}", cure))
+                fix = "list them, or give --split train=0.8,val=0.2 for those that are not listed"
+                raise InputError(split_list.problem(f"does not name {first_few(unlisted, 5)}", fix))
             code_of_share = np.array([names.index(name) for name in self.rule.shares])
             codes = np.where(missing, code_of_share[self._hashed(self.rule.seed)], codes)
         # splits of a store may have no source any more
@@ -260,10 +260,10 @@ class Units:
             if name not in used and {name, name.partition(": ")[0]}.isdisjoint(self.excluded)
         ]
         if unknown:
-            cure = f"{self.rule.by}s are named as 'unistore inspect' shows them, below their common folder"
+            fix = f"{self.rule.by}s are named as 'unistore inspect' shows them, below their common folder"
             if self.rule.by == SOURCE and any(": " in name for name in unknown):
-                cure = "to name single samples, add --split-by"
-            raise InputError(split_list.problem(f"names what is not here: {first_few(unknown, 5)}", cure))
+                fix = "to name single samples, add --split-by"
+            raise InputError(split_list.problem(f"names what is not here: {first_few(unknown, 5)}", fix))
 
     def _of_groups(self, split_list: SplitList, names: tuple[str, ...], codes: Int64s) -> Int64s:
         keys = list(self._keys())
@@ -282,8 +282,8 @@ class Units:
         for key, split in splits:
             if split_of_group.setdefault(key, split) != split:
                 message = f"has {key} in {split_of_group[key]} and in {split}"
-                cure = "one group is in one split: change the list or --group-by"
-                raise InputError(split_list.problem(message, cure))
+                fix = "one group is in one split: change the list or --group-by"
+                raise InputError(split_list.problem(message, fix))
         code_of = {group: names.index(split) for group, split in split_of_group.items()}
         return np.array([code_of.get(key, _UNASSIGNED) for key in keys])
 
@@ -323,8 +323,8 @@ def _groups(names: Iterable[str], pattern: str) -> Iterator[str]:
             without.append(name)
     if without:
         message = f"does not match {first_few(without, 5)}"
-        cure = "give a pattern that matches every name, as in 'patient_\\d+|phantom'"
-        raise InputError(Problem(f"--group-by {pattern}", message, cure, "option"))
+        fix = "give a pattern that matches every name, as in 'patient_\\d+|phantom'"
+        raise InputError(Problem(f"--group-by {pattern}", message, fix, "option"))
 
 
 def _group_of(match: re.Match[str]) -> str:
@@ -456,8 +456,8 @@ def column_values(
         whole: list[Any] = arrays[name][:].tolist()
         return whole
     columns = sorted({*direct, *texts, *numbers})
-    cure = f"columns of whole numbers or texts, one a {sample_noun(scan)}: {first_few(columns) or 'none'}"
-    raise InputError(Problem(f"--group-by column:{name}", "is no column to group by", cure, "option"))
+    fix = f"columns of whole numbers or texts, one a {sample_noun(scan)}: {first_few(columns) or 'none'}"
+    raise InputError(Problem(f"--group-by column:{name}", "is no column to group by", fix, "option"))
 
 
 def _is_whole(dtype: Any, row_shape: Shape) -> bool:

@@ -87,13 +87,13 @@ class _Copies:
 
     def _check_names(self, url: str) -> None:
         folders = _folders(self.objects)
-        cure = "copy the object to another key"
+        fix = "copy the object to another key"
         problems = []
         for key in self.objects:
             if key in folders:
-                problems.append(Problem(url, f"{key!r} is an object and a folder", cure))
+                problems.append(Problem(url, f"{key!r} is an object and a folder", fix))
             elif reason := file_name_problem(key):
-                problems.append(Problem(url, f"the key {key!r} is no file name: {reason}", cure))
+                problems.append(Problem(url, f"the key {key!r} is no file name: {reason}", fix))
         if problems:
             raise InputError(problems[:_MAX_PROBLEMS])
 
@@ -133,8 +133,8 @@ class _Copies:
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             message = f"{size(needed)} of sources to copy, and {self._folder.parent} has {size(free)} free"
-            cure = "convert a part of them, and the next ones with --append, or choose a larger disk"
-            raise InputError.at(str(self.client.location), message, cure)
+            fix = "convert a part of them, and the next ones with --append, or choose a larger disk"
+            raise InputError.at(str(self.client.location), message, fix)
 
     def _fetch(self, keys: Sequence[str], progress: Progress) -> None:
         contents = self.client.read_objects({key: self.objects[key].bytes for key in keys})

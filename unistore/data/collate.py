@@ -371,8 +371,8 @@ def _stacked(key: str, values: list[Any]) -> Any:
         return values
     if len(shapes) > 1:
         shown_shapes = ", ".join(map(str, sorted(shapes)))
-        cure = f'Collate(groups={{"{key}": ""}})'
-        msg = f"{key} has different shapes in one batch: {shown_shapes}; if it is ragged: {cure}"
+        fix = f'Collate(groups={{"{key}": ""}})'
+        msg = f"{key} has different shapes in one batch: {shown_shapes}; if it is ragged: {fix}"
         raise ValueError(msg)
     return default_collate(values)
 

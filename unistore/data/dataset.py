@@ -551,8 +551,8 @@ class Dataset(MapDataset[SampleT]):
         outside = [label for label in counts if not 0 <= label < most]
         if outside or not counts:
             message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
-            cure = "give the value that stands for no class: unlabelled=…"
-            raise wrong_argument(key, message if outside else "has no labels", cure)
+            fix = "give the value that stands for no class: unlabelled=…"
+            raise wrong_argument(key, message if outside else "has no labels", fix)
         weights = torch.zeros(most)
         mean = sum(counts.values()) / len(counts)
         for label, count in counts.items():

@@ -115,8 +115,8 @@ def _check_forms(empty: Mapping[str, Batch]) -> None:
             stores.setdefault(_form(batch[key]), []).append(name)
         if len(stores) > 1:
             forms = "; ".join(f"{form} in {', '.join(members)}" for form, members in stores.items())
-            cure = "convert these sources into one store, or leave the field out with fields=[…]"
-            problems.append(Problem(f"field {key!r}", f"differs between stores: {forms}", cure, "fields"))
+            fix = "convert these sources into one store, or leave the field out with fields=[…]"
+            problems.append(Problem(f"field {key!r}", f"differs between stores: {forms}", fix, "fields"))
     if problems:
         raise InputError(problems)
 
@@ -290,8 +290,8 @@ def open_parts(
     if isinstance(kind, str):
         kind = parse_kind(kind)
     if not isinstance(kind, SampleKind | None):
-        cure = "give an instance, as in samples=unistore.Rows()"
-        raise wrong_argument("samples", f"is {kind!r}, not a kind of samples", cure)
+        fix = "give an instance, as in samples=unistore.Rows()"
+        raise wrong_argument("samples", f"is {kind!r}, not a kind of samples", fix)
     listed: list[DatasetPart] = []
     for path, name in zip(paths, _short_names(paths), strict=True):
         prefix = "" if len(paths) == 1 else f"{name}/"
@@ -309,8 +309,8 @@ def open_parts(
         samples = f"{part.kind} of a {part.store.family} store"
         if part.like == number and samples != first:
             message = f"its samples are {samples}, and those of {parts[0].store.path} are {first}"
-            cure = "a Dataset has samples of one kind: give it as samples=…, or open the stores separately"
-            problems.append(Problem(part.store.path, message, cure, "family"))
+            fix = "a Dataset has samples of one kind: give it as samples=…, or open the stores separately"
+            problems.append(Problem(part.store.path, message, fix, "family"))
     if problems:
         raise InputError(problems)
     _call_all(lambda part: part.check_splits(), parts)
@@ -371,9 +371,9 @@ def common_fields(
             message = f"is in {first_few(present)}, but not in {first_few(absent)}"
             problems.append(Problem(f"field {key!r}", message, kind="fields"))
     if problems:
-        cure = f"to read the common ones: fields={common}" if common else ""
+        fix = f"to read the common ones: fields={common}" if common else ""
         message = "have different fields" if common else "have different fields and no common ones"
-        raise InputError([*problems, Problem("the stores", message, cure, "fields")])
+        raise InputError([*problems, Problem("the stores", message, fix, "fields")])
     return selected[0]
 
 
@@ -419,16 +419,16 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
         reach = reader.reach()
         has_samples |= reach.samples > 0
         if reach.beyond and not reach.padded:
-            beyond.append(Problem(path, reach.problem, _cure(reach.fitting), "padding"))
+            beyond.append(Problem(path, reach.problem, _fix(reach.fitting), "padding"))
         elif reach.problem:
-            cure = f"{as_code(reach.fitting)} has samples" if reach.fitting else ""
-            empty.append(Problem(path, reach.problem, cure, "empty"))
+            fix = f"{as_code(reach.fitting)} has samples" if reach.fitting else ""
+            empty.append(Problem(path, reach.problem, fix, "empty"))
     problems = beyond or ([] if has_samples else empty)
     if problems:
         raise InputError(problems)
 
 
-def _cure(fitting: SampleKind | None) -> str:
+def _fix(fitting: SampleKind | None) -> str:
     if fitting is None or getattr(fitting, "pad", None) is not None:
         return _PAD
     fits = f"{as_code(fitting)} fits"

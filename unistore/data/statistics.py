@@ -140,8 +140,8 @@ class Question:
                 message = (
                     f"{self.key} has {len(own.count)} components, in the first store {len(counts[0].count)}"
                 )
-                cure = "ask for the statistics of each store"
-                raise wrong_argument(parts[number].store.path, message, cure)
+                fix = "ask for the statistics of each store"
+                raise wrong_argument(parts[number].store.path, message, fix)
         whole = all(summary.dtype.kind in "biu" for summary, _ in counted)
         together = merge(counts, None if weights is None else [weights[number] for number in drawn])
         return _statistics(self.key, first, together, whole=whole)
@@ -262,8 +262,8 @@ def _keep(store: Store, kind: SampleKind) -> dict[str, Summary]:
     folder = local_path(store.path)
     if folder is None:
         message = "is in an object store, where no file is added to a sealed store"
-        cure = "run the command on a copy in a folder, and upload its unistore-statistics.npz"
-        raise wrong_argument(store.path, message, cure)
+        fix = "run the command on a copy in a folder, and upload its unistore-statistics.npz"
+        raise wrong_argument(store.path, message, fix)
     summaries = _count_all(store, kind)
     try:
         Folder(Path(folder)).put(STATISTICS, [_to_bytes(store, repr(kind), summaries)])

@@ -96,8 +96,8 @@ def _joined(
     if unfinished:
         missing = sum(part.missing for part in unfinished.values())
         message = f"end while {missing} boxes of {len(unfinished)} volumes are missing"
-        cure = "read the whole grid: shuffle=False, drop_last=False, one rank"
-        raise _refusal(message, "missing", cure)
+        fix = "read the whole grid: shuffle=False, drop_last=False, one rank"
+        raise _refusal(message, "missing", fix)
 
 
 class _Grid:
@@ -156,8 +156,8 @@ class _Sum:
         return self._sum.div_(self._weights)
 
 
-def _refusal(message: str, kind: str, cure: str = "") -> InputError:
-    return InputError(Problem("predictions", message, cure, kind))
+def _refusal(message: str, kind: str, fix: str = "") -> InputError:
+    return InputError(Problem("predictions", message, fix, kind))
 
 
 def _weights(shape: Shape, weights: str) -> torch.Tensor:

@@ -125,8 +125,8 @@ def _fulfil(name: str, values: AnyArray, condition: Condition) -> AnyArray:
 def _check_kind(name: str, values: AnyArray, *, is_text: bool) -> None:
     if is_text != (values.dtype.kind == "U"):
         message = f"{name} is {'a number' if is_text else 'text'}, as {str(values[:1].tolist())[:60]}"
-        cure = "give a number, or a range, as in (50, None)" if is_text else "give a pattern, as in 'lab_a/*'"
-        raise wrong_argument("where", message, cure)
+        fix = "give a number, or a range, as in (50, None)" if is_text else "give a pattern, as in 'lab_a/*'"
+        raise wrong_argument("where", message, fix)
 
 
 def known_of(store: Store) -> Known:

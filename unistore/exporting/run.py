@@ -506,8 +506,8 @@ class _Export:
             current = file.source
             if file.scope == "all" and self.is_joined:
                 message = f"{file.name} holds all sources, and these are in several stores, or left out"
-                cure = "make them one, and export that: unistore compact STORE DST"
-                raise InputError.at(store.path, message, cure, "version")
+                fix = "make them one, and export that: unistore compact STORE DST"
+                raise InputError.at(store.path, message, fix, "version")
             if file.source not in removed and not (file.scope == "shared" and file.name in self.shared):
                 self._write(store, file)
         self.progress.advance(sum(sizes[current:]))
@@ -556,8 +556,8 @@ def _exporter(
     if files_of is None:
         other_formats = f" or as {', '.join(family.export_to)}" if family.export_to else ""
         message = f"{family.command} stores are not exported as {to!r}"
-        cure = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
-        raise InputError.at(store.path, message, cure, "option")
+        fix = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
+        raise InputError.at(store.path, message, fix, "option")
     chosen = {name: value for name, value in choices.items() if value is not None}
     for name in sorted(chosen.keys() - signature(files_of).parameters.keys()):
         raise InputError.at(store.path, f"this export has no --{name}", "leave it out", "option")

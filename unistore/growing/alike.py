@@ -20,7 +20,7 @@ from unistore.converters.common.columns import (
 )
 from unistore.converters.registry import FamilyRecord, get_family
 from unistore.errors import InputError, Problem
-from unistore.growing.merging import CURE, KeptSource, Merging
+from unistore.growing.merging import FIX, KeptSource, Merging
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import ArrayView, whole
 from unistore.schemas.tables import Field, IndexValues
@@ -30,7 +30,7 @@ from unistore.system.hints import AnyArray, Attributes, Int64s, JsonObject, Shap
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import is_list_of
 
-_COLUMNS_CURE = (
+_COLUMNS_FIX = (
     "--columns union fills what is missing and pads smaller rows; what no one dtype and shape holds stays "
     "in a store of its own"
 )
@@ -169,7 +169,7 @@ class _Joining:
         """Return the fields of all arrays by path."""
         mode = "union" if columns in (None, "union") else "exact"
         merged, problems = reconcile(self._columns(sources), mode, self._is_padded)
-        problems = [replace(problem, cure=_COLUMNS_CURE) for problem in problems]
+        problems = [replace(problem, fix=_COLUMNS_FIX) for problem in problems]
         joined = {}
         for path in self._paths:
             forms = [fields[path] for fields in self._described if path in fields]
@@ -177,11 +177,11 @@ class _Joining:
             dtype = promote([np.dtype(field.dtype) for field in forms])
             if form is None and dtype is None:
                 dtypes = " and ".join(sorted({field.dtype for field in forms}))
-                problems.append(Problem(path, f"is {dtypes} in its parts", CURE, "compact"))
+                problems.append(Problem(path, f"is {dtypes} in its parts", FIX, "compact"))
             elif len({len(field.row_shape) for field in forms}) == 1:
                 joined[path] = self._joined(forms, form, "" if dtype is None else dtype.name)
             elif not problems:
-                problems.append(Problem(path, "has rows of several axes in its parts", CURE, "compact"))
+                problems.append(Problem(path, "has rows of several axes in its parts", FIX, "compact"))
         if problems:
             raise InputError(problems)
         return joined
@@ -281,7 +281,7 @@ def _united(values: Sequence[Attributes], where: str) -> JsonObject:
         for key, value in own.items():
             if united.setdefault(key, value) != value:
                 message = f"{key} is {united[key]!r} and {value!r} in its parts"
-                raise InputError(Problem(where, message, CURE, "compact"))
+                raise InputError(Problem(where, message, FIX, "compact"))
     return united
 
 
@@ -357,7 +357,7 @@ class _Completed:
             absent = 0
         elif absent is None:
             message = f"array {path} is in some of its parts alone"
-            self.problems.append(Problem(self._store.path, message, CURE, "compact"))
+            self.problems.append(Problem(self._store.path, message, FIX, "compact"))
             absent = field.fill
         row = np.full(field.row_shape, absent, field.dtype)
         return _NewArray(field, self._rows(spec), partial(_constant_rows, row))

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _REPLACE = "--replace puts it in the place of the old one"
-_CURE = "convert these sources into a store of their own; unistore compact STORE OTHER NEW makes them one"
-_SOME_CURE = (
+_FIX = "convert these sources into a store of their own; unistore compact STORE OTHER NEW makes them one"
+_SOME_FIX = (
     "append them with a source that lacks columns or has smaller rows, or convert all sources together"
 )
 # Options that select sources or follow from them, and may differ between the parts of a store
@@ -105,16 +105,16 @@ class _Sources:
         problems = []
         if scan.numbered:
             message = "are named by numbers, which further sources change"
-            cure = "convert all of them together, into a new store"
-            problems.append(Problem("the sources", message, cure, "name"))
+            fix = "convert all of them together, into a new store"
+            problems.append(Problem("the sources", message, fix, "name"))
         for name, size in zip(scan.sources.names, inputs.sizes().tolist(), strict=True):
             known = self.known.get(name)
             # one of the same size is told apart by its values, once these were read
             if known is None or self.replaces or known.size == size:
                 continue
             message = f"the store has {known.size:,} bytes of this name, and these are {size:,}"
-            cure = f"{_REPLACE}; if it is another source, give the folder above, so that names differ"
-            problems.append(Problem(name, message, cure, "changed", name))
+            fix = f"{_REPLACE}; if it is another source, give the folder above, so that names differ"
+            problems.append(Problem(name, message, fix, "changed", name))
         if problems:
             raise InputError(problems)
 
@@ -146,8 +146,8 @@ class _Sources:
             for name in new_names.get((known.size, known.digest), ()):
                 if f"/{name}".endswith(f"/{other}") or f"/{other}".endswith(f"/{name}"):
                     message = f"holds the values of {other}, which the store has"
-                    cure = f"give the folder at which its names begin, or --exclude {name}"
-                    problems.append(Problem(name, message, cure, "changed", name))
+                    fix = f"give the folder at which its names begin, or --exclude {name}"
+                    problems.append(Problem(name, message, fix, "changed", name))
         if problems:
             raise InputError(problems)
 
@@ -326,8 +326,8 @@ def _split_rule(growth: Growth, options: Attributes) -> SplitRule | None:
     if rule is None or (rule.method == "hash" and rule.taken is None):
         return rule
     message = "has splits that depend on all sources (exact: shares, or a list)"
-    cure = "convert all sources together, with --split train=0.8,val=0.2, whose splits stay when it grows"
-    raise InputError(Problem(growth.store, message, cure, "split"))
+    fix = "convert all sources together, with --split train=0.8,val=0.2, whose splits stay when it grows"
+    raise InputError(Problem(growth.store, message, fix, "split"))
 
 
 def _check_sources(converter: Converter, folders: Sequence[Path], known: _Sources) -> None:
@@ -341,8 +341,8 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
             )
         elif not known.is_stored(found[name], claims.listing.given):
             message = "was modified after it was converted, or has another size"
-            cure = f"{_REPLACE}; verify --against compares its values"
-            problems.append(Problem(name, message, cure, "changed"))
+            fix = f"{_REPLACE}; verify --against compares its values"
+            problems.append(Problem(name, message, fix, "changed"))
     if problems:
         raise InputError(problems)
 
@@ -355,15 +355,15 @@ def _check_forms(first: Store, new: Store) -> None:
     for key in sorted({*fields[0]}.symmetric_difference(fields[1])):
         where = "the store" if key in fields[0] else "the new sources"
         is_of_some = key in fields[0] and key.endswith((PRESENT_SUFFIX, MASK_SUFFIX))
-        cure = _SOME_CURE if is_of_some else _CURE
-        problems.append(Problem(f"field {key!r}", f"is in {where} alone", cure, "fields"))
+        fix = _SOME_FIX if is_of_some else _FIX
+        problems.append(Problem(f"field {key!r}", f"is in {where} alone", fix, "fields"))
     if problems:
         raise InputError(problems)
     bind_parts(parts, fields[0])
     problems = differing_options(first, new)
     for path in filter(first.has, new.paths()):
         if _contradict(first.array(path).attributes, new.array(path).attributes):
-            problems.append(Problem(path, "has other attributes than in the store", _CURE, "attributes"))
+            problems.append(Problem(path, "has other attributes than in the store", _FIX, "attributes"))
     if problems:
         raise InputError(problems)
 
@@ -376,7 +376,7 @@ def differing_options(first: Store, new: Store, ignored: Collection[str] = ()) -
     for name in sorted({*before, *now}.difference(ignored)):
         if before.get(name) != now.get(name):
             message = f"is {before.get(name)!r} in {first.path}, and {now.get(name)!r} in {new.path}"
-            problems.append(Problem(f"option {name}", message, _CURE, "option"))
+            problems.append(Problem(f"option {name}", message, _FIX, "option"))
     return problems
 
 

@@ -30,7 +30,7 @@ from unistore.zarr3.durable import write_file
 
 _NEW_STORE = "new.zarr"
 _OTHER_MARK = b"{}"
-_CURE = "grow a copy in a folder, and upload it: parts first, versions last"
+_FIX = "grow a copy in a folder, and upload it: parts first, versions last"
 
 
 class BucketPlace(Place):
@@ -62,7 +62,7 @@ class BucketPlace(Place):
             path.unlink()
         if owner in (None, _OTHER_MARK):
             self._growth.delete([BUILD_MARK])
-            msg = f"{self.store}: this server has no conditional put (If-None-Match): {_CURE}"
+            msg = f"{self.store}: this server has no conditional put (If-None-Match): {_FIX}"
             raise InputError(msg)
         self._check_owner(owner)
         self._recover()
@@ -83,7 +83,7 @@ class BucketPlace(Place):
             return
         side_tables = self._client.location.with_suffix(f".{SIDE_TABLES}")
         if writing_client(side_tables).list(limit=1):
-            msg = f"{side_tables}: side tables do not move in a bucket: move them away, or {_CURE}"
+            msg = f"{side_tables}: side tables do not move in a bucket: move them away, or {_FIX}"
             raise InputError(msg)
         self._client.delete([FIRST_VERSION])
 

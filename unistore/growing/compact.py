@@ -23,7 +23,7 @@ from unistore.data.where import Condition, Where, parse_where
 from unistore.errors import InputError, Problem
 from unistore.growing.alike import make_alike
 from unistore.growing.append import differing_options
-from unistore.growing.merging import CURE, KeptSource, Merging, kept_sources
+from unistore.growing.merging import FIX, KeptSource, Merging, kept_sources
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
 from unistore.schemas.indices import sample_sources, table_columns
@@ -289,7 +289,7 @@ def _opened(folders: Sequence[str], version: VersionLike) -> list[OpenedStores]:
     for store in chain.from_iterable(one.stores for one in opened[1:]):
         if store.family != first.family:
             message = f"is a {store.family} store, and {first.path} a {first.family} store"
-            raise InputError(Problem(store.path, message, CURE, "family"))
+            raise InputError(Problem(store.path, message, FIX, "family"))
         problems += differing_options(first, store, ("columns",))
     if problems:
         raise InputError(problems)
@@ -299,8 +299,8 @@ def _opened(folders: Sequence[str], version: VersionLike) -> list[OpenedStores]:
 def _check_names(sources: Sequence[KeptSource]) -> None:
     counts = Counter(source.name for source in sources)
     message = "is in several of the stores"
-    cure = "remove it from one (unistore remove), or convert at a folder above, so that names differ"
-    problems = [Problem(name, message, cure, "name", name) for name, count in counts.items() if count > 1]
+    fix = "remove it from one (unistore remove), or convert at a folder above, so that names differ"
+    problems = [Problem(name, message, fix, "name", name) for name, count in counts.items() if count > 1]
     if problems:
         raise InputError(problems)
 
@@ -323,8 +323,8 @@ def _not_selected(
         left_out.append(tuple(np.flatnonzero(selected == 0).tolist()))
         for number in np.flatnonzero((selected > 0) & (selected < samples)).tolist():
             message = f"{selected[number]:,} of its {samples[number]:,} samples are selected"
-            cure = "sources are taken whole; Dataset(split=…, where=…) selects samples"
-            problems.append(Problem(names[number], message, cure, "option", names[number]))
+            fix = "sources are taken whole; Dataset(split=…, where=…) selects samples"
+            problems.append(Problem(names[number], message, fix, "option", names[number]))
     if problems:
         raise InputError(problems)
     return tuple(left_out)

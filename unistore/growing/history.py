@@ -66,8 +66,8 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
             chosen |= dict.fromkeys(names)
             if not names:
                 message = f"matches no source of {growth.store}"
-                cure = f"as {first_few([*known])}"
-                problems.append(Problem(one, message, cure, "option"))
+                fix = f"as {first_few([*known])}"
+                problems.append(Problem(one, message, fix, "option"))
         if problems:
             raise InputError(problems)
         schemas: list[Attributes] = list(growth.version.schemas)

@@ -17,7 +17,7 @@ from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 SOURCES = "sources/path/offsets"
-CURE = "convert all sources together"
+FIX = "convert all sources together"
 
 
 class KeptSource(NamedTuple):
@@ -97,7 +97,7 @@ class Merging:
         if self.is_offsets(path) and samples and not ranges % samples:  # as many classes in each
             return np.bincount(sample_sources(store), minlength=count) * (ranges // samples)
         message = "does not say which of its rows are of which source"
-        raise InputError(Problem(f"{store.path}: {path}", message, CURE, "compact"))
+        raise InputError(Problem(f"{store.path}: {path}", message, FIX, "compact"))
 
     def rows(self, path: str) -> tuple[Int64s, Int64s]:
         """Return the first row of each source in its part, and the number of its rows, (sources,) each."""
@@ -140,7 +140,7 @@ class Merging:
             new = [names.setdefault(name, len(names)) for name in own_names]
             if bool(new) != bool(names):
                 message = "has no splits, and other parts have"
-                raise InputError(Problem(store.path, message, CURE, "compact"))
+                raise InputError(Problem(store.path, message, FIX, "compact"))
             codes.append(np.array(new or [0], np.uint8)[own])
         return self._gathered("splits/code", codes.__getitem__), tuple(names)
 

@@ -188,7 +188,7 @@ def _differing(before: Mapping[T, Any], after: Mapping[T, Any]) -> list[T]:
     return [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
 
 
-_CURE = "a source changed, or the store was not made from it: convert again"
+_FIX = "a source changed, or the store was not made from it: convert again"
 # The comparison stops after so many differences
 _MAX_DIFFERENCES = 50
 # Bytes that are compared at a time
@@ -258,7 +258,7 @@ class _Findings:
     libraries: set[str] = field(default_factory=set)
 
     def refuse(self, location: Location | str, message: str) -> None:
-        self.problems.append(Problem.at(location, message, _CURE, "source"))
+        self.problems.append(Problem.at(location, message, _FIX, "source"))
 
     def add(self, other: _Findings) -> None:
         self.problems += other.problems

@@ -28,7 +28,7 @@ from unistore.zarr3.storage import AbsentError, Storage, read_parts
 BATCH_BYTES = 64 << 20  # Bytes of files that one step checks
 SMALL_FILE_BYTES = 64 << 10  # that are checked in the time that it takes to open a file
 BATCHES_AT_ONCE = 8  # of objects in a bucket, so that requests seldom wait for the end of a step
-CURE = "repair it from its sources: unistore verify STORE --repair SRC..."
+FIX = "repair it from its sources: unistore verify STORE --repair SRC..."
 _EXTRA = "extra"
 UNKNOWN_FAMILY = "family"  # Kinds of problems that leave the content of a store intact
 
@@ -111,7 +111,7 @@ def check_files(
     storage = open_storage(path)
     problems: list[Problem] = []
     if not root.intact:
-        problems.append(Problem(ROOT, "differs from what was sealed (its own digest)", CURE, "root"))
+        problems.append(Problem(ROOT, "differs from what was sealed (its own digest)", FIX, "root"))
     manifest, entries, manifest_intact = _check_manifest(storage, root, problems)
     store = None
     if manifest_intact:
@@ -176,22 +176,22 @@ def _check_manifest(
     try:
         data = storage.get(MANIFEST, MANIFEST_LIMIT)
     except AbsentError:
-        problems.append(Problem(MANIFEST, "is missing, so that no file can be checked", CURE, "missing"))
+        problems.append(Problem(MANIFEST, "is missing, so that no file can be checked", FIX, "missing"))
         return b"", {}, False
     except StoreError as error:
-        problems.append(Problem(MANIFEST, f"cannot be read ({error})", CURE, "unreadable"))
+        problems.append(Problem(MANIFEST, f"cannot be read ({error})", FIX, "unreadable"))
         return b"", {}, False
     intact = xxhash.xxh3_128_hexdigest(data) == root.seal.get("digest")
     if not intact:
         whose = "the root's seal" if root.intact else "the seal of a damaged root"
-        problems.append(Problem(MANIFEST, f"differs from what {whose} says (its digest)", CURE, "manifest"))
+        problems.append(Problem(MANIFEST, f"differs from what {whose} says (its digest)", FIX, "manifest"))
     entries: dict[str, Entry] = {}
     for number, entry in parse_lines(data):
         if not isinstance(entry, str):
             entries[entry.key] = entry
         elif intact:
             problems.append(
-                Problem.at(Location(MANIFEST, f"line {number}"), f"is damaged ({entry})", CURE, "manifest")
+                Problem.at(Location(MANIFEST, f"line {number}"), f"is damaged ({entry})", FIX, "manifest")
             )
     return data, entries, intact and root.intact
 
@@ -203,17 +203,17 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
     try:
         size = storage.size(entry.key)
         if size is None:
-            return Problem(entry.key, f"is missing{rows}", CURE, "missing")
+            return Problem(entry.key, f"is missing{rows}", FIX, "missing")
         if size != entry.bytes:
             message = f"has {size} bytes, the manifest says {entry.bytes}{rows}"
-            return Problem(entry.key, message, CURE, "size")
+            return Problem(entry.key, message, FIX, "size")
         for part in read_parts(storage, entry.key, size):
             digest.update(part)
     except StoreError as error:
-        return Problem(entry.key, f"cannot be read ({error})", CURE, "unreadable")
+        return Problem(entry.key, f"cannot be read ({error})", FIX, "unreadable")
     if digest.hexdigest() != entry.checksum:
         message = f"xxh3-128 is {digest.hexdigest()}, the manifest says {entry.checksum}{rows}"
-        return Problem(entry.key, message, CURE, "checksum")
+        return Problem(entry.key, message, FIX, "checksum")
     return None
 
 

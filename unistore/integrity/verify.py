@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from unistore.conversion.executors.dask_executor import Dask
 
-_CURE = "convert the sources again; if it comes back, report it"
+_FIX = "convert the sources again; if it comes back, report it"
 
 
 def check_structure(
@@ -78,7 +78,7 @@ def check_structure(
 
 
 def _wrong(location: str, message: str) -> Problem:
-    return Problem(location, message, _CURE, "metadata")
+    return Problem(location, message, _FIX, "metadata")
 
 
 def _manifest_problems(
@@ -119,9 +119,9 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
         specs = get_family(attributes["family"]).part("specs")
     except InputError as unknown:
         for problem in unknown.problems:
-            yield Problem(ROOT, str(problem), problem.cure, UNKNOWN_FAMILY)
+            yield Problem(ROOT, str(problem), problem.fix, UNKNOWN_FAMILY)
     for problem in specs.problems(arrays, attributes["samples"]["count"]):
-        yield replace(problem, cure=problem.cure or _CURE, kind="schema")
+        yield replace(problem, fix=problem.fix or _FIX, kind="schema")
 
 
 # Value rules of every store (offsets, text, sources, splits), and running rules.
@@ -368,8 +368,8 @@ def source_names(opened: OpenedStores) -> list[frozenset[str]]:
         names.append(frozenset(own))
     if replaced := sorted(removed & kept):
         message = f"a part holds {replaced[0]} as it was before it was replaced"
-        cure = f"compact it, and take that: unistore compact {opened.path} DST; or name a part"
-        raise InputError.at(opened.path, message, cure, "version")
+        fix = f"compact it, and take that: unistore compact {opened.path} DST; or name a part"
+        raise InputError.at(opened.path, message, fix, "version")
     return names
 
 
@@ -387,8 +387,8 @@ def _verify_parts(
         try:
             verified.append(verify_with(executor, store.path, against, sample, progress, every - own))
         except NoStoreError as error:
-            cure = "restore it from a copy"
-            problems.append(Problem(store.path, str(error).removeprefix(f"{store.path}: "), cure, "missing"))
+            fix = "restore it from a copy"
+            problems.append(Problem(store.path, str(error).removeprefix(f"{store.path}: "), fix, "missing"))
     for of_part in verified:
         name = of_part.path.removeprefix(f"{opened.path.rstrip('/')}/")
         problems += [replace(problem, file=f"{name}/{problem.file}") for problem in of_part.problems]
@@ -472,9 +472,9 @@ def _side_problems(store: Store, executor: Executor) -> list[Problem]:
                 problems.append(Problem(name, side.stale(store), kind="side"))
                 continue
             checked = check_files(str(side.folder), executor=executor)
-            cure = "make this side table again"
+            fix = "make this side table again"
             for problem in checked.problems:
-                own = replace(problem, file=f"{name}: {problem.file}", cure=problem.cure and cure)
+                own = replace(problem, file=f"{name}: {problem.file}", fix=problem.fix and fix)
                 problems.append(own)
             if checked.is_intact:
                 beside = Store(store.path, beside=[side.folder])

@@ -72,8 +72,8 @@ class CacheFile:
                 return os.dup(file.fileno())
         except OSError as error:
             message = f"cannot be made in {tempfile.gettempdir()} ({error.strerror})"
-            cure = "free space there, set TMPDIR to a folder with room, or leave cache out"
-            raise wrong_argument("cache", message, cure) from error
+            fix = "free space there, set TMPDIR to a folder with room, or leave cache out"
+            raise wrong_argument("cache", message, fix) from error
 
     def close(self) -> None:
         """Close the file. Also done when this object is deleted, and at exit."""
@@ -260,8 +260,8 @@ def check_cache(dataset: Any, fetch: Fetch, cache: str | int) -> None:
     """Raise an InputError unless a dataset can be cached as the argument ``cache`` says."""
     if not (hasattr(dataset, "parts") and hasattr(dataset, "arrays")):
         message = f"keeps what a unistore.Dataset decodes, and this dataset is a {type(dataset).__name__}"
-        cure = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
-        raise wrong_argument("cache", message, cure)
+        fix = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
+        raise wrong_argument("cache", message, fix)
     if cache == "disk":
         _check_disk_cache(dataset, fetch)
     else:

@@ -200,8 +200,8 @@ class Loader(Generic[DatasetT, CollatedT]):
             },
         )
         if batch_size is None:
-            cure = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
-            check.refuse("batch_size", "is None, and samples are always collated", cure)
+            fix = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
+            check.refuse("batch_size", "is None, and samples are always collated", fix)
         else:
             check.integer("batch_size", batch_size, 1)
         check.function("batch_transform", batch_transform)

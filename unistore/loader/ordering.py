@@ -43,9 +43,9 @@ _TORCH_OPTIONS = {
 def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
     """Note options of torch's DataLoader that have no meaning here, unless they are torch's defaults."""
     for name, value in options.items():
-        default, cure = _TORCH_OPTIONS[name]
+        default, fix = _TORCH_OPTIONS[name]
         if not (value is default or (type(value) in (int, float, str) and value == default)):
-            check.refuse(name, f"is {value!r}, and has no meaning here", cure)
+            check.refuse(name, f"is {value!r}, and has no meaning here", fix)
 
 
 def ranks_of(check: Arguments, sampler: Any, rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -78,8 +78,8 @@ def workers_for(num_workers: int | str, samples: int) -> int:
         if num_workers in (0, "auto"):
             return 0
         message = f"is {num_workers}, but this process is daemonic, as dask workers are: it starts no others"
-        cure = "num_workers=0, or 'dask worker --no-nanny'"
-        raise wrong_argument("num_workers", message, cure)
+        fix = "num_workers=0, or 'dask worker --no-nanny'"
+        raise wrong_argument("num_workers", message, fix)
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     return plan(num_workers, 1 if isinstance(num_workers, int) else ranks, samples).per_rank
 
@@ -148,8 +148,8 @@ def _weighted(
     weights: Any, offsets: Any, length: int, draws: int | None, seed: int, shuffle: bool | str
 ) -> EpochSequence:
     if shuffle is not True and shuffle != "full":
-        cure = "shuffle=True; to read each sample once, open the dataset without weights"
-        raise wrong_argument("weights", f"draw at random, and shuffle is {shuffle!r}", cure)
+        fix = "shuffle=True; to read each sample once, open the dataset without weights"
+        raise wrong_argument("weights", f"draw at random, and shuffle is {shuffle!r}", fix)
     try:
         numbers = np.asarray(weights, np.float64)
         if offsets is None and numbers.shape != (length,):
@@ -189,8 +189,8 @@ def sampler_sequence(
     if isinstance(sampler, Shuffle):
         return _check_length(sampler.sequence, sampler.samples, samples)
     if isinstance(sampler, SequenceSampler):
-        cure = "give the sequence that it was made of, and rank and world_size to the Loader"
-        raise _sampler_error("is a SequenceSampler, which serves torch's DataLoader", cure)
+        fix = "give the sequence that it was made of, and rank and world_size to the Loader"
+        raise _sampler_error("is a SequenceSampler, which serves torch's DataLoader", fix)
     if isinstance(sampler, Sequence) or hasattr(sampler, "__array__"):
         chosen = sample_indices("sampler", sampler, samples)
         return Subset(InOrder(len(chosen)), chosen)
@@ -217,8 +217,8 @@ def _check_length(sequence: EpochSequence, over: int, samples: int) -> EpochSequ
     return sequence
 
 
-def _sampler_error(message: str, cure: str = "") -> InputError:
-    return wrong_argument("sampler", message, cure)
+def _sampler_error(message: str, fix: str = "") -> InputError:
+    return wrong_argument("sampler", message, fix)
 
 
 def _in_order(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa: ARG001 - as the others

@@ -160,8 +160,8 @@ def _open(
         dataset = dataset.at_version(1)
     if dataset_digest(dataset) != state.get("digest"):
         message = f"is of other samples than {dataset!r}"
-        cure = "give the store and the samples, split and seed of the Dataset of the run, or its Loader"
-        raise wrong_argument("state", message, cure)
+        fix = "give the store and the samples, split and seed of the Dataset of the run, or its Loader"
+        raise wrong_argument("state", message, fix)
     return dataset
 
 

@@ -384,7 +384,7 @@ def pickle_config(config: BatchConfig) -> bytes | None:
 
 
 def describe_exit(code: int | None) -> str:
-    """Return how a worker ended, from its exit code, with a cure."""
+    """Return how a worker ended, from its exit code, with a fix."""
     if code is None:
         return "closed its socket and does not answer"
     if code >= 0:

@@ -27,7 +27,7 @@ from unistore.system.progress import COUNTS
 from unistore.zarr3.storage import DOCUMENT_LIMIT, ROOT, AbsentError, replaced
 from unistore.zarr3.writer import ordered_map
 
-# Exceptions of obstore as one-line faults with a cure, and whether a retry may help.
+# Exceptions of obstore as one-line faults with a fix, and whether a retry may help.
 
 # Of environment variables, by scheme.
 _PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
@@ -83,9 +83,9 @@ _RULES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 class ShortRead(Exception):  # noqa: N818 - becomes a CorruptionError if retries do not help
     """A response with fewer bytes than requested."""
 
-    def __init__(self, message: str, cure: str = _OTHER_COPY) -> None:
+    def __init__(self, message: str, fix: str = _OTHER_COPY) -> None:
         super().__init__(message)
-        self.cure = cure
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Fault:
     """Why an operation failed, in one line, and what to do about it."""
 
     message: str
-    cure: str = ""
+    fix: str = ""
     transient: bool = False  # a retry may help
     answered: bool = False  # a server has spoken
     absent: bool = False  # there is no such object
@@ -104,7 +104,7 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
     """Classify an exception of obstore, raised for a bucket of a URL."""
     # The text begins with a sentence, the debug form that follows has kind and status
     if isinstance(error, ShortRead):
-        return Fault(str(error), error.cure, transient=True, answered=True, damaged=True)
+        return Fault(str(error), error.fix, transient=True, answered=True, damaged=True)
     text = str(error)
     named = f"{type(error).__name__} {text}"
     code = _CODE.search(text)
@@ -117,8 +117,8 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
         "prefix": _PREFIXES.get(scheme, "AWS_"),
         "first_line": _first_line(text),
     }
-    _, message, cure, fields = next(rule for rule in _RULES if re.search(rule[0], named))
-    return Fault(message.format(**facts), cure.format(**facts), **dict.fromkeys(fields, True))
+    _, message, fix, fields = next(rule for rule in _RULES if re.search(rule[0], named))
+    return Fault(message.format(**facts), fix.format(**facts), **dict.fromkeys(fields, True))
 
 
 def lacks_conditional_put(error: Exception) -> bool:
@@ -362,11 +362,11 @@ class ObjectClient:
     def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
         """Return the exception to raise for a fault."""
         location = f"{self.location}/{key}" if key else str(self.location)
-        cures = [fault.cure] if fault.cure else []
+        fixes = [fault.fix] if fault.fix else []
         if self._writing:
-            cures.append("the same command continues")
+            fixes.append("the same command continues")
         cls = CorruptionError if fault.damaged and self._raises is StoreError else self._raises
-        return cls("; ".join([f"{location}: {fault.message}{attempts}", *cures]))
+        return cls("; ".join([f"{location}: {fault.message}{attempts}", *fixes]))
 
     def _require(self, operation: Callable[[Any, Any], T], key: str = "") -> T:
         results = self._retry(lambda obs, handle: (operation(obs, handle),), key)

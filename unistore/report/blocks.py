@@ -225,7 +225,7 @@ def _problem_list(problems: Sequence[Problem]) -> Block:
 def _next_commands(sources: SourceReport, problems: Sequence[Problem], verdicts: list[Block]) -> list[Block]:
     if sources.command is None:
         return []
-    ways = re.findall(r"--columns \w+", problems[0].cure) if len(problems) == 1 else []
+    ways = re.findall(r"--columns \w+", problems[0].fix) if len(problems) == 1 else []
     code = "\n".join(f"{sources.command} {way}" for way in ways) or sources.command
     title = "convert it in one of these ways" if ways else "then convert it"
     return [*verdicts, Block(title, code=code)]

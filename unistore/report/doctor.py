@@ -334,8 +334,8 @@ def remarks(machine: Machine, store: StoreFacts | None) -> Iterator[str]:
         usable = f"{machine.usable_cores:g} of {machine.all_cores}"
         yield f"only {usable} cores may be used: an affinity mask or a cgroup grants no more"
     if store is not None and store.is_remote:
-        cure = 'Dataset(…, cache_dir="…") keeps copies of shards on a local disk'
-        yield f"reads cross a network ({store.file_system}): {cure}"
+        fix = 'Dataset(…, cache_dir="…") keeps copies of shards on a local disk'
+        yield f"reads cross a network ({store.file_system}): {fix}"
     elif store is not None and not store.fits_page_cache:
         yield "the store does not fit into the page cache: samples come from the disk in every epoch"
     if machine.shared_memory is not None and machine.shared_memory <= CONTAINER_SHM:

@@ -271,13 +271,13 @@ def _other(name: str, target: Path) -> Inspection:
                 blocks.append(Block(f"then convert it: {title}", code=code))
         return Inspection("source", name, sources, tuple(problems), blocks)
     inside = stores_inside(target)
-    message, cure = _why_unknown(target, inside)
+    message, fix = _why_unknown(target, inside)
     message = "; ".join([*surveyed.unread()[:3], message])
-    blocks = [Block(facts=[("unknown", name)], lines=(f"{message}; {cure}",))]
+    blocks = [Block(facts=[("unknown", name)], lines=(f"{message}; {fix}",))]
     if target.is_dir():
         blocks += verdict_table(sources.verdicts)
     unknown = UnknownReport(inside=inside, verdicts=sources.verdicts)
-    return Inspection("unknown", name, unknown, (Problem(name, message, cure, "unknown"),), blocks)
+    return Inspection("unknown", name, unknown, (Problem(name, message, fix, "unknown"),), blocks)
 
 
 def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:

@@ -203,14 +203,14 @@ def describe_measure(measure: Measure, codes: UInt8s | None = None, splits: Sequ
 
 
 def measure_remarks(measure: Measure, noun: str) -> list[str]:
-    """Return remarks such as ``"half of the segments have fewer than 16 points"``, with a cure."""
+    """Return remarks such as ``"half of the segments have fewer than 16 points"``, with a fix."""
     bounds = {f"fewer than {measure.few}": measure.values < measure.few}
     if measure.most:
         bounds[f"more than {measure.most}"] = measure.values > measure.most
     remarks = []
     for bound, beyond in bounds.items():
         if share := _share_text(float(beyond.mean())):
-            remarks.append(f"{share} of the {noun}s have {bound} {measure.name} ({measure.cure})")
+            remarks.append(f"{share} of the {noun}s have {bound} {measure.name} ({measure.fix})")
     empty = int((measure.values == 0).sum()) if measure.few or measure.most else 0
     if empty:
         have = "has" if empty == 1 else "have"

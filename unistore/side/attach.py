@@ -147,8 +147,8 @@ class _NewColumn(NamedTuple):
             whole = self._checked(np.asarray(values), "values")
             if whole.shape[:1] != (self.rows,):
                 message = f"have shape {whole.shape}, and table {self.table} has {self.rows} rows"
-                cure = "give a value for each row, of no sample too, or an iterable with an array a sample"
-                raise wrong_argument("values", message, cure)
+                fix = "give a value for each row, of no sample too, or an iterable with an array a sample"
+                raise wrong_argument("values", message, fix)
             return whole
         lo, hi = self.spans()
         if not len(lo):
@@ -204,8 +204,8 @@ class _NewColumn(NamedTuple):
 
     def _checked(self, values: AnyArray, what: str) -> AnyArray:
         if not storable(values.dtype):
-            cure = "give bool, integers or floats of up to 8 bytes"
-            raise wrong_argument(what, f"are {values.dtype}, which is not stored", cure)
+            fix = "give bool, integers or floats of up to 8 bytes"
+            raise wrong_argument(what, f"are {values.dtype}, which is not stored", fix)
         return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 

@@ -87,12 +87,12 @@ def _check_options(store: Store, family: FamilyRecord, options: JsonObject) -> N
         if option not in family.from_store:
             flag = option.replace("_", "-")
             message = f"--{flag} is not made from a {family.command} store"
-            cures = []
+            fixes = []
             if option in of_conversion:
-                cures.append(f"convert its sources again with --{flag}")
+                fixes.append(f"convert its sources again with --{flag}")
             if possible:
-                cures.append(f"what is made: --{', --'.join(possible)}")
-            problems.append(Problem(store.path, message, "; ".join(cures), "option"))
+                fixes.append(f"what is made: --{', --'.join(possible)}")
+            problems.append(Problem(store.path, message, "; ".join(fixes), "option"))
     if problems:
         raise InputError(problems)
 

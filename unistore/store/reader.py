@@ -372,8 +372,8 @@ class Store:
         if not path.exists():
             return NoStoreError(f"{path}: no such store")
         if (path / FIRST_VERSION).exists():
-            cure = f"name one in {path / PARTS}, or make it one: unistore compact {path} DST"
-            return NoStoreError(f"{path}: is a grown store of several sealed ones; {cure}")
+            fix = f"name one in {path / PARTS}, or make it one: unistore compact {path} DST"
+            return NoStoreError(f"{path}: is a grown store of several sealed ones; {fix}")
         msg = f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
         return NoStoreError(msg)
 

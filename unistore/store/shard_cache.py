@@ -68,9 +68,9 @@ class ShardCache:
                 kept = self._ensure(folder, checksum, size, fetch, name)
         except NotOwnError as error:
             where = "" if error.path == str(self.folder) else f"{self.folder / error.path} "
-            cure = "choose another folder, of your own, that others cannot write to"
-            cure = f"remove it, or {cure}" if where else cure
-            msg = f"cache_dir {self.folder}: cannot be used ({where}{error}); {cure}"
+            fix = "choose another folder, of your own, that others cannot write to"
+            fix = f"remove it, or {fix}" if where else fix
+            msg = f"cache_dir {self.folder}: cannot be used ({where}{error}); {fix}"
             raise StoreError(msg) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -61,7 +61,7 @@ class SideTable:
         return bool(self.attributes["side"]["store"] == store.attributes["seal"]["digest"])
 
     def stale(self, store: Store) -> str:
-        """Return what is wrong with a side table that was made for another store, and the cure."""
+        """Return what is wrong with a side table that was made for another store, and the fix."""
         what = f"attach {store.path} {self.name} FILE" if self.table else f"derive {store.path}"
         where = self.folder.with_name(f"{self.name}{_DOCUMENT}")
         return (

@@ -325,15 +325,15 @@ class GrownStore:
             raise CorruptionError(msg) from error
 
 
-def _no_version(path: str, version: object, cure: str) -> InputError:
-    return InputError(Problem(path, f"has no version {version!r}", cure, "version"))
+def _no_version(path: str, version: object, fix: str) -> InputError:
+    return InputError(Problem(path, f"has no version {version!r}", fix, "version"))
 
 
 def check_tag(name: str) -> None:
     """Refuse what cannot name a version."""
     if not _TAG.fullmatch(name):
-        cure = "begin with a letter, then letters, digits, '.', '_' and '-', 64 at most"
-        raise InputError(Problem("--tag", f"{name!r} cannot name a version", cure, "option"))
+        fix = "begin with a letter, then letters, digits, '.', '_' and '-', 64 at most"
+        raise InputError(Problem("--tag", f"{name!r} cannot name a version", fix, "option"))
 
 
 class OpenedStores(NamedTuple):

@@ -40,9 +40,9 @@ def as_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def wrong_argument(name: str, message: str, cure: str = "") -> InputError:
+def wrong_argument(name: str, message: str, fix: str = "") -> InputError:
     """Return the error of one argument, option or file that was given."""
-    return InputError(Problem(name, message, cure, "option"))
+    return InputError(Problem(name, message, fix, "option"))
 
 
 class Arguments:
@@ -51,9 +51,9 @@ class Arguments:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
-    def refuse(self, name: str, message: str, cure: str = "") -> bool:
+    def refuse(self, name: str, message: str, fix: str = "") -> bool:
         """Add a problem and return False."""
-        self.problems.append(Problem(name, message, cure, "option"))
+        self.problems.append(Problem(name, message, fix, "option"))
         return False
 
     def raise_problems(self) -> None:

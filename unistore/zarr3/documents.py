@@ -86,8 +86,8 @@ def check_equal(value: object, expected: object, what: str, where: str) -> None:
 
 def unsupported(where: str, what: str) -> UnsupportedError:
     """Return the error for an array that is not as unistore writes arrays."""
-    cure = "unistore's engine reads its own arrays only; read others with zarr-python: unistore.open_zarr"
-    return UnsupportedError(f"{where}: {what}; {cure}")
+    fix = "unistore's engine reads its own arrays only; read others with zarr-python: unistore.open_zarr"
+    return UnsupportedError(f"{where}: {what}; {fix}")
 
 
 def _check_depth(value: object, levels: int = DEEPEST) -> None:

@@ -19,7 +19,7 @@ from typing import IO, NamedTuple, Protocol, Self
 
 import xxhash
 
-from unistore.errors import ConversionError, writing_cure
+from unistore.errors import ConversionError, writing_fix
 from unistore.system.hints import Buffer, PathLike
 
 # Ending of temporary names; a file that has it was left behind by a killed process.
@@ -236,7 +236,7 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = f"cannot be written ({error.strerror or error})"
-        msg = f"{path}: {reason}; {writing_cure(error)}, then run the same command"
+        msg = f"{path}: {reason}; {writing_fix(error)}, then run the same command"
         raise ConversionError(msg) from error
 
 

@@ -86,9 +86,9 @@ class NotRegularError(StoreError):
 
     def __init__(self, path: PathLike, mode: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(mode), "not a file")
-        cure = "; copy the store with its links followed (cp -rL), and open the copy"
+        fix = "; copy the store with its links followed (cp -rL), and open the copy"
         msg = f"{os.fspath(path)}: is {kind}, and a store consists of regular files and folders"
-        super().__init__(msg + (cure if kind == "a link" else ""))
+        super().__init__(msg + (fix if kind == "a link" else ""))
 
 
 def open_regular(path: PathLike) -> tuple[int, int]:

@@ -112,8 +112,8 @@ def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
         cause = "cut short in download, or its writer was killed"
         return Problem.at(location, f"is damaged ({cause}): {reason}", "get or write it again", "truncated")
     if "already open for write" in reason:
-        cure = "wait for the writer, or if it died: `h5clear -s`"
-        return Problem.at(location, f"was not closed by its writer: {reason}", cure, "unclosed")
+        fix = "wait for the writer, or if it died: `h5clear -s`"
+        return Problem.at(location, f"was not closed by its writer: {reason}", fix, "unclosed")
     return Problem.at(location, f"cannot be opened as HDF5: {reason}", kind="damaged")
 
 
@@ -150,14 +150,14 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     storage = creation.get_layout()
     if 0 in shape or storage == h5py.h5d.VIRTUAL or creation.get_external_count():
         return []
-    cure = "its writer was killed before writing: write the file again"
+    fix = "its writer was killed before writing: write the file again"
     stored = dataset.id.get_storage_size()
     if stored == 0:
         return [
             Problem.at(
                 location,
                 f"was allocated as {shape} but never written; it would read as zeros",
-                cure,
+                fix,
                 "unwritten",
             )
         ]
@@ -185,7 +185,7 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
             Problem.at(
                 location,
                 f"holds {written} of {expected} chunks; the rest was never written and would {reads_as}",
-                cure,
+                fix,
                 "unwritten",
             )
         ]

@@ -30,14 +30,14 @@ def test_it_names_the_file_and_keeps_the_error(error: Exception) -> None:
     assert problem.location == "a\\x1b.h5"
     assert type(error).__name__ in problem.message
     assert (problem.kind, problem.source) == ("damaged", "a.h5")
-    assert problem.cure
+    assert problem.fix
     assert caught.value.__cause__ is error
     assert "test_faults.py" in problem.trace, "--debug shows where"
     assert "trace" not in problem.to_json()
 
 
 def test_what_the_system_and_the_memory_refuse() -> None:
-    for error, kind, cure in (
+    for error, kind, fix in (
         (OSError(errno.EIO, "Input/output error"), "unreadable", "check its disk"),
         (KeyError("cannot open (file read failed: errno = 5, …)"), "unreadable", "check its disk"),
         (OSError("truncated file"), "unreadable", "get or write it again"),
@@ -46,7 +46,7 @@ def test_what_the_system_and_the_memory_refuse() -> None:
         with pytest.raises(InputError) as caught, as_problem("a.h5"):
             raise error
         assert caught.value.problems[0].kind == kind
-        assert cure in caught.value.problems[0].cure
+        assert fix in caught.value.problems[0].fix
 
 
 @pytest.mark.parametrize(

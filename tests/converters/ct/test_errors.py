@@ -72,10 +72,10 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
         "pointer.npy": ("format", "Git LFS pointer", "git lfs pull"),
     }
     assert set(found) == set(expected)
-    for name, (kind, message, cure) in expected.items():
+    for name, (kind, message, fix) in expected.items():
         assert found[name].kind == kind
         assert message in found[name].message
-        assert cure in found[name].cure
+        assert fix in found[name].fix
 
 
 def test_dtypes_that_no_dtype_holds(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_window_file_that_differs(tmp_path: Path) -> None:
     save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", np.asfortranarray(lung))
     (problem,) = derive_problems(tmp_path / "a")
     assert "differs from window lung:1500:-600 of a/ct_original.npy in 1 voxels" in problem.message
-    assert problem.cure
+    assert problem.fix
 
 
 def test_masks_that_are_none(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def changed(at: int, to: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "attributes", "message", "cure"),
+    ("arrays", "attributes", "message", "fix"),
     [
         (
             act(FORCE, changed(5, 100.1)),
@@ -238,11 +238,11 @@ def changed(at: int, to: float) -> np.ndarray:
     ],
 )
 def test_times_that_cannot_be_believed(
-    arrays: dict[str, Any], attributes: dict[str, Any], message: str, cure: str, tmp_path: Path
+    arrays: dict[str, Any], attributes: dict[str, Any], message: str, fix: str, tmp_path: Path
 ) -> None:
     found = refused(written(tmp_path / "a.h5", arrays, **attributes))
     assert message in found
-    assert cure in found
+    assert fix in found
 
 
 def test_times_that_repeat_and_streams_that_begin_late_are_remarked(tmp_path: Path) -> None:

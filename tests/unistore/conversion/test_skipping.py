@@ -195,7 +195,7 @@ def test_what_is_left_equals_the_good_sources_alone(tmp_path: Path, family: str)
     assert written.pop("verdicts") == list(report.verdicts)
     assert written == {"skipped": len(bad), "left_out": sorted(bad), "problems": list(report.skipped)}
     for entry in written["problems"]:
-        assert set(entry) == {"file", "dataset", "reason", "cure", "kind", "left_out"}
+        assert set(entry) == {"file", "dataset", "reason", "fix", "kind", "left_out"}
         assert (tmp_path / "all" / entry["file"]).exists()
         assert entry["reason"]
     attributes = Store(some).attributes

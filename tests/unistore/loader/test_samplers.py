@@ -140,7 +140,7 @@ class Own(Sampler[int]):
 
 
 @pytest.mark.parametrize(
-    ("make", "said", "cure"),
+    ("make", "said", "fix"),
     [
         (lambda d: BatchSampler(SequentialSampler(d), 4, drop_last=False), "BatchSampler", "batch_size=…"),
         (lambda d: RandomSampler(d, generator=torch.Generator()), "generator", "seed=…"),
@@ -158,14 +158,14 @@ class Own(Sampler[int]):
         (lambda d: "rows", "sample indices", ""),
     ],
 )
-def test_what_is_refused(data: Any, make: Any, said: str, cure: str) -> None:
+def test_what_is_refused(data: Any, make: Any, said: str, fix: str) -> None:
     dataset = data.Batched(43)
     with pytest.raises(InputError) as caught:
         Loader(dataset, 4, sampler=make(dataset), num_workers=0)
     (problem,) = caught.value.problems
     assert problem.location == "sampler"
     assert said in problem.message
-    assert cure in problem.cure
+    assert fix in problem.fix
 
 
 @pytest.fixture

@@ -79,15 +79,15 @@ def test_all_by_position(data: Any) -> None:
 
 @pytest.mark.parametrize("name", WITHOUT_MEANING)
 def test_what_has_no_meaning_is_refused_with_what_to_write(data: Any, name: str) -> None:
-    value, cure = WITHOUT_MEANING[name]
+    value, fix = WITHOUT_MEANING[name]
     with pytest.raises(InputError) as caught:
         Loader(data.Batched(), 4, **{name: value})
     (problem,) = caught.value.problems
     assert problem.location == name
-    assert cure in problem.cure
+    assert fix in problem.fix
 
 
-def test_the_cure_of_batch_size_none(data: Any) -> None:
+def test_the_fix_of_batch_size_none(data: Any) -> None:
     with pytest.raises(InputError, match=r"batch_size=1, collate_fn=operator\.itemgetter") as caught:
         Loader(data.Plain(3), batch_size=None)
     assert caught.value.problems[0].location == "batch_size"

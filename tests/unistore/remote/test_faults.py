@@ -139,7 +139,7 @@ def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "cure", "transient"),
+    ("text", "message", "fix", "transient"),
     [
         (
             "Error performing PUT http://169.254.169.254/latest/api/token",
@@ -168,12 +168,12 @@ def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
         ("Generic S3 error: something new", "something new", "AWS_ENDPOINT_URL", False),
     ],
 )
-def test_what_obstore_says_becomes_one_line(text: str, message: str, cure: str, transient: bool) -> None:
+def test_what_obstore_says_becomes_one_line(text: str, message: str, fix: str, transient: bool) -> None:
     fault = classify_error(RuntimeError(text), "s3", "bucket")
     assert message in fault.message
-    assert cure in fault.cure
+    assert fix in fault.fix
     assert fault.transient is transient
-    assert "\n" not in fault.message + fault.cure
+    assert "\n" not in fault.message + fault.fix
 
 
 def test_a_server_without_ranges_is_told_when_a_store_is_opened(tmp_path: Path) -> None:

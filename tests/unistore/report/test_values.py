@@ -58,7 +58,7 @@ def test_values_at_the_edges(make_store: Any, values: Any, expected: Any) -> Non
     assert "rows/x" in str(unistore.inspect(path))
 
 
-def test_small_segments_are_remarked_with_a_cure(tmp_path: Path) -> None:
+def test_small_segments_are_remarked_with_a_fix(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for axis in "xyz":
             file[f"data/{axis}"] = np.linspace(0, 10, 100)

@@ -1,4 +1,4 @@
-"""Opening stores: what is found in them, and what is refused, with the cure."""
+"""Opening stores: what is found in them, and what is refused, with the fix."""
 
 from __future__ import annotations
 

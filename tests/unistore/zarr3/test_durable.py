@@ -125,7 +125,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "cure"),
+    ("name", "code", "fix"),
     [
         ("write", errno.ENOSPC, "No space left on device.*; free space there, then run the same command"),
         ("fsync", errno.EIO, "the disk fails"),
@@ -133,14 +133,14 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_failures_name_the_file_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, cure: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, fix: str
 ) -> None:
     def fail(*arguments: Any) -> None:
         raise OSError(code, os.strerror(code))
 
     write_file(tmp_path, "c/0", [b"old"])
     monkeypatch.setattr(durable, name, fail)
-    with pytest.raises(ConversionError, match=rf"c/0: cannot be written \(.*{cure}"):
+    with pytest.raises(ConversionError, match=rf"c/0: cannot be written \(.*{fix}"):
         write_file(tmp_path, "c/0", [b"new"])
     assert [file.name for file in (tmp_path / "c").iterdir()] == ["0"]
     assert (tmp_path / "c" / "0").read_bytes() == b"old"

@@ -70,7 +70,7 @@ def leave_kind_out(name: str, why: str) -> None:
 
 def parse_kind(expression: str) -> SampleKind:
     """Parse ``unistore.Patches(96)``, ``Patches(96)`` or ``Rows``. No code is run."""
-    cure = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
+    fix = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
         code = ast.parse(expression.removeprefix("unistore."), mode="eval").body
         call = code if isinstance(code, ast.Call) else ast.Call(code, [], [])
@@ -79,7 +79,7 @@ def parse_kind(expression: str) -> SampleKind:
         kind: SampleKind = _named(ast.unparse(call.func))(*positional, **named)
     except (SyntaxError, ValueError, TypeError) as error:
         message = f"{expression} is not a kind of samples: {error}"
-        raise wrong_argument("samples", message, cure) from error
+        raise wrong_argument("samples", message, fix) from error
     return kind
 
 

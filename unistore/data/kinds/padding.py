@@ -41,8 +41,8 @@ def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, floa
     wrong = [key for key, dtype in dtypes.items() if not _is_representable(dtype, pad)]
     if wrong:
         named = ", ".join(f"{key} ({dtypes[key]})" for key in wrong)
-        cure = "give a number in their range, or fields=[…] without them"
-        raise wrong_argument("pad", f"is {pad}, not a value of {named}", cure)
+        fix = "give a number in their range, or fields=[…] without them"
+        raise wrong_argument("pad", f"is {pad}, not a value of {named}", fix)
     return dict.fromkeys(dtypes, pad)
 
 

@@ -257,8 +257,8 @@ class SparsePoints(SampleKind):
         parse_window(self.window)
         if self.min_points:
             message = f"is {self.min_points}, and the points of {self.window!r} are not counted in this store"
-            cure = f"leave it out, or convert with --window {self.window}"
-            raise wrong_argument("min_points", message, cure)
+            fix = f"leave it out, or convert with --window {self.window}"
+            raise wrong_argument("min_points", message, fix)
         return None
 
 

@@ -151,8 +151,8 @@ def find_target(store: Store, name: str) -> BoxTarget:
     (target,) = targets
     if not store.has(f"{FOREGROUND}/{target.group}/coords"):
         message = f"{store.path} has no locations of {name!r}"
-        cure = "unistore convert ct SOURCES STORE --foreground-locations 10000"
-        raise wrong_argument("foreground", message, cure)
+        fix = "unistore convert ct SOURCES STORE --foreground-locations 10000"
+        raise wrong_argument("foreground", message, fix)
     return target
 
 

@@ -332,14 +332,14 @@ def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
         is_linear = kind.align_of(name) == "linear"
         needs_times = own != ticks or is_linear or _are_seconds(steps) or name in (kind.shift or {})
         if needs_times and not clocks.has_times(own, ticks):
-            cure = "give whole numbers (steps); times need streams of several rates in the sources"
-            problems.append((name, "the store has no times of its steps", cure))
+            fix = "give whole numbers (steps); times need streams of several rates in the sources"
+            problems.append((name, "the store has no times of its steps", fix))
         if is_linear:
             problems += _not_linear(store, name, steps, columns)
         if not problems:
             parts.append(WindowPart(name, own, columns, _stream(kind, clocks, name, own, steps)))
     if problems:
-        shown = [Problem(f"around[{name!r}]", message, cure, "option") for name, message, cure in problems]
+        shown = [Problem(f"around[{name!r}]", message, fix, "option") for name, message, fix in problems]
         raise InputError(shown)
     return parts
 
@@ -349,8 +349,8 @@ def _clock_of(clocks: Clocks, store: Store, argument: str, name: str) -> str:
     if own is None:
         keys = ", ".join(chain.from_iterable(clocks.columns.values()))
         message = f"{name!r} is no key and no clock of {store.path}"
-        cure = f"clocks: {', '.join(clocks.columns)}; keys: {keys}"
-        raise wrong_argument(argument, message, cure)
+        fix = f"clocks: {', '.join(clocks.columns)}; keys: {keys}"
+        raise wrong_argument(argument, message, fix)
     return own
 
 
@@ -414,7 +414,7 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
     name, components = (reference, None) if isinstance(reference, str) else reference
     where = f"delta[{key!r}]"
     own = _clock_of(clocks, store, where, name)
-    cure = "name the components, as in {'action': ('observation.joint', range(6))}"
+    fix = "name the components, as in {'action': ('observation.joint', range(6))}"
     message = ""
     if own != clocks.of(kind.clock) and not clocks.has_times(own, kind.clock):
         message = f"{name} has another clock than the ticks, and the store has no times of both"
@@ -432,7 +432,7 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
         forms = [f"{one.dtype} {one.row_shape}" for one in (column, other)]
         message = f"{key} is {forms[0]} and {name} is {forms[1]}: the first must be floating point, and both"
         message += " have these components in every episode"
-    raise wrong_argument(where, message, cure)
+    raise wrong_argument(where, message, fix)
 
 
 def _smallest(store: Store, key: str) -> int:

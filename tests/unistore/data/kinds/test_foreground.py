@@ -199,8 +199,8 @@ def test_names_that_are_none(store: Path, sources: Path, tmp_path: Path) -> None
     with pytest.raises(InputError, match="has no 'bone'; it has mine, none, label, liver, tumour, stone"):
         unistore.Dataset(store, unistore.Patches(4, foreground="bone"))
     unistore.convert(sources, tmp_path / "bare.zarr", "ct")
-    cure = r"no locations of 'tumour' \(unistore convert ct SOURCES STORE --foreground-locations 10000"
-    with pytest.raises(InputError, match=cure):
+    fix = r"no locations of 'tumour' \(unistore convert ct SOURCES STORE --foreground-locations 10000"
+    with pytest.raises(InputError, match=fix):
         unistore.Dataset(tmp_path / "bare.zarr", unistore.Patches(4, foreground="tumour"))
     with pytest.raises(InputError, match="none of these 3 volumes has a voxel of label:5"):
         len(unistore.Dataset(store, unistore.Patches(4, foreground="label:5")))
