@@ -260,9 +260,7 @@ def clone(tree: Path, commit: str) -> Path:
     subprocess.run(["git", "checkout", "--quiet", "--force", commit], cwd=tree, check=True)
     for kernel in (ROOT / "unistore/system").glob("_kernel*"):
         shutil.copy(kernel, tree / "unistore/system")
-    subprocess.run(
-        [sys.executable, "-m", "compileall", "-q", "unistore", "converters", "schemas"], check=True, cwd=tree
-    )
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "unistore"], check=True, cwd=tree)
     return tree
 
 

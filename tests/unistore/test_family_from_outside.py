@@ -99,9 +99,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     place = tmp_path_factory.mktemp("outside")
     source = place / "source"
     source.mkdir()
-    for name in ("unistore", "converters", "schemas"):
-        left_out = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=left_out)
+    shutil.copytree(ROOT / "unistore", source / "unistore", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     for name, text in package().items():

@@ -92,13 +92,9 @@ FAMILIES = {path.parent.name for path in (ROOT / "schemas").glob("*/__init__.py"
 
 def modules() -> dict[str, Path]:
     found = {}
-    for folder, package in ((ROOT, "unistore"), (ROOT / "converters", None), (ROOT / "schemas", None)):
-        for path in sorted(folder.resolve().rglob("*.py")):
-            parts = path.relative_to(folder.resolve()).with_suffix("").parts
-            name = ".".join(
-                (package or f"unistore.{folder.name}", *(part for part in parts if part != "__init__"))
-            )
-            found[name] = path
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(("unistore", *(part for part in parts if part != "__init__")))] = path
     return found
 
 
