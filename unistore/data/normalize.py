@@ -94,8 +94,8 @@ class Normalize(torch.nn.Module):
             for key, module in zip(self.keys, self.of_keys, strict=True):
                 changed[key] = module(values[key])
             return changed
-        if isinstance(values, np.ndarray):
-            return self._of_tensor(torch.from_numpy(values.copy())).numpy()
+        if isinstance(values, (np.ndarray, np.generic)):
+            return self._of_tensor(torch.from_numpy(np.array(values))).numpy()
         return self._of_tensor(values)
 
     def _of_tensor(self, values: torch.Tensor) -> torch.Tensor:
@@ -126,4 +126,4 @@ def _centre_and_scale(statistics: Statistics, mode: Mode) -> tuple[Float64s, Flo
 
 def _along(values: Float64s, axis: int | None) -> Float64s:
     trailing = 0 if axis is None else -1 - axis
-    return np.ascontiguousarray(values).reshape(*np.shape(values), *[1] * trailing)
+    return np.array(values).reshape((*np.shape(values), *[1] * trailing))

@@ -358,6 +358,30 @@ def test_normalize_is_a_transform_and_a_module(robots: Any) -> None:
     assert normalize["action"].float()(torch.ones(3, dtype=torch.float64)).dtype == torch.float64
 
 
+def test_normalize_takes_keys_of_one_component(make_store: Any) -> None:
+    values = np.arange(9.0) ** 2
+    frames = np.arange(9 * 4 * 3, dtype=np.float32).reshape(9, 4, 3)
+    columns = {"single": values, "vector": values[:, None], "frames": frames}
+    path = make_store("rows", {f"rows/{name}": rows for name, rows in columns.items()}, count=9, table="rows")
+    dataset = unistore.Dataset(path)
+    statistics = {name: dataset.statistics(name) for name in columns}
+    assert statistics["single"].axis is None
+    for mode in ("mean-std", "min-max"):
+        normalize = unistore.Normalize(statistics, mode)
+        changed = [normalize(sample) for sample in dataset]
+        expected = (values - values.mean()) / values.std() if mode == "mean-std" else values / 32 - 1
+        np.testing.assert_allclose([sample["single"] for sample in changed], expected, rtol=1e-12)
+        np.testing.assert_allclose([sample["vector"][0] for sample in changed], expected, rtol=1e-12)
+        back = [normalize.inverse(sample)["single"] for sample in changed]
+        np.testing.assert_allclose(back, values, atol=1e-12)
+        of_single = normalize["single"]
+        np.testing.assert_allclose(of_single(values), expected, rtol=1e-12)
+        np.testing.assert_allclose(of_single(values[4]), expected[4], rtol=1e-12)
+        again = unistore.Normalize(statistics, mode)
+        again.load_state_dict(normalize.state_dict())
+        assert again["single"].centre.shape == ()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.nightly
 def test_normalize_is_unchanged_when_it_is_compiled(robots: Any) -> None:
