@@ -89,6 +89,26 @@ def test_a_changed_value_is_noticed(v21: Path, tmp_path: Path) -> None:
     assert "row 7: 0.0 and 0.5, 1 of 21 values differ" in str(verified.problems)
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_checksums_of_pages_are_verified(v21: Path, tmp_path: Path, damaged: bool) -> None:
+    path = v21 / "data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")
+    actions = np.stack(table["action"].to_numpy())
+    if damaged:
+        content = bytearray(path.read_bytes())
+        content[content.index(actions[3].tobytes())] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"episode_000001\.parquet: is damaged: .*CRC checksum"):
+            unistore.convert(v21, tmp_path / "toy.zarr", workers=0)
+    else:
+        unistore.convert(v21, tmp_path / "toy.zarr", workers=0)
+        steps = unistore.Dataset(tmp_path / "toy.zarr", unistore.Transitions())
+        np.testing.assert_array_equal(
+            [steps[LENGTHS[0] + row]["action"] for row in range(len(actions))], actions
+        )
+
+
 def test_the_format_keeps_its_promises(dataset: Path) -> None:
     expected = {}
     with np.load(SAMPLES / f"{dataset.name}.npz") as dump:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 import unistore
 from unistore import verify
@@ -87,3 +89,35 @@ def test_a_table_of_texts_alone_is_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["x", "y"]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a\.parquet: holds no arrays"):
         unistore.convert(tmp_path / "a.parquet", tmp_path / "store", "rows")
+
+
+def with_checksums(path: Path, damaged: int | None) -> NDArray[Any]:
+    """Write a table whose pages have checksums, and change one bit of row `damaged` of column a."""
+    values = np.arange(500.0)
+    form: dict[str, Any] = {"write_page_checksum": True, "use_dictionary": False, "compression": "none"}
+    pq.write_table(pa.table({"a": values}), path, row_group_size=100, **form)
+    if damaged is not None:
+        content = bytearray(path.read_bytes())
+        content[content.index(np.float64(damaged).tobytes()) + 6] ^= 1
+        path.write_bytes(content)
+    return values
+
+
+@pytest.mark.parametrize("damaged", [None, 250])
+def test_checksums_of_pages_are_verified(damaged: int | None, tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    table = tmp_path / "tables/a.parquet"
+    values = with_checksums(table, damaged)
+    store = tmp_path / "store"
+    if damaged is None:
+        np.testing.assert_array_equal(pq.read_table(table, page_checksum_verification=True)["a"], values)
+        unistore.convert(tmp_path / "tables", store, workers=0)
+        np.testing.assert_array_equal([row["a"] for row in unistore.Dataset(store)], values)
+        with_checksums(table, 250)
+        assert "CRC checksum" in str(unistore.verify(store, against=tmp_path / "tables").problems)
+        return
+    with pytest.raises(OSError, match="CRC checksum"):
+        pq.read_table(table, page_checksum_verification=True)
+    with pytest.raises(InputError, match=r"a\.parquet: is damaged: .*CRC checksum") as raised:
+        unistore.convert(tmp_path / "tables", store, workers=0)
+    assert raised.value.problems[0].kind == "damaged"

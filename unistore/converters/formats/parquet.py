@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.paths import is_inside
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError
@@ -49,7 +50,8 @@ class ParquetFile:
 
     def rows(self, is_wanted: Callable[[str], bool]) -> list[JsonObject]:
         columns = sorted(filter(is_wanted, self.columns))
-        records: list[JsonObject] = self._handle.read(columns, use_threads=False).to_pylist()
+        with _reading(self.file):
+            records: list[JsonObject] = self._handle.read(columns, use_threads=False).to_pylist()
         return records
 
     def stretches(self, column: str, lo: int, hi: int) -> Iterator[Any]:
@@ -68,24 +70,35 @@ class ParquetFile:
     def _row_group(self, group: int, column: str) -> Any:
         number, values = self._last.get(column, (-1, None))
         if number != group:
-            table = self._handle.read_row_group(group, [column], use_threads=False)
-            values = table.column(0).combine_chunks()
+            with _reading(self.file):
+                table = self._handle.read_row_group(group, [column], use_threads=False)
+                values = table.column(0).combine_chunks()
             self._last[column] = group, values
         return values
 
 
 @contextmanager
 def open_parquet(file: SourceFile) -> Iterator[ParquetFile]:
-    """Open a file. What Arrow says of a damaged one becomes a problem of it."""
+    """Open a file, and verify checksums of its pages where they are read, if it has them."""
     parquet = file.library("pyarrow.parquet", "robots")
-    arrow = file.library("pyarrow", "robots")
     with opening(file.path, file.name, LIBRARY):
-        try:
-            with parquet.ParquetFile(file.path) as handle:
-                yield ParquetFile(file, handle)
-        except (arrow.ArrowException, OSError) as error:
-            text = str(error).partition("\n")[0]
-            raise file.problem(f"is damaged: {text}", _AGAIN, "damaged") from error
+        with _reading(file):
+            handle = parquet.ParquetFile(file.path, page_checksum_verification=True)
+        with handle:
+            yield ParquetFile(file, handle)
+
+
+@contextmanager
+def _reading(file: SourceFile) -> Iterator[None]:
+    """Make what Arrow says of a damaged file a problem of it. What the system cannot read passes."""
+    arrow = import_module("pyarrow")
+    try:
+        yield
+    except (arrow.ArrowException, OSError) as error:
+        if is_read_error(error):
+            raise
+        text = str(error).partition("\n")[0]
+        raise file.problem(f"is damaged: {text}", _AGAIN, "damaged") from error
 
 
 @dataclass(frozen=True, eq=False)
