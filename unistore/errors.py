@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -43,6 +44,50 @@ Where: TypeAlias = Location | str
 
 
 @dataclass(frozen=True, slots=True)
+class AddOptions:
+    """A fix: the command that failed, with options added.
+
+    Attributes
+    ----------
+    arguments
+        Words to add at its end: ``("--map", "xyz=points")``.
+    purpose
+        Words that go on after them: ``"if it is a mask"``. May be empty.
+    """
+
+    arguments: tuple[str, ...]
+    purpose: str = ""
+
+    def __str__(self) -> str:
+        return f"{shlex.join(self.arguments)} {self.purpose}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """A fix: a command of unistore to run in place of the one that failed, or before it.
+
+    Attributes
+    ----------
+    arguments
+        Words after ``unistore``: ``("statistics", "a.zarr")``.
+    purpose
+        Words that go on after them. May be empty.
+    """
+
+    arguments: tuple[str, ...]
+    purpose: str = ""
+
+    def __str__(self) -> str:
+        return f"unistore {shlex.join(self.arguments)} {self.purpose}".rstrip()
+
+
+# A sentence, where neither options nor a command of known words help
+Fix: TypeAlias = str | AddOptions | RunCommand
+# One, or several of which each helps, the usual one first
+Fixes: TypeAlias = Fix | tuple[Fix, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong.
 
@@ -53,7 +98,7 @@ class Problem:
     message
         What was found and what was expected.
     fix
-        What to do about it. May be empty.
+        What to do about it: options, a command or a sentence, or several of these. ``""`` if nothing helps.
     kind
         A stable, machine-readable word: ``"truncated"``, ``"dtype"``, ``"missing"``, …
     source
@@ -69,7 +114,7 @@ class Problem:
 
     file: str
     message: str
-    fix: str = ""
+    fix: Fixes = ""
     kind: str = "invalid"
     source: str = field(default="", compare=False)
     dataset: str = ""
@@ -84,7 +129,7 @@ class Problem:
 
     @classmethod
     def at(
-        cls, location: Where, message: str, fix: str = "", kind: str = "invalid", source: str = ""
+        cls, location: Where, message: str, fix: Fixes = "", kind: str = "invalid", source: str = ""
     ) -> Problem:
         """Make the problem of a place in a file, or of a whole file."""
         file, dataset, row = Location(location) if isinstance(location, str) else location
@@ -95,21 +140,56 @@ class Problem:
         """Return the file, dataset and row as messages name them: ``"scans/a.h5: data/x row 5"``."""
         return str(Location(self.file, self.dataset, self.row))
 
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """Return each fix, none if nothing helps."""
+        fixes = self.fix if isinstance(self.fix, tuple) else (self.fix,)
+        return tuple(fix for fix in fixes if fix)
+
+    @property
+    def advice(self) -> str:
+        """Return the fixes as text: ``"--map xyz=points, or --exclude a.npy if it is a mask"``."""
+        return printable(", or ".join(map(str, self.fixes)), line_feeds=True)
+
     def __str__(self) -> str:
-        fix = f" ({self.fix})" if self.fix else ""
-        return f"{self.location}: {self.message}{fix}"
+        advice = f" ({self.advice})" if self.fix else ""
+        return f"{self.location}: {self.message}{advice}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the traceback, so that ``Problem(**document)`` equals it."""
+        """Return all but the traceback: the fix as text, and each fix with its words apart."""
         return {
             "file": self.file,
             "dataset": self.dataset,
             "row": self.row,
             "message": self.message,
-            "fix": self.fix,
+            "fix": self.advice,
+            "fixes": [_fix_to_json(fix) for fix in self.fixes],
             "kind": self.kind,
             "source": self.source,
         }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Problem:
+        """Return the problem that `to_json` made a document of."""
+        fields = dict(document)
+        # journals of earlier versions have the text alone
+        fixes = [_fix_from_json(fix) for fix in fields.pop("fixes", [])] or [fields["fix"]]
+        return cls(**{**fields, "fix": fixes[0] if len(fixes) == 1 else tuple(fixes)})
+
+
+def _fix_to_json(fix: Fix) -> dict[str, Any]:
+    if isinstance(fix, str):
+        return {"sentence": fix}
+    words = "options" if isinstance(fix, AddOptions) else "command"
+    return {words: list(fix.arguments), "purpose": fix.purpose}
+
+
+def _fix_from_json(document: Mapping[str, Any]) -> Fix:
+    if "sentence" in document:
+        return str(document["sentence"])
+    if "options" in document:
+        return AddOptions(tuple(document["options"]), document["purpose"])
+    return RunCommand(tuple(document["command"]), document["purpose"])
 
 
 class UnistoreError(Exception):
@@ -133,7 +213,7 @@ class InputError(UnistoreError):
 
     @classmethod
     def at(
-        cls, location: Where, message: str, fix: str = "", kind: str = "invalid", source: str = ""
+        cls, location: Where, message: str, fix: Fixes = "", kind: str = "invalid", source: str = ""
     ) -> InputError:
         """Make the error of one problem at a place in a file, or of a whole file."""
         return cls(Problem.at(location, message, fix, kind, source))

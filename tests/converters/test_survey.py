@@ -160,7 +160,7 @@ def test_plain_arrays_beside_a_named_family_are_a_problem(folder: Path, family: 
         scan_sources(converter, [folder], is_named=True)
     problems = {problem.source: problem for problem in refused.value.problems}
     assert plain.name in problems
-    assert f"--exclude {plain.name}" in problems[plain.name].fix or "rows" in problems[plain.name].fix
+    assert f"--exclude {plain.name}" in problems[plain.name].advice or "rows" in problems[plain.name].advice
     names = {path.name for path in folder.rglob("*") if path.is_file()}
     assert problems.keys() <= names - {"README.md", "table.csv"}
     apart = make_converter(family, {"exclude": tuple(problems)})

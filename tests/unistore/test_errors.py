@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.errors import InputError, Location, Problem, printable
+from unistore.errors import AddOptions, Fixes, InputError, Location, Problem, RunCommand, printable
 
 PLACES = {
     Location("run: 1.h5"): "run: 1.h5",
@@ -24,9 +24,45 @@ def test_parts_of_a_location_are_kept(place: Location) -> None:
     problem = Problem.at(place, "is damaged", "get it again", "damaged", "run: 1.h5")
     assert (problem.file, problem.dataset, problem.row) == place
     assert str(problem) == f"{PLACES[place]}: is damaged (get it again)"
-    assert Problem(**json.loads(json.dumps(problem.to_json()))) == problem
+    assert Problem.from_json(json.loads(json.dumps(problem.to_json()))) == problem
     assert pickle.loads(pickle.dumps(problem)) == problem
     assert InputError("is damaged").problems_at(place) == (replace(problem, fix="", kind="invalid"),)
+
+
+FIXES: dict[Fixes, str] = {
+    "": "",
+    "get it again": "get it again",
+    AddOptions(("--map", "xyz=a b")): "--map 'xyz=a b'",
+    AddOptions(("--exclude", "b"), "if it is a mask"): "--exclude b if it is a mask",
+    RunCommand(("convert", "rows", "a b.npz", "a.zarr")): "unistore convert rows 'a b.npz' a.zarr",
+    (AddOptions(("--layout", "packed")), "ask"): "--layout packed, or ask",
+    AddOptions(("--exclude", "a\x1b[31m")): r"--exclude 'a\x1b[31m'",
+}
+
+
+@pytest.mark.parametrize("fix", FIXES)
+def test_words_of_a_fix_stay_apart(fix: Fixes) -> None:
+    problem = Problem("a.npz", "is damaged", fix)
+    document = json.loads(json.dumps(problem.to_json()))
+    assert document["fix"] == problem.advice == FIXES[fix]
+    assert str(problem) == f"a.npz: is damaged ({FIXES[fix]})".removesuffix(" ()")
+    assert Problem.from_json(document) == problem == pickle.loads(pickle.dumps(problem))
+
+
+def test_words_of_a_command_are_a_list_in_json() -> None:
+    fixes = AddOptions(("--map", "xyz=a b")), RunCommand(("inspect", "a b.npz"), "to see more"), "ask"
+    assert Problem("a.npz", "is damaged", fixes).to_json()["fixes"] == [
+        {"options": ["--map", "xyz=a b"], "purpose": ""},
+        {"command": ["inspect", "a b.npz"], "purpose": "to see more"},
+        {"sentence": "ask"},
+    ]
+
+
+def test_a_document_of_an_earlier_version_has_the_text_of_a_fix() -> None:
+    problem = Problem("a.npz", "is damaged", "get it again")
+    document = problem.to_json()
+    del document["fixes"]
+    assert Problem.from_json(document) == problem
 
 
 def test_control_characters_of_a_file_name_are_escaped() -> None:

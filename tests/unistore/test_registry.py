@@ -219,7 +219,7 @@ def test_an_option_with_the_name_of_one_of_every_conversion(options: type[Option
     for refusing in (lambda: declared(options), options):
         with pytest.raises(InputError) as refused:
             refusing()
-        assert [(each.location, each.message, each.fix) for each in refused.value.problems] == [
+        assert [(each.location, each.message, each.advice) for each in refused.value.problems] == [
             (
                 f"{__name__}:{options.__name__}",
                 f"declares {flag}, the name of an option of every conversion",

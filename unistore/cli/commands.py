@@ -252,7 +252,7 @@ def _text(verified: Verified) -> str:
     lines += aligned(rows)
     if len(problems) > _MAX_SHOWN:
         lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
-    lines += [f"→ {fix}" for fix in dict.fromkeys(problem.fix for problem in problems if problem.fix)]
+    lines += [f"→ {fix}" for fix in dict.fromkeys(problem.advice for problem in problems if problem.fix)]
     if verified.unchecked:
         unchecked = ", ".join(verified.unchecked)
         lines.append(f"not checked, as arrays are damaged or contradict each other: {unchecked}")

@@ -36,7 +36,7 @@ def recorded_problems(journal: Journal) -> list[Problem]:
     distinct: dict[tuple[Problem, str], Problem] = {}
     for record in journal.each(SKIP):
         for fields in record["problems"]:
-            problem = Problem(**fields)
+            problem = Problem.from_json(fields)
             distinct[problem, problem.source] = problem
     return sorted(
         distinct.values(),
@@ -124,7 +124,7 @@ def entry_of(problem: Problem) -> JsonObject:
         "file": problem.file,
         "dataset": problem.dataset,
         "reason": problem.message,
-        "fix": problem.fix,
+        "fix": problem.advice,
         "kind": problem.kind,
         "left_out": problem.source,
     }

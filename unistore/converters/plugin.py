@@ -35,11 +35,12 @@ from unistore.converters.opened import (
 )
 from unistore.converters.options import Options, option
 from unistore.converters.views import View, ViewLimits, rows_view
-from unistore.errors import InputError, Problem
+from unistore.errors import AddOptions, InputError, Problem
 from unistore.system.hints import AnyArray, Shape
 
 __all__ = [
     "API",
+    "AddOptions",
     "Array",
     "Chosen",
     "Claim",

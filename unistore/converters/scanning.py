@@ -377,7 +377,7 @@ class _FamilyScan:
                 yield problem
                 continue
             fix = f"it is {other_family_reason(self._claims.answer(row).taker)}"
-            yield replace(problem, fix="; or ".join(filter(None, (problem.fix, fix))))
+            yield replace(problem, fix=(*problem.fixes, fix))
 
     def _all_of_others(self) -> Problem:
         rows = np.flatnonzero(self._of_others).tolist()

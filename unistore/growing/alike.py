@@ -19,7 +19,7 @@ from unistore.converters.common.columns import (
     reconcile,
 )
 from unistore.converters.registry import FamilyRecord, get_family
-from unistore.errors import InputError, Problem
+from unistore.errors import AddOptions, InputError, Problem
 from unistore.growing.merging import FIX, KeptSource, Merging
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import ArrayView, whole
@@ -30,10 +30,8 @@ from unistore.system.hints import AnyArray, Attributes, Int64s, JsonObject, Shap
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import is_list_of
 
-_COLUMNS_FIX = (
-    "--columns union fills what is missing and pads smaller rows; what no one dtype and shape holds stays "
-    "in a store of its own"
-)
+_FILL = AddOptions(("--columns", "union"), "to fill what is missing and pad smaller rows")
+_KEEP_APART = "keep what no one dtype and shape holds in a store of its own"
 _DTYPE = "source_dtype"
 # Fields of the arrays that a store lacks or has in another form, with their values; None: it has one too many
 NewArrays = Mapping[str, tuple[Field, IndexValues] | None]
@@ -169,7 +167,8 @@ class _Joining:
         """Return the fields of all arrays by path."""
         mode = "union" if columns in (None, "union") else "exact"
         merged, problems = reconcile(self._columns(sources), mode, self._is_padded)
-        problems = [replace(problem, fix=_COLUMNS_FIX) for problem in problems]
+        fix = _KEEP_APART if mode == "union" else (_FILL, _KEEP_APART)
+        problems = [replace(problem, fix=fix) for problem in problems]
         joined = {}
         for path in self._paths:
             forms = [fields[path] for fields in self._described if path in fields]

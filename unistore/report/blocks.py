@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.survey import TAKEN, verdict_counts
-from unistore.errors import Problem, printable
+from unistore.errors import AddOptions, Problem, printable
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened
 from unistore.report.values import QUANTILES, ValueReport, sample_noun, sparkline
@@ -225,7 +225,8 @@ def _problem_list(problems: Sequence[Problem]) -> Block:
 def _next_commands(sources: SourceReport, problems: Sequence[Problem], verdicts: list[Block]) -> list[Block]:
     if sources.command is None:
         return []
-    ways = re.findall(r"--columns \w+", problems[0].fix) if len(problems) == 1 else []
+    fixes = problems[0].fixes if len(problems) == 1 else ()
+    ways = [shlex.join(fix.arguments) for fix in fixes if isinstance(fix, AddOptions)]
     code = "\n".join(f"{sources.command} {way}" for way in ways) or sources.command
     title = "convert it in one of these ways" if ways else "then convert it"
     return [*verdicts, Block(title, code=code)]

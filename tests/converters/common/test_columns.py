@@ -54,7 +54,7 @@ def test_the_table_groups_sources_that_look_alike() -> None:
     merged, (problem,) = reconcile(found, "exact")
     assert "    x: float32 (3,) in 0.h5 (+2), float32 (2,) in odd.h5\n" in problem.message
     assert "    y: int32 in 0.h5 (+2), missing in odd.h5\n" in problem.message
-    assert "--one-store-per-shape" in problem.fix
+    assert "--one-store-per-shape" in problem.advice
     assert list(merged) == ["y"]
 
 
@@ -68,8 +68,8 @@ def test_modes() -> None:
     assert list(reconcile(found, "intersection")[0]) == ["x"]
     found += [("c", {"x": SourceColumn("<f8", (3,))})]
     assert reconcile(found, "intersection") == ({}, [])
-    assert "--columns" not in reconcile(found, "union")[1][0].fix
+    assert "--columns" not in reconcile(found, "union")[1][0].advice
     with_others = [(name, {**columns, "z": SourceColumn("<i4")}) for name, columns in found]
-    assert "--columns intersection leaves them out" in reconcile(with_others, "union")[1][0].fix
+    assert "--columns intersection" in reconcile(with_others, "union")[1][0].advice
     assert list(reconcile(with_others, "intersection")[0]) == ["z"]
     assert reconcile([], "exact") == ({}, [])

@@ -32,7 +32,7 @@ def test_a_name_that_leaves_nothing_out_is_a_problem(name: str, near: str) -> No
     assert exclusion.covers("clouds/a.h5")
     (problem,) = exclusion.not_found(["clouds/", name], there)
     assert problem.location == f"--exclude {name}"
-    assert (near in problem.fix) if near else ("is it" not in problem.fix)
+    assert (near in problem.advice) if near else ("is it" not in problem.advice)
     assert exclusion.not_found(["clouds"], there) == []
     assert Exclusion([]).notes() == []
 

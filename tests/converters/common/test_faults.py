@@ -30,7 +30,7 @@ def test_it_names_the_file_and_keeps_the_error(error: Exception) -> None:
     assert problem.location == "a\\x1b.h5"
     assert type(error).__name__ in problem.message
     assert (problem.kind, problem.source) == ("damaged", "a.h5")
-    assert problem.fix
+    assert problem.advice
     assert caught.value.__cause__ is error
     assert "test_faults.py" in problem.trace, "--debug shows where"
     assert "trace" not in problem.to_json()
@@ -46,7 +46,7 @@ def test_what_the_system_and_the_memory_refuse() -> None:
         with pytest.raises(InputError) as caught, as_problem("a.h5"):
             raise error
         assert caught.value.problems[0].kind == kind
-        assert fix in caught.value.problems[0].fix
+        assert fix in caught.value.problems[0].advice
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,8 @@ def write(path: Path, **arrays: Any) -> Path:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({"x": np.ones((2, 3))}, {"x": np.ones((2, 3, 1))}, "no one shape and dtype holds them all"),
-        ({"x": np.ones((2, 3), "u8")}, {"x": np.ones((2, 4), "i8")}, "no one shape and dtype holds them all"),
+        ({"x": np.ones((2, 3))}, {"x": np.ones((2, 3, 1))}, "no one shape and dtype holds"),
+        ({"x": np.ones((2, 3), "u8")}, {"x": np.ones((2, 4), "i8")}, "no one shape and dtype holds"),
         (
             {"x": np.ones((2, 3)), "x_mask": np.ones(2)},
             {"x": np.ones((2, 4)), "x_mask": np.ones(2)},

@@ -75,7 +75,7 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
     for name, (kind, message, fix) in expected.items():
         assert found[name].kind == kind
         assert message in found[name].message
-        assert fix in found[name].fix
+        assert fix in found[name].advice
 
 
 def test_dtypes_that_no_dtype_holds(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_window_file_that_differs(tmp_path: Path) -> None:
     save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", np.asfortranarray(lung))
     (problem,) = derive_problems(tmp_path / "a")
     assert "differs from window lung:1500:-600 of a/ct_original.npy in 1 voxels" in problem.message
-    assert problem.fix
+    assert problem.advice
 
 
 def test_masks_that_are_none(tmp_path: Path) -> None:

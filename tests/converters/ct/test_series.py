@@ -65,7 +65,7 @@ def problem_of(folder: Path) -> str:
         scan_sources(make_converter("ct", {}), [folder])
     (problem,) = error.value.problems
     assert problem.location == "series-0001"
-    assert "--exclude series-0001" in problem.fix
+    assert "--exclude series-0001" in problem.advice
     return problem.message
 
 

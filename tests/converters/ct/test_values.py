@@ -156,6 +156,8 @@ def test_windows_that_files_confirm_are_no_problem(tmp_path: Path) -> None:
         converter.derive(scan, 1, lambda *_: None, None)
     (problem,) = error.value.problems
     assert problem.location == "b/ct_original.npy"
-    assert "if it is a mask, the same command with --exclude b; if it is HU, with --values hu" in problem.fix
+    assert (
+        "if it is a mask, the same command with --exclude b; if it is HU, with --values hu" in problem.advice
+    )
     assert problems(tmp_path / "in", window=(), exclude=("b",)) == {}
     assert problems(tmp_path / "in", window=(), values="hu") == {}

@@ -105,7 +105,7 @@ def test_all_wrong_paths_are_named(tmp_path: Path) -> None:
     absent, dangling, empty = caught.value.problems
     assert empty.message == "no .h5 or .npy file in this folder"
     assert absent.message == dangling.message == "does not exist"
-    assert dangling.fix == "the link's target is gone"
+    assert dangling.advice == "the link's target is gone"
 
 
 def test_pipes_are_refused_and_never_opened(tmp_path: Path) -> None:

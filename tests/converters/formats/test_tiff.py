@@ -111,7 +111,7 @@ def test_a_compression_that_tifffile_does_not_decode_by_itself(tmp_path: Path) -
     cv2.imwrite(str(tmp_path / "a.tif"), VOXELS[0].astype("u2"))  # by LZW
     with pytest.raises(InputError, match="LZW, which needs imagecodecs") as error:
         opened(tmp_path / "a.tif")
-    assert error.value.problems[0].fix == "pip install imagecodecs"
+    assert error.value.problems[0].advice == "pip install imagecodecs"
 
 
 def test_volumes_and_stacks_in_folders(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_both_commands_are_told_and_work(
     (problem,) = caught.value.problems
     assert "may be a point cloud" in problem.message
     counts = []
-    for command in problem.fix.split(" or "):
+    for command in problem.advice.split(" or "):
         words = shlex.split(command)
         with pytest.raises(SystemExit) as left:
             main(words[1:])

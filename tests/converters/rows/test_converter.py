@@ -166,4 +166,4 @@ def test_a_file_of_scalars_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="scalar") as caught:
         scan_sources(rows_converter(), [tmp_path / "a.npz"])
     (problem,) = caught.value.problems
-    assert problem.fix == "save arrays whose axis 0 counts the rows"
+    assert problem.advice == "save arrays whose axis 0 counts the rows"

@@ -103,7 +103,7 @@ def test_links_that_lead_nowhere_or_outside(tmp_path: Path, target: str, kind: s
     link.symlink_to(link if target == link.name else tmp_path / target)
     (problem,) = find(LinkedWalks(), tmp_path / "set").problems
     assert (problem.location, problem.kind) == ("a_1.npy", kind)
-    assert ("--follow-links-to" in problem.fix) == (kind == "link")
+    assert ("--follow-links-to" in problem.advice) == (kind == "link")
 
 
 def test_nothing_of_the_formats(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_what_is_no_size_is_refused(folder: Path, text: str) -> None:
     problem = refused.value.problems[0]
     assert problem.location == "config.yaml"
     assert problem.message == "says no whole spike_h and spike_w"
-    assert "--height" in problem.fix
+    assert "--height" in problem.advice
 
 
 def test_files_and_options_that_disagree(folder: Path) -> None:

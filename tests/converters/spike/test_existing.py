@@ -121,7 +121,7 @@ def test_grids_of_other_bins_and_axes(tmp_path: Path) -> None:
     assert problem.message == (
         "have different numbers of bins: 4 in a/spike_vox/001.npy, 5 in a/spike_vox/000.npy"
     )
-    assert "--voxel-dir none --voxel-bins 5" in problem.fix
+    assert "--voxel-dir none --voxel-bins 5" in problem.advice
     np.save(file, np.zeros((24, 40), np.uint8))
     (problem,) = problems(tmp_path)
     assert (problem.location, problem.kind) == ("a/spike_vox/001.npy", "shape")

@@ -64,7 +64,7 @@ def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> Non
     problem = refusal(gopro, height=396, width=640)
     assert problem.kind == "geometry"
     assert "396 x 640 only divides packed bits of 360 x 640 pixels by chance" in problem.message
-    assert "--height 360 --width 640" in problem.fix
+    assert "--height 360 --width 640" in problem.advice
     extent, _, notes = scan_one(gopro, height=396, width=640, layout="packed")
     assert extent == [80, 396, 640]
     assert "careful: neighbouring rows of 000.dat hardly correlate as 396 x 640" in notes

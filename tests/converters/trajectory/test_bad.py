@@ -36,7 +36,7 @@ def test_colons_in_the_names_of_file_and_dataset(tmp_path: Path) -> None:
         scan_sources(trajectory(), [tmp_path / "run: 1.h5"])
     (problem,) = caught.value.problems
     assert (problem.file, problem.dataset) == ("run: 1.h5", "data/demo_0/obs/__a: b")
-    assert problem.fix.endswith("--map 'other=data/demo_0/obs/__a: b'")
+    assert problem.advice.endswith("--map 'other=data/demo_0/obs/__a: b'")
     assert problem.source == "run: 1.h5: data/demo_0"
 
 

@@ -212,7 +212,7 @@ def test_names_that_could_not_be_exported(tmp_path: Path, name: str | bytes) -> 
         np.save(folder / each, np.arange(9))
     (problem,) = problems(folder, store).problems
     assert str(problem).isprintable()
-    assert "rename it" in problem.fix
+    assert "rename it" in problem.advice
     assert len(convert(folder, store, on_error="skip").skipped) == 1
     assert Store(store).text("sources/path") == ["good.npy"]
 

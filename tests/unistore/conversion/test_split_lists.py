@@ -98,7 +98,7 @@ def test_lists_that_are_refused(
     (problem,) = caught.value.problems
     assert name in problem.location
     assert "\n" not in str(problem)
-    assert problem.fix
+    assert problem.advice
     assert not list(tmp_path.glob("out*"))
 
 

@@ -319,7 +319,7 @@ def test_verify_compares_with_the_values(tmp_path: Path) -> None:
     rewritten(path, shifted)
     (problem,) = unistore.verify(path).problems
     assert (problem.file, problem.kind) == (STATISTICS, "statistics")
-    assert "unistore statistics" in problem.fix
+    assert "unistore statistics" in problem.advice
     (path / STATISTICS).write_bytes(b"PK")
     (problem,) = unistore.verify(path).problems
     assert "damaged" in problem.message

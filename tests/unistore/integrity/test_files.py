@@ -33,7 +33,7 @@ def test_a_flipped_bit_in_a_shard_names_its_rows(copy_case: Copy) -> None:
     assert problem.location == "points/source_row/c/0"
     (rows,) = zarr.open_array(store / "points/source_row", mode="r").shape
     assert problem.message.endswith(f", in rows 0:{rows}")
-    assert "--repair" in problem.fix
+    assert "--repair" in problem.advice
 
 
 def test_missing_short_long_and_extra_files(copy_case: Copy) -> None:

@@ -165,7 +165,7 @@ def test_what_is_refused(data: Any, make: Any, said: str, fix: str) -> None:
     (problem,) = caught.value.problems
     assert problem.location == "sampler"
     assert said in problem.message
-    assert fix in problem.fix
+    assert fix in problem.advice
 
 
 @pytest.fixture

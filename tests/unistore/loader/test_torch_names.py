@@ -84,7 +84,7 @@ def test_what_has_no_meaning_is_refused_with_what_to_write(data: Any, name: str)
         Loader(data.Batched(), 4, **{name: value})
     (problem,) = caught.value.problems
     assert problem.location == name
-    assert fix in problem.fix
+    assert fix in problem.advice
 
 
 def test_the_fix_of_batch_size_none(data: Any) -> None:

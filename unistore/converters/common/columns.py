@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import Problem, first_few, printable
+from unistore.errors import AddOptions, Fix, Fixes, Problem, first_few, printable
 from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 
 _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
@@ -103,6 +103,7 @@ def reconcile(
     sources: Iterable[tuple[str, Mapping[str, SourceColumn]]],
     mode: str,
     may_pad: Callable[[str], bool] = lambda _: False,  # whether "union" pads the smaller rows of a column
+    modes: Collection[str] = ("union", "intersection"),  # that the family's option ``--columns`` has
 ) -> tuple[dict[str, Merged], list[Problem]]:
     """Merge the columns of all sources in the order of their first appearance."""
     # "intersection" leaves out columns of several shapes, too.
@@ -130,15 +131,17 @@ def reconcile(
             (incompatible if column is None else uneven).append(name)
     differing = [name for name in names if name in {*missing, *incompatible, *uneven}]
     if differing:
-        fix = "--columns union fills what is missing, --columns intersection takes what all have"
+        fixes: list[Fix] = []
+        if not incompatible and "union" in modes:
+            purpose = "to pad with zeros" if uneven else "to fill what is missing"
+            fixes.append(AddOptions(("--columns", "union"), purpose))
+        if any(name in merged for name in everywhere) and "intersection" in modes:
+            fixes.append(AddOptions(("--columns", "intersection"), "to take what is alike in all"))
+        if incompatible or uneven:
+            fixes.append(AddOptions(("--one-store-per-shape",)))
         if incompatible:
-            fix = "no one shape and dtype holds them all: --one-store-per-shape, or rename with --map"
-            if any(name in merged for name in everywhere):
-                fix = f"{fix}; --columns intersection leaves them out"
-        elif uneven:
-            fix = "--columns union pads with zeros, --columns intersection takes what is alike in all, "
-            fix += "--one-store-per-shape"
-        return merged, [_columns_differ(column_sets, differing, len(numbers), fix)]
+            fixes.append("rename with --map what no one shape and dtype holds")
+        return merged, [_columns_differ(column_sets, differing, len(numbers), tuple(fixes))]
     return merged, [
         Problem(name, f"is padded, and {name}_mask says where", "rename that with --map", "columns")
         for name, column in merged.items()
@@ -240,7 +243,9 @@ def length_table(lengths: Mapping[str, object]) -> str:
     return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
 
 
-def _columns_differ(column_sets: Sequence[_ColumnSet], names: Sequence[str], count: int, fix: str) -> Problem:
+def _columns_differ(
+    column_sets: Sequence[_ColumnSet], names: Sequence[str], count: int, fix: Fixes
+) -> Problem:
     """Return the problem with a line for each column: its forms, each with the first source that has it."""
     lines = []
     for name in names:

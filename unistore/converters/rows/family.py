@@ -29,12 +29,12 @@ from unistore.converters.rows.grouping import group_files
 from unistore.converters.rows.options import RowsOptions
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.sources import common_length
-from unistore.errors import location_of, printable
+from unistore.errors import AddOptions, location_of, printable
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE
 from unistore.system.hints import Dtype, Shape
 
-_REVERSE = "where rows are on the last axis: --reverse-axes"
+_REVERSE = AddOptions(("--reverse-axes",), "if rows are on the last axis")
 _MATLAB = b"MATLAB 7.3 MAT-file"
 _ALIKE = 256  # arrays of many files have the same names and dtypes
 
@@ -116,7 +116,7 @@ class RowsFamily(RowsOptions, Family):
         if problems and not self.reverse_axes:
             _, longest = common_length({key: shape[::-1] for key, shape in shapes.items()}, file)
             if not longest:
-                problems = [replace(problem, fix=f"{_REVERSE}; or {problem.fix}") for problem in problems]
+                problems = [replace(problem, fix=(_REVERSE, *problem.fixes)) for problem in problems]
         return problems
 
 

@@ -93,6 +93,7 @@ def gather_sources(
     merged: dict[str, dict[str, Merged]] = {}
     problems: list[Problem] = []
     mode = getattr(plugin, "columns", "exact")
+    modes = ("union", "intersection") if hasattr(plugin, "columns") else ()
     ragged = [name for name, column in seen.tables[main].items() if column.ragged]
     # Samples of several rows have no mask
     padded = set(seen.tables[main]).difference(ragged) if not plugin.schema.samples else ()
@@ -101,7 +102,7 @@ def gather_sources(
         # Sources without a further table have no rows in it.
         having = forms if table == main else [(name, form) for name, form in forms if form]
         may_pad = (padded if table == main else ()).__contains__
-        merged[table], differing = reconcile(having, mode, may_pad)
+        merged[table], differing = reconcile(having, mode, may_pad, modes)
         if len(having) < len(forms):  # the numbers of sources are those of all
             whole, _ = reconcile(forms, "union")
             merged[table] = {column: whole[column] for column in merged[table] if column in whole}

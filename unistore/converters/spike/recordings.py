@@ -261,7 +261,7 @@ def common_roles(
         )
         for recording in recordings
     ]
-    merged, problems = reconcile(present, mode)
+    merged, problems = reconcile(present, mode, modes=("intersection",))
     roles = tuple([role for role in ROLES if f"{folders[role]}/" in merged])
     if recordings and not {"spike", "voxel"}.intersection(roles) and not problems:
         message = f"have neither {folders['spike']}/ nor {folders['voxel']}/ in common"

@@ -415,7 +415,7 @@ def test_a_member_that_no_memory_holds_is_a_problem_of_its_file(tmp_path: Path) 
     with pytest.raises(InputError) as caught, as_problem("a.npz"):
         npz_members(path)
     assert "Unable to allocate" in only_problem(caught, "damaged")
-    assert "--memory" in caught.value.problems[0].fix
+    assert "--memory" in caught.value.problems[0].advice
 
 
 def test_what_compresses_best_is_taken(tmp_path: Path) -> None:
