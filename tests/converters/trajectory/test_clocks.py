@@ -256,6 +256,77 @@ def test_times_that_repeat_and_streams_that_begin_late_are_remarked(tmp_path: Pa
     assert "begins" not in notes
 
 
+EPOCH = 1_700_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (np.zeros(9), "has one time in all 9 rows (0.0 in s)"),
+        (np.full(9, 101, "i8"), "has one time in all 9 rows (101 in ns)"),
+        ((EPOCH + TIMES).astype("f4"), "has one time in all 9 rows"),
+        ((3e5 + np.arange(9) * 0.01).astype("f4"), "is float32, which tells times 0.03125 s apart at best"),
+        ((100 + np.arange(9) * 0.04).astype("f2"), "is float16, which tells times 0.0625 s apart at best"),
+        (np.array([100] * 5 + [101] * 4, "i8"), "is int64, which tells times 1 s apart at best"),
+        (np.full(9, np.nan), "row 0 is nan, no time in s"),
+        (TIMES[::-1], "row 1 is 102.8, earlier than the row before it"),
+    ],
+)
+def test_a_clock_that_stands_still_is_refused_and_a_rate_takes_its_place(
+    times: np.ndarray, message: str, tmp_path: Path
+) -> None:
+    arrays = act(np.arange(18.0).reshape(9, 2), times)
+    unit = "s" if times.dtype != np.int64 or times[0] != times[-1] else "ns"
+    path = written(tmp_path / "a.h5", arrays, observations__force_timestamps={"unit": unit})
+    assert f"observations/force_timestamps: {message}" in refused(path)
+    store = converted(path, rate={"force": "3"})
+    around = unistore.Windows({"force": (0,), "action": (0,)}, align="previous", pad="edge")
+    data = unistore.Dataset(store.path, around, fields=["observation.force", "force_valid"])
+    seen = [
+        (data[step]["observation.force"][0, 0].item(), bool(data[step]["force_valid"])) for step in range(4)
+    ]
+    # three rows a second from the first step on, a step a second: of step t row 3 t stands for it
+    assert seen == [(2.0 * min(8, 3 * step), True) for step in range(4)]
+    kept = store.array("clocks/force/observation/force_timestamps").read()
+    assert np.array_equal(kept, times, equal_nan=True)
+
+
+def test_steps_that_stand_still_are_refused(tmp_path: Path) -> None:
+    arrays = act(FORCE, TIMES) | {"timestamps": np.zeros(4)}
+    path = written(tmp_path / "a.h5", arrays)
+    found = refused(path)
+    assert "timestamps: has one time in all 4 rows" in found
+    assert "give --rate steps=HZ" in found
+    assert converted(path, rate={"steps": "1"}).group("episodes")["clocks"]["steps"] == {"rate": 1.0}
+
+
+def test_times_that_tell_rows_apart_are_taken_in_any_dtype(tmp_path: Path) -> None:
+    for dtype, start in (("f4", 0.0), ("f4", 1e4), ("f2", 0.0), ("f8", EPOCH)):
+        times = (start + np.arange(9) * 0.4).astype(dtype)
+        arrays = act(FORCE, times) | {"timestamps": start + np.arange(4.0)}
+        store = converted(written(tmp_path / f"{dtype}{start}.h5", arrays))
+        assert np.array_equal(store.array("clocks/force/observation/force_timestamps").read(), times)
+
+
+def test_one_row_of_a_stream_is_no_clock_that_stands_still(tmp_path: Path) -> None:
+    store = converted(written(tmp_path / "a.h5", act(FORCE[:1], np.array([100.0]))))
+    assert store.array("clocks/force/observation/force").shape == (1, 2)
+    both = act(FORCE, TIMES) | {
+        "observations/imu": np.ones(5),
+        "observations/imu_timestamps": TIMES[[0, 3, 3, 6, 7]],
+    }
+    assert converted(written(tmp_path / "b.h5", both)).array("clocks/imu/observation/imu").shape == (5,)
+
+
+def test_a_clock_that_stands_still_counts_once_other_files_have_streams(tmp_path: Path) -> None:
+    folder = tmp_path / "all"
+    folder.mkdir()
+    written(folder / "a.h5", act(FORCE[:4], np.zeros(4)))
+    assert converted(folder / "a.h5").array("steps/observation/force").shape == (4, 2)  # rows are steps
+    written(folder / "b.h5", act(FORCE, TIMES))
+    assert "a.h5: observations/force_timestamps: has one time in all 4 rows" in refused(folder)
+
+
 def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
     folder = tmp_path / "all"
     folder.mkdir()

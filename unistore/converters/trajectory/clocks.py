@@ -14,12 +14,12 @@ import numpy as np
 
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.plugin import Facts
-from unistore.converters.trajectory.layouts import LOG_TIME, TIMES, EpisodeRecording
+from unistore.converters.trajectory.layouts import LOG_TIME, STAMP, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
-from unistore.system.hints import Int64s
+from unistore.system.hints import AnyArray, Int64s
 
 _SUFFIXES = ("_timestamps", "_timestamp")
 # Names of arrays that are called as their group is, where it has timestamps.
@@ -34,6 +34,8 @@ _OF_STEPS = ("action", "reward", "terminated", "truncated")
 _MOST_NANOSECONDS = 2.0**62
 _MOST_DIFFERENCE = 0.1  # part of a duration by which a rate may contradict it
 _MOST_APART = 0.25  # seconds by which streams may begin and end apart
+_MOST_ROUNDED = 0.05  # part of floats that may repeat the one before them where others differ by the least
+_MOST_REPEATED = 0.5  # of whole numbers: a count of milliseconds may be the same twice
 # Nanoseconds beyond the length of a bag, from which on stamps are of another clock.
 _OF_ANOTHER_CLOCK = 60_000_000_000
 _SET_UNIT = "set its attribute unit to s, ms, us or ns, or give --time-unit"
@@ -71,6 +73,9 @@ class Timing:
         self._is_told = bool(recording.times)
         times = {path: recording.times.get(path) or self._times_of(path) for path in columns}
         self._times = {path: own for path, own in times.items() if own in columns}
+        self._rate_of_times = {
+            own: rate for path, own in self._times.items() if (rate := self._told_rate(path))
+        }
         # Path of an array with a row for each step; empty: none is.
         self.steps = next((path for path, column in columns.items() if column == "action"), "")
         self.notes: list[str] = []
@@ -98,7 +103,7 @@ class Timing:
             if times and times != of_steps:
                 topic = times.rpartition("/")[0].replace("/", "_")
                 name = topic if self._is_told else _name_of(times)
-                stream = self._stream(times)
+                stream = self._stream(times, name)
             elif not times and rows not in ((), (steps,)):
                 owner, rate = self._rate_of(path)
                 if not rate:
@@ -111,7 +116,7 @@ class Timing:
             clocks.streams[name] = stream
             clocks.lengths[name] = rows[0]
         if of_steps and (clocks.of or self._is_told):
-            clocks.streams[STEPS] = self._stream(of_steps)
+            clocks.streams[STEPS] = self._stream(of_steps, STEPS)
         elif clocks.of or self._is_told:
             own = self._rate_of(self.steps)[1] if self.steps else 0.0
             rate = own or self._options.rates.get(STEPS, 0.0) or _rate_in(self._recording.facts())
@@ -142,6 +147,15 @@ class Timing:
         candidates = [self._times.get(self.steps, ""), *general]
         return next((path for path in candidates if path and self._arrays[path].shape == (steps,)), "")
 
+    def _told_rate(self, path: str) -> float:
+        # The rate that the user gives for a stream by an array, its column, clock or group. 0: none
+        rates = self._options.rates
+        group = path.rpartition("/")[0]
+        names = [path, self._columns[path], _name_of(path)]
+        if _stream_parts(f"{group}/t"):
+            names.append(group)
+        return next((rates[name] for name in names if name in rates), 0.0)
+
     def _rate_of(self, path: str) -> tuple[str, float]:
         # Rate of an array, with what says it: the array, or all of its group, 0 if neither does
         group = path.rpartition("/")[0]
@@ -155,7 +169,10 @@ class Timing:
             return path, rate
         return all_of_group, _rate_in(self._recording.facts(group))
 
-    def _stream(self, times: str) -> Stream:
+    def _stream(self, times: str, clock: str) -> Stream:
+        rate = self._options.rates.get(clock, self._rate_of_times.get(times, 0.0))
+        if rate:
+            return Stream(rate=rate)
         if self._is_told:
             return Stream(times, "ns")
         facts = self._recording.facts(times)
@@ -220,7 +237,7 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
             continue
         location = recording.location(stream.timestamps)
         with collected.attempt(location):
-            times[name] = _read_times(recording, stream)
+            times[name] = _read_times(recording, name, stream)
             likely = _likely_unit(times[name], stream)
             if likely:
                 notes.append(
@@ -245,7 +262,7 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
     return notes
 
 
-def _read_times(recording: EpisodeRecording, stream: Stream) -> Int64s:
+def _read_times(recording: EpisodeRecording, clock: str, stream: Stream) -> Int64s:
     # Read timestamps in nanoseconds. They must rise
     location = recording.location(stream.timestamps)
     if stream.unit not in NANOSECONDS:
@@ -255,7 +272,7 @@ def _read_times(recording: EpisodeRecording, stream: Stream) -> Int64s:
     is_time = np.abs(np.asarray(values, np.float64) * NANOSECONDS[stream.unit]) < _MOST_NANOSECONDS
     if not is_time.all():
         row = int(np.argmin(is_time))
-        fix = f"{_SET_UNIT}, or leave the stream out with --ignore"
+        fix = f"{_SET_UNIT}, give --rate {clock}=HZ, or leave the stream out with --ignore"
         message = f"row {row} is {values[row]}, no time in {stream.unit}"
         raise InputError.at(location, message, fix, "clock")
     times = in_nanoseconds(values, stream.unit)
@@ -265,7 +282,33 @@ def _read_times(recording: EpisodeRecording, stream: Stream) -> Int64s:
         message = f"row {row} is {values[row]}, earlier than the row before it ({values[row - 1]})"
         fix = _OF_TOPIC if recording.times else "sort the stream by time, or leave it out with --ignore"
         raise InputError.at(location, message, fix, "clock")
+    if message := _why_still(values, times, stream.unit):
+        fix = f"give --rate {clock}=HZ, which says the times in their place"
+        if stream.timestamps.endswith(f"/{STAMP}") and recording.times:
+            fix = _OF_TOPIC
+        raise InputError.at(location, message, fix, "clock")
     return times
+
+
+def _why_still(values: AnyArray, times: Int64s, unit: str) -> str:
+    # Say why rising times do not tell rows apart: there is one, or the dtype rounds them (empty: they do).
+    # Of equal times windows take the last row, which would be one of the future.
+    steps = np.diff(times)
+    if not len(steps):
+        return ""
+    if times[0] == times[-1]:
+        return (
+            f"has one time in all {len(times)} rows ({values[0]} in {unit}), so it tells no row from another"
+        )
+    advances = steps[steps > 0]
+    repeated = 1 - len(advances) / len(steps)
+    is_float = values.dtype.kind == "f"
+    spacing = float(np.spacing(np.abs(values).max())) if is_float else 1.0
+    is_rounded = np.median(advances) <= 1.5 * spacing * NANOSECONDS[unit]
+    if is_rounded and repeated > (_MOST_ROUNDED if is_float else _MOST_REPEATED):
+        rows = f"{len(steps) - len(advances)} of {len(times)} rows repeat the time before them"
+        return f"is {values.dtype}, which tells times {spacing:g} {unit} apart at best, and {rows}"
+    return ""
 
 
 def _likely_unit(times: Int64s, stream: Stream) -> str:

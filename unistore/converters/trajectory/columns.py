@@ -281,6 +281,8 @@ class Episode:
     left_out: dict[str, str] = field(default_factory=dict)  # reason for each array that is not stored
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # Problems of clocks that count only if episodes of other files have streams of other rates
+    clock_problems: Sequence[Problem] = ()
 
 
 class EpisodeArrays:
@@ -342,11 +344,16 @@ class EpisodeArrays:
         variant = Variant({}, [], {}, clocks.streams)
         episode = Episode(self._length, variant, clocks.lengths, problems=problems)
         has_streams = any(rows != self._length for rows in clocks.lengths.values())
-        if (has_streams or self.recording.times) and not problems:
+        is_used = has_streams or bool(self.recording.times)
+        if (is_used or (clocks.of and STEPS in clocks.streams)) and not problems:
             try:
-                episode.notes = [*self._notes, *check_clocks(self.recording, clocks, self._length)]
+                notes = check_clocks(self.recording, clocks, self._length)
+                episode.notes = [*self._notes, *notes] if is_used else []
             except InputError as error:
-                problems += error.problems
+                if is_used:
+                    problems += error.problems
+                else:
+                    episode.clock_problems = error.problems
         for path in self._arrays:
             if path not in self._columns:
                 is_chosen = is_ignored(path, self._options)

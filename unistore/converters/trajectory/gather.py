@@ -62,6 +62,8 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
         listed = ", ".join(f"{name} is {layout}" for layout, name in layouts.items())
         message = f"hold different layouts: {listed}"
         problems.insert(0, Problem(f"{len(parts)} files", message, "convert them apart", "layout"))
+    if stored.streams:
+        problems += chain.from_iterable(one.clock_problems for one in used)
     if not problems:
         problems = _unused(stored, options) + ([] if used else _no_episodes(scanned))
     if problems:

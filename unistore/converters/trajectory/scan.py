@@ -233,6 +233,8 @@ class ScannedFile(Scanned):
     reading: int = 0  # bytes of memory needed to read rows, besides the rows
     facts: str = "{}"  # JSON: attributes and small arrays of the `source` and of its `episodes`
     attributes: Attributes | None = None  # those that `facts` does not have to the last bit
+    # Problems of clocks that no episode here needs, as all its arrays have the rows of the steps
+    clock_problems: tuple[Problem, ...] = ()
 
 
 def scan_file(
@@ -277,6 +279,7 @@ def scan_file(
         problems=tuple(problems),
         excluded=exclusion.covered,
         certain=is_certain,
+        clock_problems=tuple(with_episodes(episodes.clock_problems, opened.name, groups)),
     )
 
 
@@ -314,6 +317,7 @@ class _SoundEpisodes:
         self._opened = opened
         self.left_out: dict[str, str] = {}
         self.problems: list[Problem] = []
+        self.clock_problems: list[Problem] = []
         self._indexed: list[IndexedEpisode] = []
         self._variants: list[Variant] = []
         self._of_file: JsonObject = {}
@@ -328,6 +332,7 @@ class _SoundEpisodes:
             self.problems += episode.problems
             return
         self._clock_notes += episode.notes
+        self.clock_problems += episode.clock_problems
         if episode.length == 0:
             self._without_steps.append(recording.location())
             return
