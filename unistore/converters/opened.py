@@ -182,6 +182,19 @@ class SourceFile:
             )
         return SourceFile(path, str(Path(self.name).parent / name), self.roots)
 
+    def wrong_beginning(self, expected: str) -> InputError:
+        """Return the error of a file whose ending only one format has, and whose first bytes it has not.
+
+        Such a file is damaged, and of no other format: ``raise file.wrong_beginning("with LASF")``.
+
+        Raises
+        ------
+        InputError
+            If it is empty, or a Git LFS pointer.
+        """
+        self.check_whole()
+        return self.problem(f"does not begin {expected}", "copy it again, or write it again")
+
     def problem(self, message: str, fix: str = "", kind: str = "format") -> InputError:
         """Return an error about this file, to be raised: ``raise file.problem("is truncated")``."""
         return InputError(Problem(printable(self.name), message, fix, kind))

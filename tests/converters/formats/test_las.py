@@ -179,17 +179,20 @@ def test_damage_is_told(tmp_path: Path, ending: str, form: Las) -> None:
     write(path)
     whole = path.read_bytes()
 
+    def read(file: SourceFile) -> None:
+        form.recognise(file)
+        with form.open(file) as opened:
+            opened.arrays["x"][0:700]
+
     def message(content: bytes) -> str:
         path.write_bytes(content)
-        claim = form.recognise(SourceFile(path, path.name))
-        if claim.certainty == "no":
-            return claim.reason
         file = SourceFile(path, path.name)
-        with pytest.raises(InputError) as caught, calling(form, path.name), form.open(file) as opened:
-            opened.arrays["x"][0:700]
+        with pytest.raises(InputError) as caught, calling(form, path.name):
+            read(file)
         return str(caught.value)
 
-    assert message(b"") == message(b"PK" + whole) == "does not begin with LASF"
+    assert "is empty" in message(b"")
+    assert "does not begin with LASF" in message(b"PK" + whole)
     assert "ends inside its header, after 100 bytes" in message(whole[:100])
     assert f"has {len(whole) * 2 // 3} bytes, its header tells of" in message(whole[: len(whole) * 2 // 3])
     assert "but 255 records before them" in message(whole[:100] + b"\xff" + whole[101:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from PIL import Image
 
 from unistore.converters.formats.aedat import Aedat4
 from unistore.converters.formats.bags import Rosbag
+from unistore.converters.formats.prophesee import Dat, Evt
 from unistore.converters.plugin import SourceFile
 from unistore.converters.seam.formats import LATER, OWN, formats
 from unistore.errors import InputError
@@ -127,10 +129,27 @@ OTHERS = [
     ("tiff", "a.tif", b"", "is empty"),
     ("tiff", "a.tif", b"JFIF", "does not begin as tiff does"),
     ("dicom", "a.dcm", b"x" * 400, "does not begin as dicom does"),
-    *(("ply", "a.ply", content, "does not begin with ply") for content in (b"", b"plywood", b"OFF")),
-    ("pcd", "a.pcd", b"", "has no header of PCD"),
-    *((Rosbag, f"a.{ending}", b"something: 1\n", "") for ending in ("mcap", "bag", "db3", "yaml")),
-    (Aedat4, "a.aedat4", b"#!AER-DAT2.0\r\n", ""),
+    *(("ply", "a.ply", content, "does not begin with ply") for content in (b"plywood", b"OFF")),
+    ("pcd", "a.pcd", b"", "is empty"),
+    ("pcd", "a.pcd", b"XXXXX\n", "does not begin with a header of PCD"),
+    ("las", "a.las", b"PK", "does not begin with LASF"),
+    ("parquet", "a.parquet", b"PAR0", "does not begin with PAR1"),
+    ("parquet", "a.parquet", b"PARE", "is encrypted"),
+    ("rlds", "a.tfrecord", bytes(12) + b"more", "does not begin with a record"),
+    ("rlds", "a.tfrecord", gzip.compress(b"records", mtime=0), "is compressed"),
+    *((Rosbag, f"a.{ending}", b"something: 1\n", "as a bag of ROS") for ending in ("mcap", "bag", "db3")),
+    (Rosbag, "a.bag", b"#ROSRECORD V1.1\n", "is a bag of ROS 1 before"),
+    (Rosbag, "a.yaml", b"something: 1\n", "is no bag of ROS"),
+    (Rosbag, "metadata.yaml", b"something: 1\n", "is no bag of ROS"),
+    (Rosbag, "metadata.yaml", b"XXXXXX_bag:\n  storage_identifier: mcap\n", "does not begin with rosbag2"),
+    (Aedat4, "a.aedat4", b"#!AER-DAT2.0\r\n", "is of another version"),
+    (Aedat4, "a.aedat4", b"#!AFR-DAT4.0\r\n", "does not begin with #!AER-DAT4"),
+    (Evt, "a.raw", b"XX evt 3.0\n% geometry 640x480\n% end\n", "does not begin with %"),
+    (Evt, "a.raw", bytes(400), "does not begin with a header of lines"),
+    (Dat, "a.dat", b"\0\0Data file\n% Version 2\n", "does not begin with %"),
+    (Dat, "a.dat", bytes(range(256)), "does not begin with a header of lines"),
+    ("replay_zarr", "a.zarr.zip", b"", "is empty"),
+    ("replay_zarr", "a.zarr.zip", b"PK\3\4" + bytes(40), "is not a whole zip"),
     *(("text_points", "a.txt", content, "") for content in (b"", b"read me\n", b"1 2\n3 4\n", b"1 2 3")),
 ]
 

@@ -180,4 +180,5 @@ def test_a_truncated_archive(tmp_path: Path) -> None:
     with ZipStore(path, mode="w") as store:
         write(store)
     path.write_bytes(path.read_bytes()[:-100])
-    assert ReplayZarr().recognise(SourceFile(path, path.name)).certainty == "no"
+    with pytest.raises(InputError, match="is not a whole zip"):
+        ReplayZarr().recognise(SourceFile(path, path.name))

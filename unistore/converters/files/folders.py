@@ -38,8 +38,8 @@ class Folders:
             return
         try:
             entries = os.scandir(folder)
-        except OSError:
-            return
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return  # not there; or told of the folder, which could not be listed
         with entries:
             yield from (Path(entry.path) for entry in entries if self._is_ours(entry))
 

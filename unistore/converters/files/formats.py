@@ -86,11 +86,7 @@ def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
 def _has_signature(path: Path, signatures: Sequence[tuple[bytes, Sequence[int]]]) -> bool:
     if not path.is_file():
         return False
-    try:
-        file = path.open("rb")
-    except OSError:
-        return False
-    with file, as_problem(str(path)):
+    with as_problem(str(path)), path.open("rb") as file:
         head = file.read(_HDF5_OFFSETS[-1] + len(HDF5_SIGNATURE))
     for signature, offsets in signatures:
         if any(head.startswith(signature, offset) for offset in offsets):

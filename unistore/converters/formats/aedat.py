@@ -27,9 +27,12 @@ class Aedat4(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         """Look at the first bytes: older versions have the same ones but for the number."""
-        if file.head(len(_MAGIC)) == _MAGIC:
+        beginning = file.head(len(_MAGIC))
+        if beginning == _MAGIC:
             return sure("begins with #!AER-DAT4")
-        return no("does not begin with #!AER-DAT4")
+        if beginning[:-1] == _MAGIC[:-1]:
+            return no("is of another version than AEDAT 4, which is not read")
+        raise file.wrong_beginning("with #!AER-DAT4")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

@@ -22,7 +22,14 @@ from unistore.system.hints import Int64s
 LIBRARY = "rosbags"
 EXTRA = "bags"
 METADATA = "metadata.yaml"
-METADATA_KEY = "rosbag2_bagfile_information"
+METADATA_KEY = b"rosbag2_bagfile_information"
+# Words that only the text that describes a bag has: one whose beginning is damaged has the others
+_METADATA_WORDS = (
+    METADATA_KEY,
+    b"relative_file_paths:",
+    b"storage_identifier:",
+    b"topics_with_message_count:",
+)
 MCAP_MODULE = "rosbags.rosbag2.storage_mcap"
 _AGAIN = "copy it again"
 _REPAIRS = {
@@ -119,6 +126,16 @@ _SQLITE = BagKind(
     _times_in_sqlite,
     _held_in_sqlite,
 )
+
+
+def describes_bag(path: Path) -> bool:
+    """Return whether a file is the text beside the files of a bag of ROS 2, if only a damaged one."""
+    if path.name != METADATA:
+        return False
+    text = path.read_bytes()
+    if not text.strip(b"\0\n "):  # never written, or lost
+        return any(other.suffix in (".mcap", ".db3") for other in path.parent.iterdir())
+    return any(word in text for word in _METADATA_WORDS)
 
 
 def kind_of(head: bytes) -> BagKind | None:
@@ -240,7 +257,7 @@ def _by_metadata(file: SourceFile, stack: ExitStack) -> Bag:
     """Open the files that a ``metadata.yaml`` names, which lie beside it."""
     yaml = file.library("ruamel.yaml", EXTRA)
     with damages(file):
-        metadata = yaml.YAML(typ="safe").load(file.path.read_text())[METADATA_KEY]
+        metadata = yaml.YAML(typ="safe").load(file.path.read_text())[METADATA_KEY.decode()]
         names = [Path(name).name for name in metadata["relative_file_paths"]]
         count = int(metadata["message_count"])
         mode = str(metadata.get("compression_mode") or "").lower()

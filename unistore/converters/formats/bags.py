@@ -17,11 +17,11 @@ from unistore.converters.formats.bag_files import (
     EXTRA,
     LIBRARY,
     MCAP_MODULE,
-    METADATA,
     METADATA_KEY,
     Bag,
     BagFile,
     damages,
+    describes_bag,
     kind_of,
     open_bag,
 )
@@ -57,11 +57,22 @@ class Rosbag(Format):
     offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
+        if file.path.suffix == ".yaml":
+            return self._described(file)
         head = file.head()
-        if file.path.name == METADATA and METADATA_KEY.encode() in head:
-            return sure("describes a bag of ROS 2")
         kind = kind_of(head)
-        return no("is no bag of ROS") if kind is None else sure(f"begins as {kind.name}")
+        if kind is not None:
+            return sure(f"begins as {kind.name}")
+        if head.startswith(b"#ROSRECORD"):
+            return no("is a bag of ROS 1 before version 1.2, which is not read")
+        raise file.wrong_beginning("as a bag of ROS")
+
+    def _described(self, file: SourceFile) -> Claim:
+        if not describes_bag(file.path):
+            return no("is no bag of ROS")
+        if METADATA_KEY not in file.path.read_bytes():
+            raise file.wrong_beginning(f"with {METADATA_KEY.decode()}")
+        return sure("describes a bag of ROS 2")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

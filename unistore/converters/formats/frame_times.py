@@ -29,9 +29,11 @@ class FrameTimes(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         first, _, _ = file.head(64).partition(b"\n")
-        return (
-            sure("has a time in each line") if first.strip().isdigit() else no("does not begin with a time")
-        )
+        if first.strip().isdigit():
+            return sure("has a time in each line")
+        if file.path.name in self.suffixes:
+            raise file.wrong_beginning("with a time")
+        return no("does not begin with a time")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import NamedArrays
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
 from unistore.system.hints import AnyArray, Float64s
 
 _AXES = ("X", "Y", "Z")
@@ -40,7 +40,9 @@ class Las(Format):
     suffixes = (".las",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        return sure("begins with LASF") if file.head(4) == b"LASF" else no("does not begin with LASF")
+        if file.head(4) == b"LASF":
+            return sure("begins with LASF")
+        raise file.wrong_beginning("with LASF")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

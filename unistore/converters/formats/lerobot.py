@@ -38,6 +38,9 @@ _PLACEHOLDER = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 # Seconds between a timestamp, a float32, and the number of its step over the rate
 _TIME_TOLERANCE = 1e-3
 _DAMAGED = "get the dataset again"
+# What tells a damaged info.json: words that it has, and what lies beside it
+_WORDS = (b'"total_episodes"', b'"data_path"', b'"chunks_size"')
+_BESIDE = ("episodes.jsonl", "tasks.jsonl", "tasks.parquet", "episodes")
 
 
 class _Feature(NamedTuple):
@@ -97,8 +100,12 @@ class LeRobot(Format):
     offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        if is_info(file.path) and b'"codebase_version"' in file.head(1 << 16):
-            return sure("says a codebase_version")
+        if is_info(file.path):
+            head = file.head(1 << 16)
+            if b'"codebase_version"' in head:
+                return sure("says a codebase_version")
+            if any(word in head for word in _WORDS) or any(map(_is_beside(file), _BESIDE)):
+                raise file.wrong_beginning("with a codebase_version, as meta/info.json of LeRobot does")
         return no("is no meta/info.json of LeRobot")
 
     @contextmanager
@@ -112,6 +119,10 @@ class LeRobot(Format):
                     f"and the files beside it do not describe a dataset: {error!r}", _DAMAGED, "damaged"
                 ) from error
             yield opened
+
+
+def _is_beside(file: SourceFile) -> Callable[[str], bool]:
+    return lambda name: (file.path.parent / name).exists()
 
 
 def is_info(path: Path) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
@@ -60,29 +61,36 @@ class Minari(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         metadata = file.path.with_name(METADATA)
-        if file.path.name == FILE and metadata.is_file() and _MARK.encode() in metadata.read_bytes():
+        if file.path.name == FILE and metadata.is_file() and _MARK in _facts(file):
             return sure(f"has {METADATA} of Minari beside it")
         return no(f"has no {METADATA} of Minari beside it")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        metadata = file.beside(METADATA)
-        try:
-            facts = json.loads(metadata.bytes()[:].tobytes())
-        except ValueError as error:
-            raise metadata.problem(f"is no JSON: {error}", "get the dataset again", "damaged") from error
+        facts = _facts(file)
         with Hdf5().open(file) as opened:
             assert isinstance(opened, OpenedHdf5)
             yield _OpenedMinari(
                 arrays=_by_step({**opened.sound, **opened.of_any_length}),
                 facts=facts,
-                further=[metadata, *opened.further],
+                further=[file.beside(METADATA), *opened.further],
                 memory=opened.memory,
                 problems=opened.problems,
                 left_out=opened.left_out,
                 file=file,
                 hdf5=opened,
             )
+
+
+def _facts(file: SourceFile) -> Facts:
+    """Read the metadata beside a file. Damaged ones are no sign that the file is another's."""
+    metadata = file.beside(METADATA)
+    metadata.check_whole()
+    try:
+        facts: Any = json.loads(metadata.path.read_bytes())
+    except ValueError as error:
+        raise metadata.problem(f"is no JSON: {error}", "get the dataset again", "damaged") from error
+    return facts if isinstance(facts, dict) else {}
 
 
 def _by_step(arrays: NamedArrays) -> dict[str, Array]:

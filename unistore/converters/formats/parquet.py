@@ -174,10 +174,15 @@ class Parquet(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         """Look for the mark of Parquet, in files that are no part of a LeRobot dataset."""
-        if file.head(4) != b"PAR1":
-            return no("does not begin with PAR1")
         dataset = _dataset_of(file)
-        return no(f"is of the LeRobot dataset {dataset}") if dataset else sure("begins with PAR1")
+        if dataset:
+            return no(f"is of the LeRobot dataset {dataset}")
+        beginning = file.head(4)
+        if beginning == b"PARE":
+            return no("is encrypted Parquet, which is not read")
+        if beginning != b"PAR1":
+            raise file.wrong_beginning("with PAR1")
+        return sure("begins with PAR1")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

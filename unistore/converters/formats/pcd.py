@@ -11,7 +11,7 @@ import numpy as np
 
 from unistore.converters.files.hdf5.filters import Filter, decode
 from unistore.converters.formats.lazy import LazyRows, TextRows, lazy_fields, mapped_records
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
 from unistore.system.foreign import opening
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
@@ -30,8 +30,9 @@ class Pcd(Format):
     suffixes = (".pcd",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        is_pcd = b"FIELDS" in file.head(1024)
-        return sure("has a header of PCD") if is_pcd else no("has no header of PCD")
+        if b"FIELDS" in file.head(1024):
+            return sure("has a header of PCD")
+        raise file.wrong_beginning("with a header of PCD")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

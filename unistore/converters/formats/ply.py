@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.formats.lazy import TextRows, mapped_records
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
 
 _SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4"}
 _LONG = {"int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4"}
@@ -38,8 +38,9 @@ class Ply(Format):
     suffixes = (".ply",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        is_ply = file.head(5).split()[:1] == [b"ply"]
-        return sure("begins with ply") if is_ply else no("does not begin with ply")
+        if file.head(5).split()[:1] == [b"ply"]:
+            return sure("begins with ply")
+        raise file.wrong_beginning("with ply")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

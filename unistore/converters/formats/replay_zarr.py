@@ -181,9 +181,13 @@ class ReplayZarr(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         has_ends = file.path.parts[-3:] == ("meta", "episode_ends", _METADATA)
-        if file.path.name.lower().endswith(".zarr.zip") and zipfile.is_zipfile(file.path):
-            with zipfile.ZipFile(file.path) as archive:
-                has_ends = f"{ENDS}/{_METADATA}" in archive.NameToInfo
+        if file.path.name.lower().endswith(".zarr.zip"):
+            file.check_whole()
+            try:
+                with zipfile.ZipFile(file.path) as archive:
+                    has_ends = f"{ENDS}/{_METADATA}" in archive.NameToInfo
+            except zipfile.BadZipFile as error:
+                raise file.problem(f"is not a whole zip: {error}", "copy it again", "truncated") from error
         return sure(f"has {ENDS}") if has_ends else no(f"has no {ENDS} of Zarr v2")
 
     @contextmanager

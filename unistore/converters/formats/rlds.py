@@ -26,6 +26,8 @@ from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape, UI
 
 _HEAD = Struct("<QI")
 _TAIL = 4
+# First bytes of gzip, and of zlib at each of its levels
+_COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _FEATURES = "features.json"
 _STEPS = "steps/"
 _SPLIT = re.compile(r".*-(\w+)\.tfrecord")
@@ -63,9 +65,12 @@ class Rlds(Format):
     offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        if _is_record(file.head(_HEAD.size)):
+        beginning = file.head(_HEAD.size)
+        if _is_record(beginning):
             return sure("begins with a record of TFRecord")
-        return no("does not begin with a record of TFRecord, or is compressed")
+        if beginning.startswith(_COMPRESSED):
+            return no("is compressed TFRecord, which is not read")
+        raise file.wrong_beginning("with a record of TFRecord")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

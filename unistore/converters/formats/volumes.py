@@ -35,8 +35,7 @@ class VolumeFormat(Format):
     def recognise(self, file: SourceFile) -> Claim:
         if self.begins(file):
             return sure(f"begins as {self.name} does")
-        file.check_whole()
-        raise file.problem(f"does not begin as {self.name} does", "copy it again, or write it again")
+        raise file.wrong_beginning(f"as {self.name} does")
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,12 @@ class Trajectory(TrajectoryOptions, Family):
             return ""
         if path.suffix == ".yaml":
             return f"is no {METADATA} of a bag"
-        is_described = file.near is not None and file.near.has(str(path.with_name(METADATA)))
-        return f"is read with the {METADATA} beside it" if is_described and path.suffix != ".bag" else ""
+        text = path.with_name(METADATA)
+        if path.suffix == ".bag" or file.near is None or not file.near.has(str(text)):
+            return ""
+        from unistore.converters.formats.bag_files import describes_bag
+
+        return f"is read with the {METADATA} beside it" if describes_bag(text) else ""
 
     def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | tuple[SourceFile, str]]:
         """Take the files that are not declined."""
