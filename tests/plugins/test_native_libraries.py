@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,63 @@ def test_a_crash_or_a_hang_is_a_problem_of_its_file(folder: Path, tmp_path: Path
     assert [(each["file"], each["reason"], each["kind"]) for each in report.skipped] == [CRASHES, HANGS]
     values = unistore.open_zarr(store)["values/values"][...]
     assert np.array_equal(values, np.frombuffer(b"aaaadddd", "u1"))
+
+
+FATES = {
+    b"ABORT": "is damaged: it crashes libnative (signal 6)",
+    b"GONE0": "is damaged: it crashes libnative (exit code 0)",
+    b"GONE3": "is damaged: it crashes libnative (exit code 3)",
+    b"EXITS": "cannot be read: SystemExit: no licence",
+    b"PANIC": "cannot be read: PanicException: range end index 65587 out of range",
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "at"),
+    [
+        (b"PANIC", "opening"),
+        (b"GONE0", "slicing"),
+        *(pytest.param(word, "opening", marks=pytest.mark.nightly) for word in FATES if word != b"PANIC"),
+        *(pytest.param(word, "slicing", marks=pytest.mark.nightly) for word in FATES if word != b"GONE0"),
+    ],
+)
+def test_however_a_library_ends_it_is_a_problem_of_the_file(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], word: bytes, at: str
+) -> None:
+    (folder / "c.native").unlink()
+    (folder / "b.native").write_bytes((word if at == "opening" else word.lower()) + b"bbbb")
+    store = tmp_path / "some.zarr"
+    with pytest.raises(SystemExit) as ended:
+        main(["convert", "bytes", str(folder), str(store), "--on-error", "skip"])
+    assert ended.value.code == 3
+    report = json.loads((store / "unistore-report.json").read_text())
+    assert [(each["file"], each["reason"]) for each in report["problems"]] == [("b.native", FATES[word])]
+    values = unistore.open_zarr(store)["values/values"][...]
+    assert np.array_equal(values, np.frombuffer(b"aaaadddd", "u1"))
+    with pytest.raises(SystemExit) as refused:
+        main(["convert", "bytes", str(folder), str(tmp_path / "none.zarr")])
+    assert refused.value.code == 2
+    main_inspect(folder)
+    said = "".join(capfd.readouterr())
+    assert f"b.native: {FATES[word]}" in said
+    assert "Traceback" not in said
+    assert "panicked" not in said
+
+
+def main_inspect(folder: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["inspect", str(folder)])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("word", FATES)
+def test_comparison_with_sources_that_end_the_library(folder: Path, tmp_path: Path, word: bytes) -> None:
+    for name in ("b", "c"):
+        (folder / f"{name}.native").unlink()
+    unistore.convert(folder, tmp_path / "out.zarr", "bytes")
+    (folder / "d.native").write_bytes(word.lower() + b"dddd")
+    verified = unistore.verify(tmp_path / "out.zarr", against=folder)
+    assert [(each.location, each.message) for each in verified.problems] == [("d.native", FATES[word])]
 
 
 def test_all_of_them_are_told(folder: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from unistore.converters.files.folders import Folders
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table
+from unistore.system.foreign import NO_FAULTS
 from unistore.system.hints import Int64s, UInt8s
 from unistore.system.packed import Items, PackedObjects
 
@@ -43,10 +44,12 @@ class Candidate(ExitStack):
         if kind not in self._opened:
             try:
                 self._opened[kind] = self.enter_context(opening())
-            except Exception as error:  # noqa: BLE001  kept to be raised again
+            except NO_FAULTS:
+                raise
+            except BaseException as error:  # noqa: BLE001  kept to be raised again
                 self._opened[kind] = error
         outcome = self._opened[kind]
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException):
             raise outcome
         opened: Opened = outcome
         return opened

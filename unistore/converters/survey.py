@@ -23,6 +23,7 @@ from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import FamilyRecord, families, get_family, is_own, leave_out, reason_of
 from unistore.converters.scan import TWO_FAMILIES, Candidate
 from unistore.errors import InputError, Problem, UnistoreError, first_few, printable
+from unistore.system.foreign import NO_FAULTS
 from unistore.system.hints import Int64s, JsonObject
 from unistore.system.packed import view
 
@@ -361,7 +362,9 @@ def _claim_of(file: Candidate, family: FamilyRecord, converter: Converter) -> Cl
     """Return what a family says of a file, or why it refuses it. None: the family of a package fails."""
     try:
         return converter.look(file)
-    except Exception as failure:  # noqa: BLE001  named below; a context around each question takes as long
+    except NO_FAULTS:
+        raise
+    except BaseException as failure:  # noqa: BLE001  named below; a context around each question takes as long
         location = printable(str(file.path))
         raised = failure
     try:

@@ -35,6 +35,11 @@ class NeedsWorkerError(BaseException):
     # Not an `Exception`, since converters turn those into problems of the file.
 
 
+# What ends a reading and says nothing of the file. All else that a library raises is a fault of the file, if
+# it is no `Exception`, too: the panics of Rust, `SystemExit`
+NO_FAULTS = (KeyboardInterrupt, GeneratorExit, NeedsWorkerError)
+
+
 class _OpenFile(NamedTuple):
     note: bytes
     seconds: float

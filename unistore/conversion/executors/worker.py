@@ -46,11 +46,11 @@ def _answer(step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> bytes
         counts = COUNTS.copy()
         outcome = job.threaded(item, threads)
         return pickle.dumps(replace(outcome, counts=COUNTS - counts))
-    except Exception as error:  # noqa: BLE001  the parent raises it
+    except BaseException as error:  # noqa: BLE001  the parent raises it
         return _pickled_error(error)
 
 
-def _pickled_error(error: Exception) -> bytes:
+def _pickled_error(error: BaseException) -> bytes:
     # An exception that cannot be unpickled is replaced by its text
     import cloudpickle
 
@@ -59,7 +59,8 @@ def _pickled_error(error: Exception) -> bytes:
         error.add_note(trace)
     try:
         pickled: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
-        pickle.loads(pickled)  # noqa: S301  our own
+        if not isinstance(pickle.loads(pickled), Exception):  # noqa: S301  our own
+            raise TypeError("no Exception")
     except Exception:  # noqa: BLE001  it may be of any kind
         return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}\n{trace}"))
     return pickled
@@ -90,6 +91,15 @@ def _end_without_memory(unraisable: sys.UnraisableHookArgs) -> None:
     sys.__unraisablehook__(unraisable)
 
 
+def _silence_libraries() -> None:
+    # What native code writes to standard error (Rust the backtrace of a panic, decoders warnings) is told as
+    # the problem of a file; what Python writes is shown
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+
+
 def _limit(kind: int, value: int | None) -> None:
     hard = resource.getrlimit(kind)[1]
     if value is None or (hard != resource.RLIM_INFINITY and hard < value):
@@ -104,6 +114,7 @@ def main(numbers: list[int], modules: list[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     _die_with(parent)
     _limit(resource.RLIMIT_CORE, 0)
+    _silence_libraries()
     sys.unraisablehook = _end_without_memory
     keep_freed_memory()
     become_worker(note)

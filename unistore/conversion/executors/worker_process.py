@@ -138,12 +138,17 @@ class WorkerProcess:
         lost = WorkerLostError(_how_it_ended(code))
         if -code in SENT_BY_OTHERS:
             lost.hint = "out of memory? fewer --workers hold less"
-        elif code and (note := last_note(self._note)):  # 0: SIGCHLD is ignored here
+        elif (code or not _forgets_children()) and (note := last_note(self._note)):
             how = f"signal {-code}" if code < 0 else lost.cause
             fate = "hangs {}" if -code == signal.SIGXCPU else f"crashes {{}} ({how})"
             lost.note = note
             lost.damage = fate.format(library_of(note))
         return lost
+
+
+def _forgets_children() -> bool:
+    """Return whether the exit code of a process is 0 here, however it ended."""
+    return signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
 
 
 def _how_it_ended(code: int) -> str:

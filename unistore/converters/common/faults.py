@@ -1,8 +1,8 @@
 """Convert exceptions of libraries that read sources into problems of the source."""
 
 # h5py, zipfile, OpenCV, json and NumPy raise so many kinds of exceptions on damaged files that no list is
-# complete: any exception but our own becomes a Problem, with its traceback for `--debug`, since it may be our
-# bug.
+# complete: any exception but our own, and Ctrl-C, becomes a Problem, with its traceback for `--debug`,
+# since it may be our bug.
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dataclasses import replace
 from traceback import format_exception
 
 from unistore.errors import InputError, Location, Problem, UnistoreError, printable
+from unistore.system.foreign import NO_FAULTS
 
 # Kind of the problem of a file that the disk or its rights do not give: nothing is known of its content
 UNREADABLE = "unreadable"
@@ -44,9 +45,9 @@ def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
     """Convert what a library raises while it reads a source into an `InputError` with its type and text."""
     try:
         yield
-    except UnistoreError:
+    except (UnistoreError, *NO_FAULTS):
         raise
-    except Exception as error:
+    except BaseException as error:
         text = printable(reason_of(error))
         message = f"cannot be read: {type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
         trace = "".join(format_exception(error))
@@ -55,7 +56,7 @@ def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
         raise InputError(replace(problem, trace=trace)) from error
 
 
-def _fix(error: Exception) -> str:
+def _fix(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "are its shapes right? then give --memory, or fewer workers; else get or write it again"
     if is_read_error(error):

@@ -19,7 +19,7 @@ from unistore.converters.plugin import Array, Claim, Facts, Family, Format, Grou
 from unistore.converters.registry import leave_out, resolve
 from unistore.converters.scan import SourcePart
 from unistore.errors import InputError, Problem, UnistoreError
-from unistore.system.foreign import opening
+from unistore.system.foreign import NO_FAULTS, opening
 
 # Group of the entry points by which packages add formats
 ENTRY_POINTS = "unistore.formats"
@@ -223,9 +223,9 @@ def calling(plugin: object, location: str) -> Iterator[None]:
     """Run an author's code on a file, so that a fault of it is an `InputError` that names its package."""
     try:
         yield
-    except UnistoreError:
+    except (UnistoreError, *NO_FAULTS):
         raise
-    except Exception as error:
+    except BaseException as error:
         author = plugin if isinstance(plugin, type) else type(plugin)
         package = author.__module__.partition(".")[0]
         if package == _OURS or not _is_fault_of_code(author, error):
@@ -244,7 +244,7 @@ def fault(plugin: object, method: str, location: str, message: str) -> InputErro
     return InputError(Problem(location, f"{author.__qualname__}.{method} {message}", fix, "plugin"))
 
 
-def _is_fault_of_code(author: type, error: Exception) -> bool:
+def _is_fault_of_code(author: type, error: BaseException) -> bool:
     """Tell a bug from a bad file: a format parses bytes, a family meets them in values that it slices."""
     if isinstance(error, _FAULTS_OF_CODE):
         return True
