@@ -272,7 +272,7 @@ def _options_from_stores() -> Iterator[click.Parameter]:
     for family in families().values():
         options = declared(family.part("options")) if family.from_store else ()
         for option in options:
-            if option.name in family.from_store:
+            if option.name in (*family.from_store, *family.from_store_options):
                 command = click.command()(click_option(option)(_add_no_value))
                 yield command.params[0]
 

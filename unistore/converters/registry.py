@@ -43,9 +43,10 @@ class FamilyRecord:
     export: str = ""  # `export(store) -> Iterator[File]`: the source files of a store; empty: no export
     # The same for other formats, by the value of `--to`: `{"ome-zarr": "package.module:files"}`.
     export_to: Mapping[str, str] = field(default_factory=dict)
-    # `make(store, value, emit, folder, progress) -> Finalized`: what a conversion precomputes, made of a
-    # store instead, by option: `{"voxel_size": "package.module:voxels"}`.
+    # `make(store, value, options, emit, folder, progress) -> Finalized`: what a conversion precomputes, made
+    # of a store instead, by option: `{"voxel_size": "package.module:voxels"}`. `options`: all given ones.
     from_store: Mapping[str, str] = field(default_factory=dict)
+    from_store_options: tuple[str, ...] = ()  # further options that these heed
     # What several stores would be, were all their sources converted together, where columns belong to
     # samples: `arrays(stores)` of each, `column(field, form)` and `missing(store, path)`. Empty: columns
     # belong to sources.

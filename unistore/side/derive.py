@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.new_store import IndexArrays
-from unistore.converters.options import declared
+from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Finalized
 from unistore.converters.registry import FamilyRecord, get_family
 from unistore.errors import InputError, Problem
@@ -45,7 +45,7 @@ def derive(
         As of `unistore.convert`: a stage for each value of an option.
     **options
         Options of the conversion: ``voxel_size=0.2`` of point clouds, ``window="lung"`` of CT volumes, or
-        several: ``voxel_size=(0.1, 0.2)``.
+        several: ``voxel_size=(0.1, 0.2)``. ``values="hu"`` as of `unistore.convert`.
 
     Returns
     -------
@@ -72,9 +72,12 @@ def derive(
     _check_options(opened, family, options)
     checked = family.part("options")(**options)
     made: list[SideTable] = []
+    makers = [option for option in options if option in family.from_store]
     with resolve_progress(progress) as callbacks:
-        for option in options:
-            make = partial(_derive_one, opened, family, option, overwrite=overwrite, progress=callbacks)
+        for option in makers:
+            make = partial(
+                _derive_one, opened, family, option, checked, overwrite=overwrite, progress=callbacks
+            )
             made += map(make, getattr(checked, option))
     return tuple(made)
 
@@ -84,7 +87,7 @@ def _check_options(store: Store, family: FamilyRecord, options: JsonObject) -> N
     possible = [name.replace("_", "-") for name in family.from_store]
     problems = []
     for option in options:
-        if option not in family.from_store:
+        if option not in (*family.from_store, *family.from_store_options):
             flag = option.replace("_", "-")
             message = f"--{flag} is not made from a {family.command} store"
             fixes = []
@@ -93,12 +96,23 @@ def _check_options(store: Store, family: FamilyRecord, options: JsonObject) -> N
             if possible:
                 fixes.append(f"what is made: --{', --'.join(possible)}")
             problems.append(Problem(store.path, message, "; ".join(fixes), "option"))
+    if family.from_store and not family.from_store.keys() & options.keys():
+        problems.append(
+            Problem(store.path, "nothing to make is named", f"give --{', --'.join(possible)}", "option")
+        )
     if problems:
         raise InputError(problems)
 
 
 def _derive_one(
-    store: Store, family: FamilyRecord, option: str, value: Any, *, overwrite: bool, progress: Progress
+    store: Store,
+    family: FamilyRecord,
+    option: str,
+    given: Options,
+    value: Any,
+    *,
+    overwrite: bool,
+    progress: Progress,
 ) -> SideTable:
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{option}-{value}")
     exists = name in side_names(store)
@@ -115,7 +129,7 @@ def _derive_one(
             columns[table, column].append(rows)
 
         make = family.part("from_store", option)
-        finalized: Finalized = make(store, value, emit, folder, progress)
+        finalized: Finalized = make(store, value, given, emit, folder, progress)
         arrays = [*finalized.arrays, *_emitted(finalized, columns)]
         others = Store(store.path, beside=_without(folders_beside(store, ()), name))
         for field, _ in arrays:

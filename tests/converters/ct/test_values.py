@@ -1,4 +1,4 @@
-"""Images that look like masks are refused where a window of HU would be cut of them."""
+"""Images whose values cannot be HU are refused where a window of HU would be cut of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.converters.contract import convert_in_memory
 from unistore.cli.main import main
 from unistore.converters.ct.converter import converter as ct_converter
 from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError
+from unistore.errors import AddOptions, InputError
 from unistore.schemas.ct.windows import PRESETS
 
 SHAPE = (16, 16, 16)
@@ -52,8 +52,9 @@ def test_masks_do_not_become_tissue(masks: Path, tmp_path: Path, capsys: pytest.
     assert run(*command, "--window", "lung") == 2
     said = " ".join(capsys.readouterr().err.split())
     for number in range(3):
-        assert f"case{number}.npy: looks like a mask, not like HU: each voxel is 0 or 1" in said
-    assert "the same command without --window; if it is HU, with --values hu" in said
+        assert f"case{number}.npy: has values of 0…1 only, which do not look like HU" in said
+    assert "leave --window out if it is a mask or was scaled" in said
+    assert "--values hu if it is HU" in said
     assert not (tmp_path / "m.zarr").exists()
 
     assert run(*command) == 0
@@ -85,6 +86,9 @@ def problems(folder: Path, **options: Any) -> dict[str, str]:
 
 LABELS = np.random.default_rng(1).integers(0, 118, (20, 20, 20))
 """As many classes as TotalSegmentator has."""
+UNIT = np.random.default_rng(2).random((6, 7, 9))
+WITH_NAN = UNIT.astype("f4")
+WITH_NAN[0, 0] = np.nan, np.inf, -np.inf, *[np.nan] * 6
 REFUSED = {
     "bool": HU > 0,
     "bytes of 255": (HU > 0).astype("u1") * 255,
@@ -93,30 +97,41 @@ REFUSED = {
     "halves": (HU > 0).astype("f2"),
     "classes": LABELS.astype("u1"),
     "one value": np.zeros((3, 4, 5), "i2"),
+    "another value": np.full((3, 4, 5), 255, "i8"),
+    "0 to 1": UNIT.astype("f4"),
+    "-1 to 1": 2 * UNIT - 1,
+    "halves of 0 to 1": UNIT.astype("f2"),
+    "0 to 255 as floats": 255 * UNIT,
+    "not a number and infinite": WITH_NAN,
+    "an image in eight bits": np.arange(343, dtype="u1").reshape(7, 7, 7),
+    "signed bytes": np.clip(np.arange(343).reshape(7, 7, 7) - 170, -128, 127).astype("i1"),
+    "from the lowest to the highest": np.linspace(-200, 255, 378).reshape(6, 7, 9),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_masks_and_label_maps_of_any_dtype_are_refused(tmp_path: Path, name: str) -> None:
-    save(tmp_path / "volume.npy", REFUSED[name])
+def test_images_that_cannot_be_hu_are_refused(tmp_path: Path, name: str) -> None:
+    image = REFUSED[name]
+    save(tmp_path / "volume.npy", image)
     (message,) = problems(tmp_path).values()
-    assert message.startswith("looks like a mask")
+    finite = image[np.isfinite(image)].astype("f8")
+    held = f"{finite.min():.6g}…{finite.max():.6g}" if finite.min() < finite.max() else f"{finite.min():.6g}"
+    assert message.startswith(f"has values of {held} only, which do not look like HU")
     assert problems(tmp_path, values="hu") == {}
     assert problems(tmp_path, window=()) == {}
 
 
-WITH_NAN = (HU > 0).astype("f4")
-WITH_NAN[0, 0, 0] = np.nan
+NO_NUMBERS = np.full((3, 4, 5), np.nan, "f4")
 ACCEPTED = {
     "i2": HU.astype("i2"),
     "f4": HU.astype("f4"),
     "unsigned with an offset": (HU + 1024).astype("u2"),
-    "few values, one below 0": np.where(HU > 0, 0, -1).astype("i2"),
+    "few values, one below -200": np.where(HU > 0, 0, -201).astype("i2"),
     "few values, one above 255": np.where(HU > 0, 256, 0).astype("i2"),
-    "fractions": np.where(HU > 0, 0.5, 0).astype("f4"),
-    "no number": WITH_NAN,
-    "an image in eight bits": np.arange(343, dtype="u1").reshape(7, 7, 7),
-    "129 values": (np.arange(343) % 129).astype("i2").reshape(7, 7, 7),
+    "a fraction above 255": np.where(HU > 0, 255.5, 0).astype("f4"),
+    "air alone": np.full((3, 4, 5), -1000, "i2"),
+    "some not a number": np.where(HU > 800, np.nan, HU).astype("f4"),
+    "no numbers": NO_NUMBERS,
 }
 
 
@@ -135,9 +150,67 @@ def test_the_last_slab_decides_too(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     image[::2] = 1
     save(tmp_path / "volume.npy", image)
     assert len(problems(tmp_path)) == 1
-    image[-1, -1, -1] = -1
+    image[-1, -1, -1] = -201
     save(tmp_path / "volume.npy", image)
     assert problems(tmp_path) == {}
+
+
+def test_slope_and_intercept_are_applied_before_values_are_judged(tmp_path: Path) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    stored = np.arange(240, dtype="u1").reshape(6, 5, 8)
+    for name, slope, intercept in (("hu", 8.0, -1024.0), ("unit", 1 / 255, 0.0)):
+        image = nibabel.Nifti1Image(stored, np.eye(4))
+        image.header.set_slope_inter(slope, intercept)
+        nibabel.save(image, tmp_path / f"{name}.nii")
+    assert [*problems(tmp_path)] == ["unit.nii"]
+    window = convert_in_memory(ct_converter(window=("lung",), sparse="coords"), [tmp_path / "hu.nii"])
+    hu = nibabel.load(tmp_path / "hu.nii").get_fdata().T
+    expected = np.argwhere((hu >= LUNG.low) & (hu <= LUNG.high))
+    np.testing.assert_array_equal(window.arrays["windows/lung/coords"], expected)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A store without windows: a volume of HU, and one that was scaled to 0…1."""
+    save(tmp_path / "in/a.npy", HU.astype("f4"))
+    save(tmp_path / "in/b.npy", UNIT.astype("f4"))
+    unistore.convert(tmp_path / "in", tmp_path / "mixed.zarr", "ct", workers=0)
+    return tmp_path / "mixed.zarr"
+
+
+def test_one_volume_among_others_is_named(mixed: Path) -> None:
+    (location,) = problems(mixed.parent / "in")
+    assert location == "b.npy"
+
+
+def test_windows_that_are_derived_are_of_hu(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InputError, match=r"'b' has values of .* only, which do not look like HU") as raised:
+        unistore.derive(mixed, window="lung")
+    assert raised.value.problems[0].kind == "values"
+    with pytest.raises(InputError, match="nothing to make is named"):
+        unistore.derive(mixed, values="hu")
+    assert run("derive", mixed, "--window", "lung") == 2
+    assert "--values hu if it is HU" in " ".join(capsys.readouterr().err.split())
+    assert run("derive", mixed, "--window", "lung", "--values", "hu") == 0
+    points = unistore.Dataset(mixed, unistore.SparsePoints("lung"))
+    assert len(points[1]["coords"]) == UNIT.size
+    np.testing.assert_array_equal(points[0]["coords"], np.argwhere((LUNG.low <= HU) & (LUNG.high >= HU)))
+
+
+def test_windows_that_are_cut_while_reading_are_of_hu(mixed: Path, tmp_path: Path) -> None:
+    points = unistore.Dataset(mixed, unistore.SparsePoints("lung"))
+    np.testing.assert_array_equal(points[0]["coords"], np.argwhere((LUNG.low <= HU) & (LUNG.high >= HU)))
+    with pytest.raises(InputError, match=r"volume 1 has values of .* only, which do not look like HU"):
+        points[1]
+    insisting = unistore.SparsePoints("lung", values="hu")
+    assert repr(insisting) == repr(points.samples)
+    assert len(unistore.Dataset(mixed, insisting)[1]["coords"]) == UNIT.size
+    with pytest.raises(InputError, match="values"):
+        unistore.SparsePoints("lung", values="mr")  # type: ignore[arg-type]
+    sure = tmp_path / "sure.zarr"
+    unistore.convert(tmp_path / "in", sure, "ct", values="hu", workers=0)
+    assert len(unistore.Dataset(sure, unistore.SparsePoints("lung"))[1]["coords"]) == UNIT.size
+    unistore.derive(sure, window="lung")
 
 
 def test_windows_that_files_confirm_are_no_problem(tmp_path: Path) -> None:
@@ -156,8 +229,9 @@ def test_windows_that_files_confirm_are_no_problem(tmp_path: Path) -> None:
         converter.derive(scan, 1, lambda *_: None, None)
     (problem,) = error.value.problems
     assert problem.location == "b/ct_original.npy"
-    assert (
-        "if it is a mask, the same command with --exclude b; if it is HU, with --values hu" in problem.advice
+    assert problem.fix == (
+        AddOptions(("--exclude", "b"), "if it is a mask or was scaled"),
+        AddOptions(("--values", "hu"), "if it is HU"),
     )
     assert problems(tmp_path / "in", window=(), exclude=("b",)) == {}
     assert problems(tmp_path / "in", window=(), values="hu") == {}

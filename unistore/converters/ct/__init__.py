@@ -23,6 +23,7 @@ FAMILY = FamilyRecord(
         "nifti": "unistore.converters.ct.export:nifti_files",
     },
     from_store={"window": "unistore.converters.ct.stored:window"},
+    from_store_options=("values",),
     restore="unistore.converters.ct.stored:restore",
     kind="unistore.data.kinds.named:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",

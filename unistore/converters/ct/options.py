@@ -30,7 +30,7 @@ class CtOptions(Options):
         None, "Which ct_original_N.npy to take where a case has several.", metavar="N"
     )
     values: Literal["hu"] | None = option(
-        None, "What images of few whole values in 0…255 hold: hu. Else a window of them is refused."
+        None, "hu: images hold HU even if all values are in -200…255. Else a window of them is refused."
     )
     info_order: Literal["zyx", "xyz"] | None = option(
         None, "Order of spacing, origin, direction in info.json: zyx as the array's axes, xyz as ITK."

@@ -21,6 +21,7 @@ from unistore.converters.common.exported import (
     source_dtype,
 )
 from unistore.converters.ct.gather import smaller_encoding, window_attributes, window_points
+from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import BY_FILE, Detail
 from unistore.converters.ct.slabs import MEMBERS, VolumeArray
 from unistore.converters.ct.voxels import is_scaled_as, point_coords
@@ -30,11 +31,11 @@ from unistore.converters.plugin import Facts
 from unistore.converters.protocol import Emit, Finalized
 from unistore.converters.scan import Scan
 from unistore.converters.seam.stored import open_original
-from unistore.errors import InputError
+from unistore.errors import AddOptions, InputError
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import HEADER, IMAGE, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
-from unistore.schemas.ct.voxels import inside
+from unistore.schemas.ct.voxels import ValueRange, inside
 from unistore.schemas.ct.windows import OWN_VALUES, Window, parse_window, value_source
 from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, contradiction, whole
 from unistore.schemas.tables import Table, offsets_of
@@ -296,6 +297,7 @@ _IMAGE = f"{schema.VOLUMES}/image"
 def window(
     store: StoreView,
     text: str,
+    given: CtOptions,
     emit: Emit,
     folder: Path,  # noqa: ARG001  as others
     progress: Progress,
@@ -318,7 +320,17 @@ def window(
             progress.advance(voxels.nbytes)
 
     def count(volume: Volume) -> int:
-        return sum(int(np.count_nonzero(test(voxels))) for voxels in slabs(volume))
+        values_seen = ValueRange()
+        inside_window = 0
+        for voxels in slabs(volume):
+            values_seen.add(voxels)
+            inside_window += int(np.count_nonzero(test(voxels)))
+        unlike_hu = values_seen.contradiction()
+        if unlike_hu is not None and "hu" not in (given.values, options.get("values")):
+            message = f"volume {volume.name!r} {unlike_hu}; a window is of HU: {chosen.name}"
+            fix = AddOptions(("--values", "hu"), "if it is HU")
+            raise InputError.at(store.path, message, fix, "values")
+        return inside_window
 
     # Read twice: the encoding depends on how many are inside
     progress.begin("deriving", 2 * voxel * int(extents.prod(axis=1).sum()))

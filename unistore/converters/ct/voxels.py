@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,9 +25,9 @@ from unistore.converters.ct.slabs import (
     sorted_points,
 )
 from unistore.converters.protocol import Emit, Facts
-from unistore.errors import InputError, Problem
+from unistore.errors import AddOptions, Fix, InputError, Problem
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
-from unistore.schemas.ct.voxels import VoxelTest, inside, limit
+from unistore.schemas.ct.voxels import ValueRange, VoxelTest, inside, limit
 from unistore.schemas.ct.windows import Window, parse_window
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 
@@ -138,9 +137,6 @@ class _Choice:
 
 
 LISTED = 1 << 19  # voxels whose points are computed at a time, or one plane if that has more
-FEW = 128  # different values that a label map has at most; most images in eight bits have more
-# Voxels whose values are counted at a time: numpy makes eight bytes of each
-_COUNTED = 1 << 16
 
 
 def read_bits(
@@ -233,9 +229,7 @@ class ImageCounts(NamedTuple):
     planes: Mapping[str, Int64s]  # voxels inside each window in each plane, (D,)
     nan: int  # voxels that are not a number; they are in no window
     differing: Mapping[str, int]  # voxels of the file of a window that are not 1 inside it and 0 elsewhere
-    # whether each of the values 0 to 255 occurs, (256,), if these are those of a mask or a label map: no
-    # others, and at most `FEW`
-    labels: NDArray[np.bool_] | None
+    unlike_hu: str | None  # why its values do not look like HU, if they were looked at and do not
 
 
 class Ones(NamedTuple):
@@ -278,15 +272,14 @@ def _count_image(
     tests = {name: inside(window, image.kind) for name, window in windows}
     counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
     differing = {name: 0 for name, _ in files}
-    labels: NDArray[np.bool_] | None = np.zeros(256, np.bool_)
+    values_seen = ValueRange()
     is_float = image.kind.kind == "f"
     nan = 0
     # Nothing is read where nothing can be found
     if not tests and not is_float:
         return ImageCounts({}, 0, {}, None)
     for box, (values, *others) in slabs([image, *(array for _, array in files)]):
-        if labels is not None:
-            labels = _label_values(values, labels)
+        values_seen.add(values)
         if is_float:
             nan += int(np.count_nonzero(np.isnan(values)))
         by_file = dict(zip(differing, others, strict=True))
@@ -295,23 +288,7 @@ def _count_image(
             counts[name][box[0]] += _per_plane(is_inside)
             if name in by_file:
                 differing[name] += int(np.count_nonzero(is_inside.view(np.uint8) != by_file[name]))
-    return ImageCounts(counts, nan, differing, labels)
-
-
-def _label_values(values: AnyArray, before: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-    # Add the values 0 to 255 that occur to those of `before`, or None if there are others, or too many
-    with np.errstate(invalid="ignore"):
-        is_small = values.min() >= 0 and values.max() <= 255
-    if not is_small:  # nor is NaN
-        return None
-    small = values.astype(np.uint8, copy=False)
-    if values.dtype.kind == "f" and not np.array_equal(small, values):
-        return None
-    flat = small.ravel(order="K")
-    occurring = before.copy()
-    for first in range(0, len(flat), _COUNTED):
-        occurring |= np.bincount(flat[first : first + _COUNTED], minlength=256) > 0
-    return occurring if np.count_nonzero(occurring) <= FEW else None
+    return ImageCounts(counts, nan, differing, values_seen.contradiction())
 
 
 @lru_cache(maxsize=512)
@@ -377,7 +354,7 @@ class VolumeReader:
             counts = self._count(image)
             numbers |= {f"points/{name}": int(planes.sum()) for name, planes in counts.planes.items()}
             numbers["nan"] = counts.nan
-            collected.problems += self._label_problems(image.name, counts.labels)
+            collected.problems += self._value_problems(image.name, counts.unlike_hu)
         for array in self.detail.arrays:
             name = array.role.partition("/")[2]
             with collected.attempt(array.name):
@@ -516,24 +493,17 @@ class VolumeReader:
             raise array.file.problem(message, fix, "window")
         return {f"scaled/{name}": 1} if is_scaled else {}
 
-    def _label_problems(self, location: str, labels: NDArray[np.bool_] | None) -> list[Problem]:
-        # Return a problem if a window is cut of an image that looks like a mask, and no file confirms it
+    def _value_problems(self, location: str, unlike_hu: str | None) -> list[Problem]:
+        # Return a problem if a window is cut of an image that is not of HU, and no file confirms it
         windows = [name for name in self.windows if self.detail.array(f"{WINDOWS}/{name}") is None]
-        if labels is None or not windows or self.options["values"] == "hu":
+        if unlike_hu is None or not windows or self.options["values"] == "hu":
             return []
-        values = np.flatnonzero(labels).tolist()
-        held = " or ".join(map(str, values))
-        if len(values) > 3:
-            held = f"one of {len(values)} whole numbers from {values[0]} to {values[-1]}"
-        message = (
-            f"looks like a mask, not like HU: each voxel is {held}; a window is of HU: {', '.join(windows)}"
-        )
+        message = f"{unlike_hu}; a window is of HU: {', '.join(windows)}"
         # Windows that other volumes have as files are cut without the option, too
-        as_mask = f"with --exclude {shlex.quote(self.name)}"
+        otherwise: Fix = AddOptions(("--exclude", self.name), "if it is a mask or was scaled")
         if {parse_window(text).name for text in self.options["window"]}.issuperset(windows):
-            as_mask = "without --window"
-        fix = f"if it is a mask, the same command {as_mask}; if it is HU, with --values hu"
-        return [Problem(location, message, fix, "values")]
+            otherwise = "leave --window out if it is a mask or was scaled"
+        return [Problem(location, message, (otherwise, AddOptions(("--values", "hu"), "if it is HU")), "values")]
 
 
 def _count_classes(label: VolumeArray) -> int:

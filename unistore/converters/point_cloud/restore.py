@@ -26,6 +26,7 @@ from unistore.converters.files.hdf5.attributes import attribute_texts, parse_att
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.converters.files.libraries import OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.options import Options
 from unistore.converters.plugin import Array
 from unistore.converters.point_cloud.converter import PointCloud
 from unistore.converters.point_cloud.derive import blocks_of
@@ -354,7 +355,14 @@ def _in_segments(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str
 # Voxel grids made from a store's own points, as a conversion with ``--voxel-size`` makes them.
 
 
-def voxels(store: StoreView, size: float, emit: Emit, folder: Path, progress: Progress) -> Finalized:
+def voxels(
+    store: StoreView,
+    size: float,
+    given: Options,  # noqa: ARG001  as others
+    emit: Emit,
+    folder: Path,
+    progress: Progress,
+) -> Finalized:
     """Emit the voxels of all segments, and return tables and offsets."""
     group = voxel_group(size)
     numbers = whole(store, f"{SEGMENTS}/number")

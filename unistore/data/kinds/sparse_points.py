@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from unistore.data.kinds.protocol import (
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed
 from unistore.errors import InputError
-from unistore.schemas.ct.voxels import inside, largest_point
+from unistore.schemas.ct.voxels import ValueRange, inside, largest_point
 from unistore.schemas.ct.windows import PRESETS, Window, parse_window
 from unistore.schemas.indices import IndexColumn, contradiction, whole
 from unistore.store.reader import Store
@@ -134,7 +134,8 @@ class PointReader(SampleReader):
         self._source: _WindowPoints | _Mask
         if self._group is None:
             assert kind.window is not None
-            self._source = _CutMask(store, parse_window(kind.window))
+            is_hu = "hu" in (kind.values, store.attributes.get("options", {}).get("values"))
+            self._source = _CutMask(store, parse_window(kind.window), is_hu=is_hu)
         else:
             self._counts = IndexColumn(store, f"{self._group}/offsets").lengths()[self._volumes]
             self._volumes = self._volumes[self._counts >= kind.min_points]
@@ -194,6 +195,9 @@ class SparsePoints(SampleKind):
         refused, and so is a window cut while reading, whose points are not counted before.
     max_points
         Of larger samples, a uniform subset of this size in C order, another one each epoch.
+    values
+        ``"hu"``: images hold HU even if all values of a volume are in -200…255. Else cutting a window of such
+        a volume while reading is an error. A store that was converted with ``--values hu`` needs none.
     """
 
     reader: ClassVar = PointReader
@@ -201,12 +205,16 @@ class SparsePoints(SampleKind):
     window: str | None = None
     min_points: int = 0
     max_points: int | None = None
+    # Does not change samples, so it is no part of what tells runs and statistics apart
+    values: Literal["hu"] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check = Arguments()
         check.text("window", self.window, none=True)
         check.integer("min_points", self.min_points, most=MAX_EPOCH)
         check.integer("max_points", self.max_points, 1, none=True)
+        if self.values is not None:
+            check.one_of("values", self.values, ("hu",))
         check.raise_problems()
         if self.max_points is not None and self.max_points < self.min_points:
             check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
@@ -220,7 +228,7 @@ class SparsePoints(SampleKind):
     @property
     def whole(self) -> SampleKind | None:
         """Return the kind whose samples are whole rows of the sample table."""
-        return SparsePoints(self.window)
+        return SparsePoints(self.window, values=self.values)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Return the keys of samples."""
@@ -395,8 +403,10 @@ class _StoredMask(_Mask):
 
 
 class _CutMask(_Mask):
-    def __init__(self, store: Store, window: Window) -> None:
+    def __init__(self, store: Store, window: Window, *, is_hu: bool) -> None:
         super().__init__(store)
+        self._window = window
+        self._is_hu = is_hu
         self._is_inside = inside(window, self.dtype)
         self._bits: dict[int, UInt8s] = {}
 
@@ -414,9 +424,16 @@ class _CutMask(_Mask):
         assert self.image is not None
         depth, height, width = extent
         bits = np.empty((depth, height, -(-width // 8)), np.uint8)
+        values_seen = ValueRange()
         for first, planes in image_planes(self.image, volume, extent):
+            values_seen.add(planes)
             inside_window = self._is_inside(planes)
             bits[first : first + len(planes)] = np.packbits(inside_window, axis=-1, bitorder="little")
+        unlike_hu = None if self._is_hu else values_seen.contradiction()
+        if unlike_hu is not None:
+            message = f"volume {volume} {unlike_hu}; a window is of HU: {self._window}"
+            fix = f'if it is HU: SparsePoints("{self._window}", values="hu")'
+            raise InputError.at(self._store.path, message, fix, "values")
         return bits
 
 

@@ -38,6 +38,45 @@ def limit(
     return scaled
 
 
+class ValueRange:
+    """The smallest and largest finite value of voxels, as long as they do not look like HU.
+
+    Nearly every CT volume has air, about -1,000 HU, or bone. Masks, label maps, volumes in eight bits and
+    those scaled to 0…1 or -1…1 have neither.
+    """
+
+    LOW = -200
+    HIGH = 255
+
+    def __init__(self) -> None:
+        self._low = math.inf
+        self._high = -math.inf
+        self._is_like_hu = False
+
+    def add(self, values: AnyArray) -> None:
+        """Look at further voxels, an array of any shape. NaN and infinite ones do not count."""
+        if self._is_like_hu or not values.size:
+            return
+        low, high = _ends(values)
+        if values.dtype.kind == "f" and not (math.isfinite(low) and math.isfinite(high)):
+            finite = values[np.isfinite(values)]
+            low, high = _ends(finite) if finite.size else (math.inf, -math.inf)
+        self._low = min(self._low, low)
+        self._high = max(self._high, high)
+        self._is_like_hu = self._low < self.LOW or self._high > self.HIGH
+
+    def contradiction(self) -> str | None:
+        """Say why the voxels do not look like HU, or return None if they do, or if there are none."""
+        if self._is_like_hu or self._low > self._high:
+            return None
+        held = f"{self._low:.6g}…{self._high:.6g}" if self._low < self._high else f"{self._low:.6g}"
+        return f"has values of {held} only, which do not look like HU: air is about -1,000"
+
+
+def _ends(values: AnyArray) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
+
+
 # Maps a block of voxels to booleans: whether each is in a window or mask.
 VoxelTest = Callable[[AnyArray], NDArray[np.bool_]]
 
