@@ -503,7 +503,9 @@ class VolumeReader:
         otherwise: Fix = AddOptions(("--exclude", self.name), "if it is a mask or was scaled")
         if {parse_window(text).name for text in self.options["window"]}.issuperset(windows):
             otherwise = "leave --window out if it is a mask or was scaled"
-        return [Problem(location, message, (otherwise, AddOptions(("--values", "hu"), "if it is HU")), "values")]
+        return [
+            Problem(location, message, (otherwise, AddOptions(("--values", "hu"), "if it is HU")), "values")
+        ]
 
 
 def _count_classes(label: VolumeArray) -> int:
