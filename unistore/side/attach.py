@@ -8,6 +8,7 @@ from contextlib import closing
 from itertools import zip_longest
 from math import prod
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,7 +145,7 @@ class _NewColumn(NamedTuple):
         if isinstance(values, str | os.PathLike):
             values = _read_npy(values)
         if isinstance(values, np.ndarray) or hasattr(values, "__array__"):
-            whole = self._checked(np.asarray(values), "values")
+            whole = self._checked(values, "values")
             if whole.shape[:1] != (self.rows,):
                 message = f"have shape {whole.shape}, and table {self.table} has {self.rows} rows"
                 fix = "give a value for each row, of no sample too, or an iterable with an array a sample"
@@ -185,7 +186,7 @@ class _NewColumn(NamedTuple):
                 raise wrong_argument("values", message, "give one array for each sample, in order")
             first, stop = span
             what = f"values of sample {sample}"
-            rows = self._checked(np.asarray(value), what)
+            rows = self._checked(value, what)
             rows = rows[None] if is_row else rows
             if rows.shape[:1] != (stop - first,):
                 message = f"have shape {rows.shape}, and the sample has {stop - first} rows of {self.table}"
@@ -202,7 +203,15 @@ class _NewColumn(NamedTuple):
             last = stop
         _fill(spool, rows, self.rows - last)
 
-    def _checked(self, values: AnyArray, what: str) -> AnyArray:
+    def _checked(self, given: Any, what: str) -> AnyArray:
+        """Return what was given as an array of a dtype that is stored."""
+        # `asanyarray` keeps the mask of a library's array. Of a list, numpy would drop masks of its items
+        arrays = given if isinstance(given, list | tuple) else np.asanyarray(given)
+        if masked := _count_masked(arrays):
+            message = f"are masked, {masked:,} of them"
+            fix = "store what stands for them: values.filled(numpy.nan), or another number"
+            raise wrong_argument(what, message, fix)
+        values = np.asarray(arrays)
         if not storable(values.dtype):
             fix = "give bool, integers or floats of up to 8 bytes"
             raise wrong_argument(what, f"are {values.dtype}, which is not stored", fix)
@@ -234,14 +243,41 @@ def _check_is_read(store: Store, column: _NewColumn, folder: Path) -> None:
         raise wrong_argument("table", message, f"attach to {store.attributes.get('main_table')}")
 
 
+def _count_masked(values: Any) -> int:
+    if isinstance(values, list | tuple):
+        return sum(map(_count_masked, values))
+    return int(np.ma.getmaskarray(values).sum()) if np.ma.isMaskedArray(values) else 0
+
+
+_NPY = b"\x93NUMPY"
+_ZIP = b"PK"
+
+
 def _read_npy(path: PathLike) -> AnyArray:
     """Map the array of a ``.npy`` file, which is never unpickled."""
+    name = os.fspath(path)
     try:
-        mapped: AnyArray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise wrong_argument(
-            str(path), f"is no .npy file of numbers ({error})", "np.save(…) writes one"
-        ) from error
-    if not isinstance(mapped, np.ndarray):
-        raise wrong_argument(str(path), "is no .npy file, but an archive of arrays", "np.save(…) writes one")
+        is_file = S_ISREG(os.stat(name).st_mode)  # noqa: PTH116  a pipe would be waited for
+        with open(name if is_file else os.devnull, "rb") as file:  # noqa: PTH123
+            begin = file.read(len(_NPY))
+    except FileNotFoundError as error:
+        raise wrong_argument(name, "the file does not exist", "check the path") from error
+    except OSError as error:
+        message = f"cannot be read ({error.strerror or error})"
+        fix = "change its rights" if isinstance(error, PermissionError) else "check the path and its disk"
+        raise wrong_argument(name, message, fix) from error
+    if not is_file:
+        what = "a folder" if Path(name).is_dir() else "a pipe or a device"
+        raise wrong_argument(name, f"is {what}, not a .npy file", "give the file that np.save(…) wrote")
+    if begin != _NPY:
+        what = "an archive of arrays" if begin.startswith(_ZIP) else f"it begins with {begin!r}"
+        what = what if begin else "it is empty"
+        raise wrong_argument(name, f"is not a .npy file: {what}", "write the array with np.save(…)")
+    try:
+        mapped: AnyArray = np.load(name, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise wrong_argument(name, f"cannot be read ({error.strerror or error})") from error
+    except Exception as error:  # what numpy's parser of headers raises has many names
+        fix = "write it again with np.save(…)"
+        raise wrong_argument(name, f"is not a whole .npy file of numbers ({error})", fix) from error
     return mapped

@@ -16,7 +16,7 @@ from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.side.writing import Spool, new_side_table, write_side_table
 from unistore.store.reader import Store
-from unistore.store.side_tables import SideTable, folders_beside, read_side_table, side_names
+from unistore.store.side_tables import SideTable, folders_beside, is_folder_of, read_side_table, side_names
 from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, JsonObject, PathLike
 from unistore.system.progress import Progress, ProgressLike
@@ -152,4 +152,4 @@ def _emitted(finalized: Finalized, columns: dict[tuple[str, str], Spool]) -> Ind
 
 
 def _without(folders: tuple[str, ...], name: str) -> list[str]:
-    return [folder for folder in folders if not Path(folder).name.startswith(f"{name}.")]
+    return [folder for folder in folders if not is_folder_of(name, Path(folder).name)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -26,13 +27,21 @@ from unistore.conversion.new_store import (
     write_root,
 )
 from unistore.conversion.plan import Plan
-from unistore.errors import StoreError, writing_failed
+from unistore.errors import writing_failed
 from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
 from unistore.store.reader import Store
-from unistore.store.side_tables import document_of, is_folder_of, read_side_table, side_folder, side_names
+from unistore.store.side_tables import (
+    DamagedError,
+    document_of,
+    is_folder_of,
+    read_document,
+    side_folder,
+    side_names,
+)
 from unistore.system.arguments import wrong_argument
 from unistore.system.hints import AnyArray, Attributes, Dtype, Shape
 from unistore.zarr3.durable import Folder, sync_folder
+from unistore.zarr3.storage import AbsentError
 
 
 class Spool:
@@ -87,17 +96,23 @@ def new_side_table(store: Store, name: str, *, overwrite: bool) -> Iterator[Path
     try:
         root.mkdir(exist_ok=True)
         with Lock(root / f".{name}.lock"):
-            _remove_leftovers(store, root, name)
+            # A document that cannot be read is there: nothing is removed before this refusal
             if name in side_names(store) and not overwrite:
                 message = f"{store.path} has a side table of this name"
                 raise wrong_argument(name, message, "give another name, or overwrite it (--overwrite)")
-            work = Path(tempfile.mkdtemp(".part", f".{name}.", root))
+            _remove_leftovers(root, name)
+            before = _named_folder(root, name)
+            work = root / f".{name}.{os.urandom(4).hex()}.part"  # `mkdtemp` keeps other users out
+            work.mkdir()
             try:
                 yield work
                 _put_in_place(root, name, work)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
-            _remove_leftovers(store, root, name)
+            if before is not None:
+                shutil.rmtree(root / before, ignore_errors=True)
+    except OSError as error:
+        raise writing_failed(error, root) from error
     finally:
         with suppress(OSError):  # others are in it
             root.rmdir()
@@ -112,15 +127,23 @@ def _put_in_place(root: Path, name: str, work: Path) -> None:
     Folder(root).put(document_of(name), [document])
 
 
-def _remove_leftovers(store: Store, root: Path, name: str) -> None:
-    # What a killed process left behind, and the folder that was replaced
-    current = ""
-    with suppress(StoreError):
-        current = read_side_table(store, name).folder.name
+def _named_folder(root: Path, name: str) -> str | None:
+    """Return the folder that the document of a side table names, None without a document that says so."""
+    # A damaged document is replaced with --overwrite, and the folder that it named stays
+    try:
+        return read_document(root, name).folder
+    except (AbsentError, DamagedError):
+        return None
+
+
+def _remove_leftovers(root: Path, name: str) -> None:
+    # Of killed processes: what never got its place, and folders that a document no longer names, which
+    # only a document that was read can tell
+    named = _named_folder(root, name)
     folder = rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.part"
     document = rf"\.{re.escape(document_of(name))}\.[0-9]+-[0-9a-f]{{8}}\.part"
     for path in list(root.iterdir()):
-        is_old = is_folder_of(name, path.name) and path.name != current
+        is_old = named is not None and is_folder_of(name, path.name) and path.name != named
         if is_old or re.fullmatch(folder, path.name):
             shutil.rmtree(path, ignore_errors=True)
         elif re.fullmatch(document, path.name):

@@ -7,10 +7,12 @@ The folder of the side tables of ``clouds.zarr`` is ``clouds.zarr.unistore-side`
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from unistore.errors import StoreError
 from unistore.remote.url import local_path
@@ -19,7 +21,7 @@ from unistore.store.names import SIDE_FAMILY, SIDE_TABLES, folder_beside
 from unistore.store.reader import Store
 from unistore.system.hints import Attributes
 from unistore.zarr3.documents import DocumentError, parse_document
-from unistore.zarr3.storage import AbsentError, LocalStorage
+from unistore.zarr3.storage import AbsentError, FailedReadError, LocalStorage
 
 # Names of attached columns: plain on every file system, and none that Zarr reserves
 NAME = re.compile(r"(?!c$|__)[A-Za-z_][A-Za-z0-9_.-]{0,99}")
@@ -77,20 +79,45 @@ def side_folder(store: Store) -> Path | None:
 
 
 def side_names(store: Store) -> list[str]:
-    """Return names of the side tables of a store, sorted."""
-    folder = side_folder(store)
-    if folder is None or not folder.is_dir():
-        return []
-    return sorted(file.name.removesuffix(_DOCUMENT) for file in folder.glob(f"[!.]*{_DOCUMENT}"))
-
-
-def read_side_table(store: Store, name: str) -> SideTable:
-    """Read document and root of a side table. A `StoreError` names what is damaged."""
+    """Return names of the side tables of a store, sorted. A `StoreError` names what cannot be read."""
     folder = side_folder(store)
     if folder is None:
-        msg = f"{store.path}: has no side tables, as it is in an object store"
-        raise StoreError(msg)
-    where = folder / f"{name}{_DOCUMENT}"
+        return []
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        msg = f"{folder}: cannot be read ({error.strerror or error}), so that its side tables are unknown"
+        raise StoreError(msg) from error
+    documents = [name for name in names if name.endswith(_DOCUMENT) and not name.startswith(".")]
+    return sorted(name.removesuffix(_DOCUMENT) for name in documents)
+
+
+class DamagedError(StoreError):
+    """A side table was read, and is not what was written."""
+
+
+class SideDocument(NamedTuple):
+    """What the document of a side table says."""
+
+    folder: str  # its folder, beside the document
+    digest: str  # of the seal of that folder
+
+
+def read_document(folder: Path, name: str) -> SideDocument:
+    """Read the document of a side table.
+
+    Raises
+    ------
+    AbsentError
+        If there is no document.
+    DamagedError
+        If it was read and says something else.
+    FailedReadError
+        If it could not be read.
+    """
+    where = folder / document_of(name)
     try:
         document = parse_document(LocalStorage(folder).get(where.name, _LIMIT))
         digest = parse_digest(document.get("digest"), "'digest'")
@@ -98,17 +125,36 @@ def read_side_table(store: Store, name: str) -> SideTable:
         if not is_folder_of(name, own):
             msg = f"'folder' is {own!r}, expected a folder of {name}"
             raise GrammarError(msg)
-        attributes = Store(folder / own).attributes
-        parse_side(attributes.get("side"))
-        if attributes["family"] != SIDE_FAMILY or attributes["seal"]["digest"] != digest:
-            msg = f"{own} is not the side table that was written"
-            raise GrammarError(msg)
-    except AbsentError:
+    except (AbsentError, FailedReadError):
         raise
     except (DocumentError, GrammarError, StoreError) as error:
-        msg = f"{where}: side table is damaged ({error}); remove the file, and make the side table again"
-        raise StoreError(msg) from error
-    return SideTable(name, folder / own, attributes)
+        raise _damaged(where, error) from error
+    return SideDocument(own, digest)
+
+
+def _damaged(where: Path, why: object) -> DamagedError:
+    msg = f"{where}: side table is damaged ({why}); remove the file, and make the side table again"
+    return DamagedError(msg)
+
+
+def read_side_table(store: Store, name: str) -> SideTable:
+    """Read document and root of a side table. Raises as `read_document`."""
+    folder = side_folder(store)
+    if folder is None:
+        msg = f"{store.path}: has no side tables, as it is in an object store"
+        raise StoreError(msg)
+    where = folder / document_of(name)
+    document = read_document(folder, name)
+    try:
+        attributes = Store(folder / document.folder).attributes
+        parse_side(attributes.get("side"))
+    except FailedReadError:
+        raise
+    except (GrammarError, StoreError) as error:
+        raise _damaged(where, error) from error
+    if attributes["family"] != SIDE_FAMILY or attributes["seal"]["digest"] != document.digest:
+        raise _damaged(where, f"{document.folder} is not the side table that was written")
+    return SideTable(name, folder / document.folder, attributes)
 
 
 def document_of(name: str) -> str:
@@ -129,10 +175,13 @@ def folders_beside(store: Store, keys: Sequence[str]) -> tuple[str, ...]:
         is_requested = any(f".{key}".endswith(f".{name}") for key in keys)
         try:
             side = read_side_table(store, name)
-        except StoreError:
-            if is_requested:
+        except StoreError as error:
+            # Nothing of it is read, and ``verify`` names it. What failed to be read may be what a conversion
+            # would have precomputed, unless it is another user's alone
+            is_of_others = isinstance(error.__cause__, PermissionError)
+            if is_requested or (isinstance(error, FailedReadError) and not is_of_others):
                 raise
-            continue  # nothing of it is read, and ``verify`` names it
+            continue
         if is_requested and not side.is_of(store):
             msg = f"{store.path}: {side.stale(store)}"
             raise StoreError(msg)

@@ -34,6 +34,10 @@ class AbsentError(StoreError):
     """There is no such object."""
 
 
+class FailedReadError(StoreError):
+    """The system could not read an object, which says nothing of what it holds."""
+
+
 class Storage(Protocol):
     """Objects by key (``"points/xyz/c/0/0"``), without a handle when made, pickled small."""
 
@@ -389,4 +393,4 @@ class _FileHandle:
 def _read_error(path: str, error: OSError) -> StoreError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return AbsentError(f"{path}: no such file")
-    return StoreError(f"{path}: cannot be read ({error.strerror or error})")
+    return FailedReadError(f"{path}: cannot be read ({error.strerror or error})")

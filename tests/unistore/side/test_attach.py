@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tests import cases
 from tests.programs import call
 from tests.stores import flip
 from unistore.errors import InputError, StoreError
+from unistore.side.attach import _read_npy
+from unistore.zarr3 import storage
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 TABLES = {
@@ -308,6 +311,197 @@ def test_a_damaged_side_table_is_found(damage: str, golden: Callable[[str], Path
     assert len(unistore.Dataset(path)) == 1065
     with pytest.raises(StoreError, match="prediction"):
         unistore.Dataset(path, fields=["prediction"])[0]
+
+
+def _truncated(side: unistore.SideTable) -> None:
+    document = side.folder.with_name(f"{side.name}.json")
+    document.write_bytes(document.read_bytes()[:10])
+
+
+def _without_root(side: unistore.SideTable) -> None:
+    (side.folder / "zarr.json").rename(side.folder / "zarr.json.away")
+
+
+def _of_failing_disk(side: unistore.SideTable) -> None:
+    """Make reads of the document fail as those of a bad block."""
+    failing.add(str(side.folder.with_name(f"{side.name}.json")))
+
+
+def _of_failing_root(side: unistore.SideTable) -> None:
+    failing.add(str(side.folder / "zarr.json"))
+
+
+failing: set[str] = set()
+
+
+@pytest.fixture
+def eio(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Reads of the files in `failing` raise EIO."""
+    real = storage.open_regular
+
+    def open_regular(path: Any) -> Any:
+        if os.fspath(path) in failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path)
+
+    monkeypatch.setattr(storage, "open_regular", open_regular)
+    yield
+    failing.clear()
+
+
+@pytest.mark.usefixtures("eio")
+@pytest.mark.parametrize("harm", [_truncated, _without_root, _of_failing_disk, _of_failing_root])
+def test_a_refused_attach_or_derive_removes_nothing(
+    harm: Callable[[unistore.SideTable], None],
+    golden: Callable[[str], Path],
+    tree: Callable[[Path], dict[str, bytes]],
+) -> None:
+    path = golden("point_cloud_scaled.zarr")
+    attached = unistore.attach(path, "w", np.arange(rows_of(path, "points")))
+    (derived,) = unistore.derive(path, voxel_size=0.7)
+    for side in (attached, derived):
+        harm(side)
+    before = tree(attached.folder.parent)
+    with pytest.raises(InputError, match="has a side table of this name"):
+        unistore.attach(path, "w", np.zeros(rows_of(path, "points")))
+    with pytest.raises(StoreError, match="voxel_size"):
+        unistore.derive(path, voxel_size=0.7)
+    assert tree(attached.folder.parent) == before
+
+
+def test_a_damaged_document_is_replaced_on_demand_and_its_folder_stays(golden: Callable[[str], Path]) -> None:
+    path = golden("rows.zarr")
+    old, new = (column(rows_of(path, "rows"), seed) for seed in (1, 2))
+    side = unistore.attach(path, "w", old)
+    _truncated(side)
+    unistore.attach(path, "w", new, overwrite=True)
+    np.testing.assert_array_equal(unistore.Dataset(path, fields=["w"])[3]["w"], new[3])
+    np.testing.assert_array_equal(unistore.open_zarr(side.folder)["rows/w"][:], old)
+
+
+@pytest.mark.usefixtures("eio")
+def test_a_document_that_cannot_be_read_is_not_overwritten(
+    golden: Callable[[str], Path], tree: Callable[[Path], dict[str, bytes]]
+) -> None:
+    path = golden("rows.zarr")
+    values = column(rows_of(path, "rows"))
+    side = unistore.attach(path, "w", values)
+    before = tree(side.folder.parent)
+    _of_failing_disk(side)
+    with pytest.raises(StoreError, match=r"w\.json: cannot be read \(Input/output error\)"):
+        unistore.attach(path, "w", values, overwrite=True)
+    with pytest.raises(StoreError, match=r"w\.json: cannot be read"):
+        unistore.Dataset(path, fields=["w"])[0]
+    failing.clear()
+    assert tree(side.folder.parent) == before
+    np.testing.assert_array_equal(unistore.Dataset(path, fields=["w"])[0]["w"], values[0])
+
+
+def _masked(count: int) -> Any:
+    return np.ma.array(np.arange(count, dtype=np.float64), mask=np.arange(count) % 7 == 3)
+
+
+class _Converts:
+    """An array of another library, which numpy asks for its values."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.values
+
+
+MASKED: dict[str, Callable[[int], Any]] = {
+    "array": _masked,
+    "array of a library": lambda count: _Converts(_masked(count)),
+    "iterable": lambda count: iter(_masked(count)),
+    "lists": lambda count: [[value] for value in _masked(count)],
+    "function": lambda _: lambda sample: np.ma.masked if sample["row"] == 3 else np.float64(0),
+}
+
+
+@pytest.mark.parametrize("form", MASKED)
+def test_masked_values_are_refused_and_filled_ones_stored(form: str, tmp_path: Path) -> None:
+    values = np.arange(20.0)
+    np.savez(tmp_path / "a.npz", data=values[:, None], row=np.arange(20))
+    unistore.convert(tmp_path / "a.npz", tmp_path / "s.zarr")
+    path = tmp_path / "s.zarr"
+    with pytest.raises(InputError, match=r"values.*are masked, \d of them.*filled"):
+        unistore.attach(path, "w", MASKED[form](20))
+    assert not path.with_name("s.zarr.unistore-side").exists()
+    unistore.attach(path, "filled", _masked(20).filled(np.nan))
+    unistore.attach(path, "open", np.ma.array(values))
+    read = unistore.Dataset(path, fields=["filled", "open"])
+    every = read.read_batch(range(20))
+    expected = values.copy()
+    expected[[3, 10, 17]] = np.nan
+    np.testing.assert_array_equal(every["filled"], expected)
+    np.testing.assert_array_equal(every["open"], values)
+
+
+def _file_of(folder: Path, what: str) -> Path:
+    path = folder / "x.npy"
+    match what:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "empty":
+            path.touch()
+        case "text":
+            path.write_text("1 2 3")
+        case "pickle":
+            np.save(path, np.array([None, "a"]), allow_pickle=True)
+        case "archive":
+            with path.open("wb") as file:
+                np.savez(file, a=np.zeros(3))
+        case "cut":
+            np.save(path, np.zeros(10))
+            path.write_bytes(path.read_bytes()[:-8])
+        case "header":
+            path.write_bytes(b"\x93NUMPY\x01\0\x10\0{'descr': (((((  ")
+    return path
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("none", r"x\.npy: the file does not exist \(check the path\)"),
+        ("folder", "is a folder, not a .npy file"),
+        ("pipe", "is a pipe or a device, not a .npy file"),
+        ("empty", "is not a .npy file: it is empty"),
+        ("text", "is not a .npy file: it begins with b'1 2 3'"),
+        ("archive", "is not a .npy file: an archive of arrays"),
+        ("pickle", "is not a whole .npy file of numbers"),
+        ("cut", "is not a whole .npy file of numbers"),
+        ("header", "is not a whole .npy file of numbers"),
+    ],
+)
+def test_the_file_of_values_is_named_for_what_it_is(
+    what: str, message: str, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        unistore.attach(golden("rows.zarr"), "w", _file_of(tmp_path, what))
+
+
+def test_a_file_of_values_that_the_system_refuses(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = golden("rows.zarr")
+    values = np.arange(rows_of(path, "rows"))
+    np.save(tmp_path / "x.npy", values)
+    for code, words in ((errno.EACCES, "Permission denied"), (errno.EIO, "Input/output error")):
+        with monkeypatch.context() as patched:
+
+            def refuse(*_: Any, code: int = code) -> None:
+                raise OSError(code, os.strerror(code))
+
+            patched.setattr(os, "stat", refuse)
+            with pytest.raises(InputError, match=rf"x\.npy: cannot be read \({words}\)"):
+                _read_npy(tmp_path / "x.npy")
+    unistore.attach(path, "w", tmp_path / "x.npy")
+    assert int(unistore.Dataset(path, fields=["w"])[7]["w"]) == 7
 
 
 def change_root(folder: Path, **members: Any) -> None:
