@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -294,6 +295,31 @@ class Array:
 NamedArrays: TypeAlias = Mapping[str, Array]
 
 
+class Origin(NamedTuple):
+    """Where values of an array lie.
+
+    Attributes
+    ----------
+    file
+        Absolute path of the file, links resolved.
+    place
+        Which array of the file they are, as its format tells arrays apart. Empty: bytes of the file.
+    start, stop
+        The rows there, or the bytes.
+    size
+        Bytes of the values.
+    is_whole
+        Whether they are every value of these rows.
+    """
+
+    file: str
+    place: str
+    start: int
+    stop: int
+    size: int
+    is_whole: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class Opened:
     """An open file.
@@ -322,6 +348,9 @@ class Opened:
         The file itself; unistore fills it in.
     of_groups
         What each group says beside its arrays, by its path, where groups say something.
+    shows
+        Of arrays whose values lie in other files, where: linked ones, virtual ones, voxels without a header.
+        Sources that show the same values are taken once.
     """
 
     arrays: NamedArrays
@@ -334,6 +363,7 @@ class Opened:
     notes: Mapping[str, str] = field(default_factory=dict)
     file: SourceFile | None = None
     of_groups: Mapping[str, Facts] = field(default_factory=dict)
+    shows: Mapping[str, Sequence[Origin]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -345,6 +375,16 @@ class Opened:
         """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
         assert self.file is not None
         return self.file.bytes()
+
+    def origins(self, name: str) -> Sequence[Origin]:
+        """Return where the values of an array lie: in this file, if `shows` does not say otherwise."""
+        assert self.file is not None
+        if name in self.shows:
+            return self.shows[name]
+        array = self.all_arrays[name]
+        rows = array.shape[0] if array.shape else 1
+        size = prod(array.shape) * array.dtype.itemsize
+        return (Origin(os.path.realpath(self.file.path), name, 0, rows, size),)
 
     # A file of groups (HDF5) says more; of others, names with slashes are taken for groups.
 
@@ -425,12 +465,17 @@ class Format(ABC):
         Whether families that take `Family.any_format` are asked about its files. False: those alone that name
         it, as its arrays do not tell what the file means (bytes without a header, a picture). These are as
         sure of a file as they say.
+    twins
+        Endings of files that hold the same if nothing else of their names differs: two compressions, or two
+        containers, as ``(".nii", ".nii.gz")``. The one that is to be read comes first. Two such sources in
+        one folder are refused.
     """
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
     library: ClassVar[str] = ""
     offered: ClassVar[bool] = True
+    twins: ClassVar[tuple[str, ...]] = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Format) and (type(self), self.name) == (type(other), other.name)

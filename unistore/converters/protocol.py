@@ -25,7 +25,7 @@ import numpy as np
 from unistore.converters.common.columns import SourceColumn
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
-from unistore.converters.opened import Claim
+from unistore.converters.opened import Claim, Origin
 from unistore.converters.scan import (
     Candidate,
     Finalized,
@@ -181,6 +181,14 @@ class Converter(SourceReader, Protocol):
         """Return the name and columns of each source, for ``--one-store-per-shape``."""
         message = f"is not for {self.family.replace('_', ' ')}"
         raise InputError(Problem("--one-store-per-shape", message, "convert them apart", "option"))
+
+    def origins(self, part: SourcePart, scanned: Any) -> Sequence[Origin]:
+        """Return where the values of a source that was scanned lie, see `Opened.shows`."""
+        return ()
+
+    def twins(self) -> Sequence[tuple[str, ...]]:
+        """Return the endings that a file may have in two compressions or containers, see `Format.twins`."""
+        return ()
 
     def excluding(self, names: tuple[str, ...]) -> Converter:
         """Return the same converter that leaves out these names."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from unistore.converters.files.folders import Folders
+from unistore.converters.opened import Origin
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, IndexValues, Table
 from unistore.system.foreign import NO_FAULTS
@@ -175,6 +176,8 @@ class Scanned:
     problems: Sequence[Problem] = ()
     excluded: Sequence[str] = ()  # names of items of the source (episodes) that the options exclude
     certain: bool = False  # whether `look` would take the file too; used if `Converter.scan_identifies`
+    # Where the values of its arrays lie, if some lie in files that may be sources themselves.
+    origins: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import real_path, rows_below
+from unistore.converters.opened import Origin
 from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import families, get_family
 from unistore.converters.scan import Found, Parts, Scan, Scanned, SourcePart, Stored
@@ -56,6 +57,12 @@ def scan_part(converter: Converter, part: SourcePart) -> tuple[Scanned | None, S
     except InputError as error:
         return None, error.problems_at(part.name)
     return scanned, scanned.problems
+
+
+def _origins(converter: Converter, scanned: tuple[SourcePart, Scanned]) -> Sequence[Origin]:
+    part, one = scanned
+    with as_problem(part.name):
+        return converter.origins(part, one)
 
 
 def claims_for(converter: Converter, paths: Sequence[Path], claims: Claims | None = None) -> Claims:
@@ -112,6 +119,10 @@ class _FamilyScan:
         self._of_others = np.zeros(len(claims.paths), np.bool_)  # rows that are left to other families
         self._doubtful: set[str] = set()  # files of failed parts that a general family takes
         self._problems: list[Problem] = []
+        # Where the values of sources lie that show those of others, by number.
+        self._shown: dict[int, Sequence[Origin]] = {}
+        # By the name of a source that is left out, the one that shows its values, and its files.
+        self._shown_by: dict[str, tuple[str, Sequence[Path]]] = {}
 
     def by_shape(self, ask: Ask) -> dict[str, list[str]]:
         _, _, sources, scanned = self._collect(ask)
@@ -137,7 +148,49 @@ class _FamilyScan:
                 and not exclusion.covers(part.name)
                 and not self._is_excluded(str(part.files[0]))
             )
-        return found_sources, parts, *self._scan(parts, ask)
+        sources, scanned = self._scan(parts, ask)
+        return found_sources, parts, *self._taken_once(found_sources.parts, sources, scanned, ask)
+
+    def _taken_once(
+        self, found: Sequence[SourcePart], sources: Parts, scanned: PackedObjects[Scanned], ask: Ask
+    ) -> tuple[Parts, PackedObjects[Scanned]]:
+        """Return the sources without those whose values others show. Two of one name are problems."""
+        stored = [part for part in found if part.name in self._stored.names] if self._stored.names else []
+        if len(sources) + len(stored) < 2 and not self._shown:
+            return sources, scanned
+        from unistore.converters.routes import are_alike, routes_among, twin_problem, twins_among
+
+        names = [*sources.names, *(part.name for part in stored)]
+        paths = [files[0] for files in sources.files()] + [str(part.files[0]) for part in stored]
+        twins = list(twins_among(paths, self._converter.twins()))
+        if not twins and not self._shown:
+            return sources, scanned
+
+        def origins_of(numbers: Sequence[int]) -> Iterator[Sequence[Origin]]:
+            items = [(sources[number], scanned[number]) for number in numbers]
+            return ask(partial(_origins, self._converter), items)
+
+        doubtful = sorted({number for pair in twins if not pair.is_declared for number in pair[:2]})
+        doubtful = [number for number in doubtful if number < len(sources)]
+        origins = dict(zip(doubtful, origins_of(doubtful), strict=True))
+        for first, second, is_declared in twins:
+            pair = (second, first) if second >= len(sources) else (first, second)
+            is_double = is_declared or are_alike(origins.get(first, ()), origins.get(second, ()))
+            if is_double and pair[1] < len(sources):
+                self._problems.append(twin_problem(*(names[number] for number in pair)))
+        routes = routes_among(sources.names, sources.files(), self._shown, origins_of, self._stored.files)
+        self._problems += routes.problems
+        if not routes.left_out:
+            return sources, scanned
+        taken = Parts(roots=sources.roots)
+        taken_scanned = PackedObjects[Scanned]()
+        for number, (part, one) in enumerate(zip(sources, scanned, strict=True)):
+            if number in routes.left_out:
+                self._shown_by[part.name] = routes.left_out[number], part.files
+            else:
+                taken.append(part)
+                taken_scanned.append(one)
+        return taken, taken_scanned
 
     def run(self, ask: Ask, must_exclude: Collection[str]) -> Scan:
         exclusion = self._exclusion
@@ -161,8 +214,12 @@ class _FamilyScan:
             # A file that cannot be read is told by the survey and by the scan.
             raise InputError(list(dict.fromkeys(self._with_commands(parts))))
         notes = _notes(left_out, unnamed=scan.unnamed)
+        options = scan.options
+        if self._shown_by:  # which an append leaves out again
+            options = {**options, "exclude": [*options["exclude"], *self._shown_by]}
         return replace(
             scan,
+            options=options,
             notes=(*scan.notes, *found_sources.notes, *notes, *exclusion.notes()),
             left_out=tuple((file.path, file.why) for file in left_out),
         )
@@ -247,6 +304,8 @@ class _FamilyScan:
             if result is not None:
                 sources.add(name, files, detail)
                 scanned.append(result)
+                if result.origins:
+                    self._shown[len(sources) - 1] = result.origins
                 self._exclusion.add_covered(result.excluded)
             elif self._given.isdisjoint(files):
                 rows = claims.rows_of_files(files)
@@ -281,6 +340,11 @@ class _FamilyScan:
         stored = claims.rows(self._stored.files)
         is_used[stored[stored >= 0]] = True
         left_out = self._left_out_by_family(found, is_used)
+        for shower, shown_files in self._shown_by.values():
+            named = "another source" if scan is None or scan.unnamed else printable(shower)
+            left_out += [LeftOutFile(path, f"its values are in {named}") for path in shown_files]
+            rows = claims.rows_of_files(map(str, shown_files))
+            is_used[rows[rows >= 0]] = True
         # What is told of that is not in the table: folders, and files of sources with what they lead to.
         elsewhere = {str(file.path) for file in left_out}
         if scan is not None:

@@ -74,7 +74,8 @@ def counted_scan(scan: Scan) -> tuple[Count, ...]:
     wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
 
     def verdicts() -> Iterator[tuple[str, str, str | Path]]:
-        seen: set[int] = set()  # hashes, as there may be millions
+        # Hashes, as there may be millions. Files that are left out may be read for sources.
+        seen = {hash(str(path)) for path, _ in scan.left_out}
         for path in chain.from_iterable(scan.sources.files()):
             if hash(path) not in seen:
                 seen.add(hash(path))

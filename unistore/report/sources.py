@@ -246,9 +246,11 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
 
 def commands_behind_links(path: Path, problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
     """Yield titles and commands that follow links out of a path, none unless all problems are such links."""
-    if any(problem.kind != "link" for problem in problems):
+    links = [Path(problem.file) for problem in problems]
+    # Links inside of HDF5 files lead to no further sources: their fixes name the folders to be given.
+    if any(problem.kind != "link" for problem in problems) or not all(map(Path.is_symlink, links)):
         return
-    targets = folders_of_targets((Path(problem.file) for problem in problems), [path])
+    targets = folders_of_targets(links, [path])
     folders = list(map(str, targets))
     more = []
     for folder in folders:

@@ -94,6 +94,9 @@ class CtConverter(SeamConverter):
 
         return VolumeScan(self.opened, self.plugin).run(group_of(part))
 
+    def stored_arrays(self, scanned: ScannedVolume) -> None:
+        """See `SeamConverter`: all."""
+
     def gather(self, parts: Parts, scanned: Sequence[ScannedVolume]) -> Scan:  # type: ignore[override]  # its own
         """Find what all volumes have in common."""
         from unistore.converters.ct.gather import gather

@@ -21,8 +21,10 @@ from unistore.converters.ct.group import gap_in
 from unistore.converters.ct.names import GEOMETRY, INFO, METADATA, SLICES, TEXTS, folder_of, window_of
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.slabs import MEMBERS, VolumeArray, points_in
+from unistore.converters.opened import Origin
 from unistore.converters.plugin import Format, Group, Opened, SourceFile
 from unistore.converters.scan import Scanned
+from unistore.converters.seam.formats import origins_in
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.ct.windows import PRESETS, Window
@@ -196,6 +198,8 @@ class VolumeScan:
         self._texts: JsonObject = {}
         self._header = ""
         self._notes: list[str] = []
+        self._origins: list[Origin] = []
+        self._shows_others = False
 
     def run(self, group: Group) -> ScannedVolume:
         """Read every header. Files are named as `unistore.converters.ct.group` says."""
@@ -262,6 +266,7 @@ class VolumeScan:
             classes=self._classes(),
             dataset=str(texts["dataset"].path) if "dataset" in texts else "",
             notes=self._notes,
+            origins=tuple(self._origins) if self._shows_others else (),
         )
 
     def _used_arrays(self) -> tuple[VolumeArray, ...]:
@@ -313,6 +318,8 @@ class VolumeScan:
                     self._notes.append(f"left out, being no column: {file.path.name}: {other}")
             else:
                 array = self._voxels(kind, name, file, opening, opened)
+            self._origins += origins_in([opened])
+            self._shows_others |= bool(opened.shows)
             placed = numbers_in(opened.facts)
             self._notes += opened.notes.values()
             if opening.name == "hdf5":

@@ -18,8 +18,8 @@ from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
-from unistore.converters.files.paths import natural_key
-from unistore.converters.opened import Member, NamedArrays
+from unistore.converters.files.paths import natural_key, real_path
+from unistore.converters.opened import Member, NamedArrays, Origin
 from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile, as_json
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.system.hints import AnyArray, Shape
@@ -190,6 +190,22 @@ class OpenedHdf5(Opened):
     def further(self) -> Sequence[SourceFile]:
         """See `Opened`: files that links and virtual datasets lead to."""
         return [SourceFile(path, str(path), self._file.roots) for path in sorted(self.tree.files)]
+
+    @cached_property
+    def shows(self) -> Mapping[str, Sequence[Origin]]:
+        """See `Opened`: of arrays that links and virtual datasets lead to."""
+        if not self.tree.files:
+            return {}
+        origins = {path: self.origins(path) for path in self.all_arrays}
+        own = str(real_path(self._file.path))
+        return {path: places for path, places in origins.items() if {place.file for place in places} - {own}}
+
+    def origins(self, name: str) -> Sequence[Origin]:
+        """See `Opened`."""
+        # Few files show values of others.
+        from unistore.converters.formats.hdf5_origins import origins_of
+
+        return origins_of(self.tree.datasets[name])
 
     @cached_property
     def memory(self) -> int:

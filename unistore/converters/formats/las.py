@@ -38,6 +38,7 @@ class Las(Format):
 
     name = "las"
     suffixes = (".las",)
+    twins = (".las", ".laz")
 
     def recognise(self, file: SourceFile) -> Claim:
         if file.head(4) == b"LASF":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.formats.volumes import Planes, VolumeFormat, open_raw, reading, stated
+from unistore.converters.formats.volumes import Planes, VolumeFormat, detached, open_raw, reading, stated
 from unistore.converters.plugin import Array, Opened, SourceFile
 from unistore.system.hints import JsonObject, Shape
 
@@ -39,6 +39,7 @@ class MetaImage(VolumeFormat):
 
     name = "metaimage"
     suffixes = (".mha", ".mhd")
+    twins = (".mha", ".mhd")
 
     def begins(self, file: SourceFile) -> bool:
         return b"ElementDataFile" in file.head(_LONGEST_HEADER)
@@ -81,7 +82,8 @@ class MetaImage(VolumeFormat):
             message = f"does not end its compressed voxels after the {most} bytes that its header tells of"
             raise file.problem(message, "copy it again", "damaged")
         further = () if is_local else (voxels,)
-        yield Opened({"image": Array(planes)}, facts, further, memory=len(unpacked))
+        shows = detached(file, voxels, start, None)
+        yield Opened({"image": Array(planes)}, facts, further, memory=len(unpacked), shows=shows)
 
 
 def _shape(file: SourceFile, extents: str) -> Shape:

@@ -14,7 +14,7 @@ from typing import Any
 
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
-from unistore.converters.opened import Member, NamedArrays
+from unistore.converters.opened import Member, NamedArrays, Origin
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import Problem
 
@@ -47,6 +47,12 @@ class _OpenedMinari(Opened):
     def members(self, group: str = "") -> Mapping[str, Member]:
         return self.hdf5.members(group)
 
+    def origins(self, name: str) -> Sequence[Origin]:
+        """See `Opened`."""
+        episode, _, below = name.partition("/")
+        is_divided = name not in self.hdf5.tree.datasets
+        return self.hdf5.origins(f"{episode}/{dataset_in_minari(below)}" if is_divided else name)
+
     def group_facts(self, group: str = "") -> Facts:
         """See `Opened`: what the metadata say, or attributes of a group."""
         return self.hdf5.group_facts(group) if group else self.facts
@@ -78,6 +84,7 @@ class Minari(Format):
                 problems=opened.problems,
                 left_out=opened.left_out,
                 file=file,
+                shows=opened.shows,
                 hdf5=opened,
             )
 

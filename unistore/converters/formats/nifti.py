@@ -41,6 +41,7 @@ class Nifti(VolumeFormat):
 
     name = "nifti"
     suffixes = (".nii", ".nii.gz")
+    twins = (".nii", ".nii.gz")
 
     def begins(self, file: SourceFile) -> bool:
         return _header_bytes(file) > 0

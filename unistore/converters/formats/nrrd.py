@@ -45,6 +45,7 @@ class Nrrd(VolumeFormat):
 
     name = "nrrd"
     suffixes = (".nrrd", ".nhdr")
+    twins = (".nrrd", ".nhdr")
 
     def begins(self, file: SourceFile) -> bool:
         return file.head(4) == b"NRRD"

@@ -79,6 +79,10 @@ def _mapped(file: SourceFile, start: int, record: Dtype) -> AnyArray:
     return np.memmap(file.path, record, "r", start)
 
 
+# Recordings as the camera writes them, and as Metavision decodes them, under the same name
+TWINS = (".raw", ".dat", ".hdf5", ".h5")
+
+
 class PropheseeFormat(Format):
     """A format that begins with lines of text: recordings of spike cameras have the same endings and none."""
 
@@ -95,6 +99,7 @@ class Dat(PropheseeFormat):
 
     name = "prophesee_dat"
     suffixes = (".dat",)
+    twins = TWINS
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
@@ -145,6 +150,7 @@ class Evt(PropheseeFormat):
 
     name = "prophesee_raw"
     suffixes = (".raw",)
+    twins = TWINS
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:

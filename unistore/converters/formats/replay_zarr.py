@@ -176,6 +176,7 @@ class ReplayZarr(Format):
 
     name = "replay_zarr"
     suffixes = (_METADATA, ".zarr.zip")
+    twins = (f".zarr/{ENDS}/{_METADATA}", ".zarr.zip")
     library = "numcodecs"
     offered = False
 

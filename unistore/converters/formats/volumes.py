@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import SEEK_SET, FileIO
@@ -14,6 +14,8 @@ from typing import IO, Any, Self
 import numpy as np
 from isal import igzip, isal_zlib
 
+from unistore.converters.files.paths import real_path
+from unistore.converters.opened import Origin
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
 from unistore.system.hints import AnyArray, Dtype, Float64s, JsonObject, Shape
 
@@ -143,8 +145,27 @@ def open_raw(
         planes = Planes(file, stream, skip, shape, dtype)
         if not gzip:
             planes.check_size(voxels.size - start - skip)
-        further = () if voxels is file else (voxels,)
-        yield Opened({"image": Array(planes)}, facts, further, forward_only=gzip, notes=notes)
+        yield Opened(
+            {"image": Array(planes)},
+            facts,
+            () if voxels is file else (voxels,),
+            forward_only=gzip,
+            notes=notes,
+            shows=detached(file, voxels, start + skip, None if gzip else planes),
+        )
+
+
+def detached(
+    file: SourceFile, voxels: SourceFile, start: int, planes: Planes | None
+) -> Mapping[str, Sequence[Origin]]:
+    """Return where voxels lie, see `Opened.shows`, if it is another file than the header's.
+
+    They begin at a byte. None for `planes`: they are compressed, up to the end of the file.
+    """
+    if voxels is file:
+        return {}
+    size = voxels.size - start if planes is None else prod(planes.shape) * planes.stored.itemsize
+    return {"image": (Origin(str(real_path(voxels.path)), "", start, start + size, size),)}
 
 
 @contextmanager

@@ -248,6 +248,13 @@ class PointCloudConverter(SeamConverter):
             further=further_files(whole, part),
         )
 
+    def with_origins(self, scanned: Scanned, opened: Sequence[Opened]) -> Scanned:
+        """See `SeamConverter`. Segments, of which there may be millions, are not looked at."""
+        return super().with_origins(scanned, list(map(outside_segments, opened)))
+
+    def stored_arrays(self, scanned: Scanned) -> None:
+        """See `SeamConverter`: all."""
+
     def _numbering(self, path: str | Path, name: str) -> Numbering | None:
         labels = self.plugin.labels
         return None if labels is None else labels.numbering(Path(path), name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
-from unistore.converters.opened import BLOCK_BYTES
+from unistore.converters.opened import BLOCK_BYTES, Origin
 from unistore.converters.plugin import (
     Array,
     Claim,
@@ -45,6 +45,7 @@ from unistore.converters.seam.formats import (
     group_of,
     joined,
     open_file,
+    origins_in,
     source_file,
 )
 from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, forms_in, gather_sources
@@ -244,11 +245,38 @@ class SeamConverter(Converter):
             openings.append(opening)
         if len(openings) == 1:  # as nearly all of millions
             with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
-                return self.describe(part, group, openings, [one])
+                return self.with_origins(self.describe(part, group, openings, [one]), [one])
         with calling(openings[0], part.name), ExitStack() as stack:
             files = zip(openings, group.files, strict=True)
             opened = [stack.enter_context(open_file(opening, file)) for opening, file in files]
-            return self.describe(part, group, openings, opened)
+            return self.with_origins(self.describe(part, group, openings, opened), opened)
+
+    def with_origins(self, scanned: Scanned, opened: Sequence[Opened]) -> Scanned:
+        """Add where the values of a source lie, if its open files show those of others."""
+        if not any(one.shows for one in opened):
+            return scanned
+        return replace(scanned, origins=origins_in(opened, self.stored_arrays(scanned)))
+
+    def stored_arrays(self, scanned: Any) -> Collection[str] | None:
+        """Return the arrays of a source's files that are stored, as the files call them (None: not known)."""
+        names: set[str] = set()
+        for table in scanned.tables.values():
+            names.update(place.array for place in table.picked.places.values())
+        return names
+
+    def origins(self, part: SourcePart, scanned: Any) -> Sequence[Origin]:
+        """Open the files of a source, see `Converter`."""
+        files = group_of(part).files
+        origins: list[Origin] = []
+        for file in files:
+            if len(files) == 1 or self._fitting(file.path):  # not a text about the others
+                with self.opened(file) as (_, opened):
+                    origins += origins_in([opened], self.stored_arrays(scanned))
+        return origins
+
+    def twins(self) -> Sequence[tuple[str, ...]]:
+        """See `Converter`: those of its formats."""
+        return tuple(dict.fromkeys(one.twins for one in self.formats if one.twins))
 
     def opening_of(self, file: SourceFile) -> Format:
         """Return the first format with the ending of a file. What the user names may have any ending."""

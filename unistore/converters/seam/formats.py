@@ -15,6 +15,7 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
+from unistore.converters.opened import Origin
 from unistore.converters.plugin import Array, Claim, Facts, Family, Format, Group, Opened, SourceFile
 from unistore.converters.registry import leave_out, resolve
 from unistore.converters.scan import SourcePart
@@ -31,10 +32,18 @@ class Later(Format):
 
     offered = False
 
-    def __init__(self, name: str, suffixes: tuple[str, ...], reference: str, library: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        suffixes: tuple[str, ...],
+        reference: str,
+        library: str = "",
+        twins: tuple[str, ...] = (),
+    ) -> None:
         self.name = name  # type: ignore[misc]  # of the class of other formats
         self.suffixes = suffixes  # type: ignore[misc]
         self.library = library  # type: ignore[misc]
+        self.twins = twins  # type: ignore[misc]
         self._reference = reference
 
     @property
@@ -52,21 +61,23 @@ class Later(Format):
         self._format.write(path, arrays, facts)
 
 
+_RECORDINGS = (".mcap", ".db3", ".bag", "/metadata.yaml")
+_BUFFERS = (".zarr/meta/episode_ends/.zarray", ".zarr.zip")
 # Formats of this package that few files have
 LATER = (
-    Later("bag", (".bag", ".mcap", ".db3", ".yaml"), "bags:Rosbag", "rosbags"),
+    Later("bag", (".bag", ".mcap", ".db3", ".yaml"), "bags:Rosbag", "rosbags", _RECORDINGS),
     Later("dicom", (".dcm", ".ima"), "dicom:Dicom", "pydicom"),
-    Later("las", (".las",), "las:Las"),
-    Later("laz", (".laz",), "las:Laz", "lazrs"),
+    Later("las", (".las",), "las:Las", twins=(".las", ".laz")),
+    Later("laz", (".laz",), "las:Laz", "lazrs", twins=(".las", ".laz")),
     Later("lerobot", (".json",), "lerobot:LeRobot", "Arrow and FFmpeg"),
-    Later("metaimage", (".mha", ".mhd"), "metaimage:MetaImage"),
+    Later("metaimage", (".mha", ".mhd"), "metaimage:MetaImage", twins=(".mha", ".mhd")),
     Later("minari", ("main_data.hdf5",), "minari:Minari"),
-    Later("nifti", (".nii", ".nii.gz"), "nifti:Nifti"),
-    Later("nrrd", (".nrrd", ".nhdr"), "nrrd:Nrrd"),
+    Later("nifti", (".nii", ".nii.gz"), "nifti:Nifti", twins=(".nii", ".nii.gz")),
+    Later("nrrd", (".nrrd", ".nhdr"), "nrrd:Nrrd", twins=(".nrrd", ".nhdr")),
     Later("parquet", (".parquet",), "parquet:Parquet", "Arrow"),
     Later("pcd", (".pcd",), "pcd:Pcd"),
     Later("ply", (".ply",), "ply:Ply"),
-    Later("replay_zarr", (".zarray", ".zarr.zip"), "replay_zarr:ReplayZarr", "numcodecs"),
+    Later("replay_zarr", (".zarray", ".zarr.zip"), "replay_zarr:ReplayZarr", "numcodecs", _BUFFERS),
     Later("rlds", (".tfrecord",), "rlds:Rlds"),
     Later("sweep", (".bin",), "sweeps:Sweep"),
     Later("tiff", (".tif", ".tiff"), "tiff:Tiff", "imagecodecs"),
@@ -84,6 +95,17 @@ def _opened(kind: Format, file: SourceFile) -> Iterator[Opened]:
     native = opening(file.path, file.name, kind.library) if kind.library else nullcontext()
     with native, kind.open(file) as opened:
         yield opened if opened.file is not None else replace(opened, file=file)
+
+
+def origins_in(opened: Sequence[Opened], names: Collection[str] | None = None) -> tuple[Origin, ...]:
+    """Return where the values of arrays of open files lie: of those of these names (None: of all)."""
+    origins: list[Origin] = []
+    for one in opened:
+        for name, array in one.all_arrays.items():
+            # Single values are stored with every source.
+            if names is None or name in names or not array.shape:
+                origins += one.origins(name)
+    return tuple(origins)
 
 
 class FileArray(NamedTuple):

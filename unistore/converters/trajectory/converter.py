@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +88,10 @@ class TrajectoryConverter(SeamConverter):
         layout = needed_layout(head, is_mapped=is_mapped)
         # Without a map, what is not recognised is refused.
         return scan_file(opened[0], head.format, layout, self.plugin, is_certain=not is_mapped)
+
+    def stored_arrays(self, scanned: ScannedFile) -> Collection[str]:
+        """See `SeamConverter`: those of the episodes."""
+        return scanned.index.datasets()
 
     def not_ours(self, part: SourcePart, claim: Claim) -> ScannedFile:
         """See `SeamConverter.not_ours`. Such a file has no episodes."""

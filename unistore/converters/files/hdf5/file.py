@@ -295,8 +295,11 @@ def _check_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
 _MAX_DEPTH = 16
 
 
-def _sources(dataset: h5py.Dataset, roots: Sequence[Path]) -> Iterator[tuple[Any, Path | None, str]]:
-    """Yield each mapping of a virtual dataset, the file (None: its own), and the name of the source."""
+def sources_of(dataset: h5py.Dataset, roots: Sequence[Path]) -> Iterator[tuple[Any, Path | None, str]]:
+    """Yield each mapping of a virtual dataset, the file (None: its own), and the name of the source.
+
+    A file outside of `roots` is a `ValueError`. Without roots, sources may lie in any folder.
+    """
     # A name with `%b` stands for all datasets of that name with a number, from 0 on.
     for mapping in dataset.virtual_sources():
         own = mapping.file_name == "."
@@ -307,7 +310,7 @@ def _sources(dataset: h5py.Dataset, roots: Sequence[Path]) -> Iterator[tuple[Any
         for number in count() if "%b" in name else (0,):
             one = name.replace("%b", str(number)).replace("\0", "%")
             if "%b" in name:
-                with _opened(dataset, file) as opened:
+                with opened_source(dataset, file) as opened:
                     if one not in opened:
                         break
             yield mapping, file, one
@@ -319,7 +322,8 @@ def _check_inside(file: Path, roots: Sequence[Path]) -> None:
 
 
 @contextmanager
-def _opened(dataset: h5py.Dataset, file: Path | None) -> Iterator[h5py.File]:
+def opened_source(dataset: h5py.Dataset, file: Path | None) -> Iterator[h5py.File]:
+    """Open the file of a source, for as long as the context lasts. None: the file of the dataset itself."""
     if file is None:
         yield dataset.file
     else:
@@ -344,12 +348,12 @@ def check_sources(
         raise ValueError(f"is virtual and maps to itself, or through more than {_MAX_DEPTH} others")
     files: set[Path] = set()
     done: set[object] = set()
-    for mapping, file, name in _sources(dataset, roots):
+    for mapping, file, name in sources_of(dataset, roots):
         rows = (0, 0) if hi <= lo else _rows(mapping, lo, hi)
         if (hi > lo and rows == (0, 0)) or (file, name, rows) in done:
             continue
         done.add((file, name, rows))
-        with _opened(dataset, file) as opened:
+        with opened_source(dataset, file) as opened:
             source = None
             try:
                 source = opened[name]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -205,12 +206,9 @@ def unlinked(group: h5py.Group, *names: str) -> h5py.HLObject | None:
 def _check_target(target: Path, location: Location, what: str, roots: Sequence[Path]) -> Problem | None:
     shown = printable(str(target))
     if not is_inside(target, roots):
-        return Problem.at(
-            location,
-            f"{what} {shown}, outside the given paths",
-            "give the folder of the target too, or copy the data",
-            "link",
-        )
+        folder = shlex.quote(printable(str(real_path(target).parent)))
+        message = f"{what} {shown}, outside the given paths"
+        return Problem.at(location, message, f"give the folder {folder} too, or copy the data", "link")
     if not target.is_file():
         return Problem.at(location, f"{what} {shown}, which does not exist", kind="link")
     return None
