@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from unistore.converters.opened import Origin
-from unistore.errors import Problem, first_few
+from unistore.converters.scan import Stored
+from unistore.errors import AddOptions, Problem, first_few
 
 _LISTED = 3
 
@@ -70,7 +71,7 @@ def routes_among(
     files: Iterable[Sequence[str]],
     shown: Mapping[int, Sequence[Origin]],
     origins_of: Callable[[Sequence[int]], Iterable[Sequence[Origin]]],
-    stored: frozenset[str] = frozenset(),
+    stored: Stored,
 ) -> Routes:
     """Find sources that show the values of others.
 
@@ -83,7 +84,7 @@ def routes_among(
     origins_of
         The same of sources of these numbers, which are opened for it.
     stored
-        Files of sources that the store has already.
+        What the store has already.
     """
     targets = {origin.file for origins in shown.values() for origin in origins}
     owners: dict[str, int] = {}
@@ -106,11 +107,7 @@ def routes_among(
     for first, second in pairs:
         if left_out.keys().isdisjoint((first.number, second.number)):
             problems.append(_partly(*_ordered(first, second)))
-    problems += [
-        _stored_already(source, stored)
-        for source in sources
-        if source.number not in left_out and not source.is_owner and not stored.isdisjoint(source.files)
-    ]
+    problems += _stored_already(sources, left_out, stored)
     return Routes(left_out, problems)
 
 
@@ -150,16 +147,30 @@ def _overlapping(sources: Sequence[_Shown]) -> Iterator[tuple[_Shown, _Shown]]:
 
 def _partly(shower: _Shown, target: _Shown) -> Problem:
     """Return the problem of two sources of which neither shows all that the other does."""
-    named = " or ".join(f"--exclude {shlex.quote(name)}" for name in (shower.name, target.name))
     message = f"shows values of {target.name}, but not all of them: some would be stored twice"
-    return Problem(shower.name, message, f"leave one of them out: {named}", "twice", shower.name)
+    return Problem(shower.name, message, _without(shower.name, target.name), "twice", shower.name)
 
 
-def _stored_already(source: _Shown, stored: frozenset[str]) -> Problem:
-    files = sorted(map(os.path.basename, source.files & stored))
-    message = f"shows values of {first_few(files, _LISTED)}, which the store has already"
-    fix = f"leave it out: --exclude {shlex.quote(source.name)}"
-    return Problem(source.name, message, fix, "twice", source.name)
+def _without(*names: str) -> tuple[AddOptions, ...]:
+    return tuple([AddOptions(("--exclude", name)) for name in names])
+
+
+def _stored_already(
+    sources: Sequence[_Shown], left_out: Mapping[int, str], stored: Stored
+) -> Iterator[Problem]:
+    """Yield a problem for each source that shows values of files that the store has."""
+    for source in sources:
+        if source.is_owner or source.number in left_out:
+            continue
+        # Names begin at the folder of all sources, so that the store may have them under other ones.
+        files = [
+            Path(file).name
+            for file in sorted(source.files)
+            if file in stored.files or stored.has_like(Path(file).name, Path(file).stat().st_size)
+        ]
+        if files:
+            message = f"shows values of {first_few(files, _LISTED)}, which the store has already"
+            yield Problem(source.name, message, _without(source.name), "twice", source.name)
 
 
 # Two files of one name, in two compressions or containers
@@ -212,5 +223,4 @@ def _most_rows(origins: Iterable[Origin]) -> int:
 def twin_problem(taken: str, name: str) -> Problem:
     """Return the problem of a second source of the same name."""
     message = f"has the name of {taken} in another compression or container: the same values twice"
-    named = " or ".join(f"--exclude {shlex.quote(one)}" for one in (name, taken))
-    return Problem(name, message, f"leave one of them out: {named}", "twice", name)
+    return Problem(name, message, _without(name, taken), "twice", name)

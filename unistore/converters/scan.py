@@ -165,6 +165,8 @@ class Stored(NamedTuple):
     files: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()  # names that its options exclude, which may be absent now
     found: Found = Found(parts=())  # all sources, where none is excluded or left to other families
+    # Whether it has a file of this name, in whatever folder, and of so many bytes.
+    has_like: Callable[[str, int], bool] = lambda *_: False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -178,7 +178,7 @@ class _FamilyScan:
             is_double = is_declared or are_alike(origins.get(first, ()), origins.get(second, ()))
             if is_double and pair[1] < len(sources):
                 self._problems.append(twin_problem(*(names[number] for number in pair)))
-        routes = routes_among(sources.names, sources.files(), self._shown, origins_of, self._stored.files)
+        routes = routes_among(sources.names, sources.files(), self._shown, origins_of, self._stored)
         self._problems += routes.problems
         if not routes.left_out:
             return sources, scanned

@@ -99,6 +99,12 @@ class _Sources:
         is_older = all(state.st_mtime < known.sealed for state in states)
         return is_older and sum(state.st_size for state in states) == known.size
 
+    def has_like(self, file_name: str, size: int) -> bool:
+        """Return whether a source of this file name, below whatever folder, and size is known."""
+        return any(
+            known.size == size and name.rpartition("/")[2] == file_name for name, known in self.known.items()
+        )
+
     def check(self, inputs: Inputs) -> None:
         """Refuse sources that the store has, with other bytes."""
         scan = inputs.scan
@@ -272,7 +278,8 @@ def _append(
     files: set[str] = set()
     for part in stored_parts:
         files.update(map(str, part.files))
-    stored = Stored(frozenset(skipped), frozenset(files), frozenset(converter.exclude), found)
+    excluded = frozenset(converter.exclude)
+    stored = Stored(frozenset(skipped), frozenset(files), excluded, found, known.has_like)
     converter = converter.excluding((*dict.fromkeys([*converter.exclude, *exclude]),))
     with (
         resolve_progress(progress) as callbacks,

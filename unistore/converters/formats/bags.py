@@ -53,7 +53,7 @@ class Rosbag(Format):
 
     name = "bag"
     suffixes = (".bag", ".mcap", ".db3", ".yaml")
-    twins = (".mcap", ".db3", ".bag", f"/{METADATA}")
+    twins = (".mcap", ".db3", ".bag", "/metadata.yaml")
     library = LIBRARY
     offered = False
 
