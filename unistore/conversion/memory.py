@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Scan, SourceReader
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.system.hints import Int64s
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
@@ -28,6 +29,11 @@ STEP_BUDGET = 512 << 20  # Bytes that a step may use to be faster, if there is n
 STEP = 16 << 20
 
 SOURCE = 1 << 10  # Bytes of one source in every process: names, files, fingerprint, records
+
+# Bytes of a step up to which nobody asks whether a header may be right, and what a step without a limit takes
+# at most for each byte of its files: the most that deflate can hold in a byte (RFC 1951)
+UNASKED = (1 << 30) - PROCESS
+MOST_EXPANSION = 1032
 
 
 def check_fits(
@@ -44,6 +50,40 @@ def check_fits(
             f"{size(total)}"
         )
         raise InputError.at("--memory", message, f"give at least {size(total * 1.005)}", "memory")
+
+
+def implausible_sources(
+    scan: Scan,
+    rows: int,  # most bytes that a shard takes for its rows alone
+) -> list[Problem]:
+    """Return problems of sources whose headers state far more than their bytes hold without a limit.
+
+    A header may state any size. Formats refuse what their bytes cannot hold; of what they might, this is the
+    last guard before memory is taken.
+    """
+    numbers = scan.sources.numbers
+    needs = np.maximum(numbers["memory"], numbers["reading"])
+    problems: list[Problem] = []
+    for number in np.flatnonzero(needs > UNASKED).tolist():
+        problems += _implausible(scan, number, int(needs[number]))
+    if rows > UNASKED and not problems:
+        of_rows = [_implausible(scan, number, rows) for number in range(len(scan.sources))]
+        problems = list(chain.from_iterable(of_rows)) if all(of_rows) else []
+    return problems
+
+
+def _implausible(scan: Scan, number: int, need: int) -> Sequence[Problem]:
+    files = list(map(Path, scan.sources.paths(number)))
+    stored = sum(file.stat().st_size for file in files if file.is_file())
+    if need <= MOST_EXPANSION * stored:
+        return ()
+    name = scan.sources.names[number]
+    message = (
+        f"its header states sizes that take {size(need)} to read, and it has {size(stored)}: more than "
+        f"{MOST_EXPANSION} times as much"
+    )
+    fix = f"get or write it again; if its sizes are right, add --memory {size(2 * (PROCESS + need))}"
+    return [Problem(name, message, fix, "memory", name)]
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:
@@ -122,10 +162,16 @@ class Estimate(NamedTuple):
     step: int  # bytes beyond `PROCESS`
     steps: int  # most steps that can run at once
     largest: str  # description of the largest step
+    implausible: Sequence[Problem] = ()  # from `implausible_sources`
 
     def peak(self, limit: int | None, workers: int | None) -> Peak:
-        """Return what all processes hold together, or refuse a limit that is too little."""
+        """Return what all processes hold together, or refuse a limit that is too little.
+
+        Without a limit, sources that are hardly what their headers state are refused.
+        """
         # `workers` None: those of a cluster, of which one process counts
+        if limit is None and self.implausible:
+            raise InputError(self.implausible)
         check_fits(limit, self.step, self.largest)
         wanted_workers = min(workers or 0, self.steps)
         count = most_workers(limit, wanted_workers, self.step)
@@ -145,12 +191,14 @@ def estimate(converter: SourceReader, scan: Scan, budget: int) -> Estimate:
         steps = len(scan.sources)
     possible = [plan_table(table, [rows]) for table, rows in scan.possible]
     shards = 0
+    rows = 0
     for table in (*provisional_tables(scan), *possible):
+        rows = max(rows, shard_memory(converter, table, 0))
         need = scan_memory(scan) + shard_memory(converter, table, reading_memory(scan))
         bounds.append((need, f"a shard of table {table.name!r}"))
         shards += -(-table.rows // table.shard_rows)
     step, description = max(bounds, key=lambda bound: bound[0])
-    return Estimate(step, max(steps, shards), description)
+    return Estimate(step, max(steps, shards), description, implausible_sources(scan, rows))
 
 
 def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:

@@ -157,6 +157,24 @@ class SourceFile:
                 f"has {self.size} bytes, its header tells of {end}", "copy it again", "truncated"
             )
 
+    def check_packed(self, size: int, packed: int, most: int) -> None:
+        """Refuse a header that tells of more bytes than compressed ones can hold.
+
+        Parameters
+        ----------
+        size, packed
+            Bytes that the header tells of, and compressed bytes that there are at most.
+        most
+            Bytes that one compressed byte decodes to at most. Of deflate (RFC 1951) these are 1032.
+        """
+        if size > most * packed:
+            raise self.problem(
+                f"has {packed} compressed bytes, which hold {most * packed} at most, and its header tells of "
+                f"{size}",
+                "get or write it again",
+                "damaged",
+            )
+
     def library(self, module: str, extra: str) -> Any:
         """Import a library that reads the file, or say which extra of unistore installs it."""
         try:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import SimpleITK
+from isal import isal_zlib
 
+import unistore
+from unistore.conversion import plan
+from unistore.conversion.convert import convert
+from unistore.converters.files import unpacked
 from unistore.converters.formats.metaimage import MetaImage
 from unistore.converters.plugin import SourceFile
 from unistore.errors import InputError
@@ -51,10 +57,49 @@ def test_compressed_voxels_are_unpacked_as_far_as_the_header_tells(tmp_path: Pat
     write(tmp_path / "a.mhd", compressed=True)
     raw = next(tmp_path.glob("a.*raw"))
     whole = raw.read_bytes()
-    for content in (zlib.compress(bytes(1 << 26)), zlib.compress(VOXELS.tobytes() + b"1"), whole[:-4]):
+    for content in (zlib.compress(bytes(1 << 26)), zlib.compress(VOXELS.tobytes() + b"1")):
         raw.write_bytes(content)
         with pytest.raises(InputError, match="after the 240 bytes that its header tells of"):
             voxels_of(tmp_path / "a.mhd")
+    raw.write_bytes(whole[:-4])  # the checksum alone
+    with pytest.raises(InputError, match="ends before its last voxel"):
+        voxels_of(tmp_path / "a.mhd")
+
+
+DECOMPRESSOR = isal_zlib.decompressobj
+
+
+class Counted:
+    """A decompressor that counts the bytes it gives."""
+
+    total = 0
+
+    def __init__(self) -> None:
+        self._own = DECOMPRESSOR()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def decompress(self, packed: bytes, most: int) -> bytes:
+        content: bytes = self._own.decompress(packed, most)
+        Counted.total += len(content)
+        return content
+
+
+def test_a_large_volume_is_unpacked_once_a_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was unpacked as a whole for every slab: 13 times for 150 MiB."""
+    monkeypatch.setattr(plan, "LARGE", 1 << 10)
+    monkeypatch.setattr(plan, "PLANES_BYTES", 1 << 10)
+    voxels = np.random.default_rng(0).integers(-99, 99, (320, 20, 20)).astype("i2")
+    (tmp_path / "in").mkdir()
+    SimpleITK.WriteImage(SimpleITK.GetImageFromArray(voxels), str(tmp_path / "in/a.mha"), useCompression=True)
+    monkeypatch.setattr(unpacked.isal_zlib, "decompressobj", Counted)
+    convert(tmp_path / "in", tmp_path / "out", "ct", workers=0)
+    monkeypatch.undo()
+    # Once to look at every voxel, once to write them
+    assert 0 < Counted.total <= 2 * voxels.nbytes
+    dataset = unistore.Dataset(tmp_path / "out", unistore.Volumes())
+    np.testing.assert_array_equal(np.asarray(dataset[0]["image"]).reshape(voxels.shape), voxels)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -76,7 +76,22 @@ class VolumeArray(NamedTuple):
 
     @contextmanager
     def open(self) -> Iterator[Mapping[str, Array]]:
-        """Open the arrays of its file."""
+        """Open the arrays of its file.
+
+        One that is read from the first byte on stays open, so that the planes of the next slab follow.
+        """
+        if not self.forward_only or self.opening.library:
+            with self._open() as arrays:
+                yield arrays
+            return
+        try:
+            yield _KEPT.arrays(self)
+        except BaseException:
+            _KEPT.close()
+            raise
+
+    @contextmanager
+    def _open(self) -> Iterator[Mapping[str, Array]]:
         with calling(self.opening, self.name), open_file(self.opening, self.file) as opened:
             yield opened.arrays
 
@@ -126,6 +141,30 @@ class VolumeArray(NamedTuple):
     def band_bytes(self) -> int:
         """Bytes of a band of planes: more than `BAND` if one plane is larger."""
         return max(BAND, prod(self.shape[1:]) * self.kind.itemsize)
+
+
+class _KeptFile:
+    """The file that was read last, while more of its planes may be wanted."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._key: tuple[VolumeArray, int] | None = None
+        self._arrays: Mapping[str, Array] = {}
+
+    def arrays(self, array: VolumeArray) -> Mapping[str, Array]:
+        key = array, array.file.path.stat().st_mtime_ns
+        if key != self._key:
+            self.close()
+            self._arrays = self._stack.enter_context(array._open())
+            self._key = key
+        return self._arrays
+
+    def close(self) -> None:
+        self._key = None
+        self._stack.close()
+
+
+_KEPT = _KeptFile()
 
 
 def slabs(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -347,7 +347,7 @@ def _member(
     if not 0 <= info.header_offset < size:  # seeking there would look like a fault of the disk
         raise InputError.at(where, "is damaged: it begins outside of the file", _COPY_AGAIN, "corrupt")
     with _reading(where):
-        stream = archive.open(info)
+        stream = open_member(file, archive, info)
         header = _header_from(stream.read, where)
     _check_size(header, info.file_size, where)
     if info.compress_type != zipfile.ZIP_STORED:
@@ -358,13 +358,32 @@ def _member(
                 where, f"{claim}, which its {packed} compressed ones cannot give", _COPY_AGAIN, "corrupt"
             )
         return _CompressedValues(header, where, stream)
-    # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, with the two lengths at the end.
-    file.seek(info.header_offset + 26)
-    name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
-    header = header._replace(offset=info.header_offset + 30 + name_bytes + extra_bytes + header.offset)
+    header = header._replace(offset=_start_of_member(file, info) + header.offset)
     if header.offset + header.nbytes > size:
         raise _truncated(where, size, header.offset + header.nbytes)
     return FileValues(header, where, path)
+
+
+def open_member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+    """Open a member of an archive for reading. `file` is that of the archive."""
+    stream = archive.open(info)  # which checks its header
+    if info.compress_type != zipfile.ZIP_BZIP2:
+        return stream
+    from unistore.converters.files.unpacked import decoded_bzip2  # few archives have it
+
+    stream.close()
+    unpacked: Any = decoded_bzip2(file, _start_of_member(file, info))
+    opened: IO[bytes] = unpacked
+    return opened
+
+
+def _start_of_member(file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """Return at which byte of an archive the content of a member begins."""
+    # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, with the two lengths at the end.
+    file.seek(info.header_offset + 26)
+    name_bytes, extra_bytes = struct.unpack("<HH", file.read(4))
+    start: int = info.header_offset + 30 + name_bytes + extra_bytes
+    return start
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
+from math import prod
 from typing import IO, Any
 
 import numpy as np
@@ -113,6 +114,12 @@ class TextRows:
     def columns(self) -> dict[str, LazyRows]:
         """Return the fields, which are read with the first that is sliced."""
         return lazy_fields(self.dtype, self.count, lambda: self.records)
+
+    def check_size(self) -> None:
+        """Refuse a file that is too short for so many numbers as its header tells of."""
+        numbers = sum(prod(self.dtype[name].shape) for name in self.dtype.names or ())
+        # A digit each, and what separates it from the next
+        self.file.check_size(2 * self.count * numbers - 1)
 
     @cached_property
     def records(self) -> AnyArray:

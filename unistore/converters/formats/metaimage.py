@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
-import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from unistore.converters.formats.volumes import Planes, VolumeFormat, detached, open_raw, reading, stated
+from unistore.converters.files.unpacked import inflated
+from unistore.converters.formats.volumes import (
+    MOST_DEFLATE,
+    Planes,
+    VolumeFormat,
+    detached,
+    open_raw,
+    stated,
+)
 from unistore.converters.plugin import Array, Opened, SourceFile
 from unistore.system.hints import JsonObject, Shape
 
@@ -46,7 +50,7 @@ class MetaImage(VolumeFormat):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
-        """Read the header. Voxels are read when they are sliced, compressed ones at once."""
+        """Read the header. Voxels are read when they are sliced."""
         header, end = _header(file)
         shape = _shape(file, header["DimSize"])
         kind = header["ElementType"]
@@ -70,20 +74,16 @@ class MetaImage(VolumeFormat):
             with open_raw(file, voxels, (shape, dtype), facts, {}, start=0, skip=start) as opened:
                 yield opened
             return
-        most = prod(shape) * dtype.itemsize
-        with voxels.path.open("rb") as raw, reading(file):
-            raw.seek(start)  # where it is negative, nothing says where compressed voxels begin
-            unpacker = zlib.decompressobj()
-            # No more, whatever a bomb holds
-            unpacked = unpacker.decompress(raw.read(), min(most + 1, sys.maxsize))
-        planes = Planes(file, BytesIO(unpacked), 0, shape, dtype)
-        planes.check_size(len(unpacked))
-        if len(unpacked) > most or not unpacker.eof:
-            message = f"does not end its compressed voxels after the {most} bytes that its header tells of"
-            raise file.problem(message, "copy it again", "damaged")
-        further = () if is_local else (voxels,)
-        shows = detached(file, voxels, start, None)
-        yield Opened({"image": Array(planes)}, facts, further, memory=len(unpacked), shows=shows)
+        if start < 0:
+            message = f"has HeaderSize {start}, which does not say where compressed voxels begin"
+            raise file.problem(message, "write it again in one file", "damaged")
+        with voxels.path.open("rb") as raw:
+            stream: Any = inflated(raw, start)
+            planes = Planes(file, stream, 0, shape, dtype, is_all=True)
+            file.check_packed(planes.nbytes, max(0, voxels.size - start), MOST_DEFLATE)
+            further = () if is_local else (voxels,)
+            shows = detached(file, voxels, start, None)
+            yield Opened({"image": Array(planes)}, facts, further, forward_only=True, shows=shows)
 
 
 def _shape(file: SourceFile, extents: str) -> Shape:

@@ -15,6 +15,7 @@ import numpy as np
 
 from unistore.converters.formats.volumes import (
     MILLIMETRES,
+    MOST_DEFLATE,
     RAS_TO_LPS,
     Planes,
     Scaling,
@@ -51,8 +52,8 @@ class Nifti(VolumeFormat):
         nibabel = file.library("nibabel", "medical")
         kind = nibabel.Nifti2Header if _header_bytes(file) == _LONG else nibabel.Nifti1Header
         with stream_of(file, gzip=is_compressed(file)) as stream:
-            with reading(file):
-                header = kind.from_fileobj(stream, check=False)
+            with reading(file):  # without extensions, which may state any size
+                header = kind(stream.read(kind.sizeof_hdr), check=False)
             shape = header.get_data_shape()
             while len(shape) > 3 and shape[-1] == 1:
                 shape = shape[:-1]
@@ -63,7 +64,9 @@ class Nifti(VolumeFormat):
                     "write it again with nibabel",
                 )
             planes = Planes(file, stream, header.get_data_offset(), shape[::-1], dtype, _scaling(header))
-            if not is_compressed(file):
+            if is_compressed(file):
+                file.check_packed(planes.start + planes.nbytes, file.size, MOST_DEFLATE)
+            else:
                 planes.check_size(file.size - planes.start)
             facts = _facts(header)
             differ = {"image": _SFORM_TAKEN} if _contradicts(facts["header"]) else {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 import numpy as np
 
@@ -100,7 +101,7 @@ def _header(file: SourceFile) -> tuple[Facts, int, SourceFile]:
 def _bytes_of_lines(file: SourceFile, start: int, count: int) -> int:
     with file.path.open("rb") as raw:
         raw.seek(start)
-        return sum(len(raw.readline()) for _ in range(count))
+        return sum(map(len, islice(iter(raw.readline, b""), count)))
 
 
 def _dtype(file: SourceFile, header: Facts) -> Dtype:

@@ -21,6 +21,7 @@ _KINDS = {"I": "i", "U": "u", "F": "f"}
 _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
 _PADDING = "_"
 _LZF = 32000  # number of the filter of h5py for the compression of PCD files
+_MOST_LZF = 88  # bytes that one of LZF decodes to at most: three repeat 264
 
 
 class Pcd(Format):
@@ -46,6 +47,7 @@ class Pcd(Format):
             columns = mapped_records(file, dtype, start, count)
         elif kind == "ascii":
             rows = TextRows(file, dtype, lines, count)
+            rows.check_size()
             memory = rows.memory
             columns = rows.columns()
         elif kind == "binary_compressed":
@@ -92,6 +94,8 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
         described = zip(names, header["TYPE"], header["SIZE"], counts, strict=True)
         for number, (name, kind, size, count) in enumerate(described):
             shape = () if count == "1" else (int(count),)
+            if min(shape, default=1) < 1:
+                raise ValueError(f"COUNT {count}")
             own_name = f"_{number}" if name == _PADDING else name
             fields.append((own_name, f"<{_KINDS[kind]}{int(size)}", shape))
         dtype = np.dtype(fields)
@@ -99,6 +103,8 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
             points = int(header["POINTS"][0])
         else:
             points = int(header["WIDTH"][0]) * int(header["HEIGHT"][0])
+        if points < 0 or not names:
+            raise ValueError(f"{points} points of {len(names)} fields")
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise file.problem(
             f"has a header that does not fit together ({error!r})", "write it again", "damaged"
@@ -121,6 +127,7 @@ def _decompressed(file: SourceFile, dtype: Dtype, start: int, count: int) -> dic
         )
     first = start + 8
     file.check_size(first + packed)
+    file.check_packed(size, packed, _MOST_LZF)
 
     @cache
     def records() -> AnyArray:

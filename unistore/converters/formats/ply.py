@@ -78,6 +78,8 @@ def _opened(file: SourceFile) -> Opened:
     names = [name for name, _ in vertices.properties]
     if len(set(names)) < len(names):
         raise file.problem("names a property of vertex twice", "write it again", "name")
+    if not names and vertices.rows:
+        raise file.problem("has vertices without properties", "write it again", "damaged")
     dtype = np.dtype([(name, order + form) for name, form in vertices.properties])
     other_elements = [element for element in elements if element is not vertices and element.rows]
     left_out = {element.name: "being no vertices" for element in other_elements}
@@ -87,6 +89,7 @@ def _opened(file: SourceFile) -> Opened:
     if order == "=":
         first = len(lines) + sum(element.rows for element in elements[:vertex_number])
         rows = TextRows(file, dtype, first, vertices.rows)
+        rows.check_size()
         memory = rows.memory
         columns = rows.columns()
     else:

@@ -21,6 +21,7 @@ from unistore.system.hints import AnyArray, Dtype, Float64s, JsonObject, Shape
 
 _ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 _DAMAGED = (igzip.BadGzipFile, _ISAL_ERROR, zlib.error)
+MOST_DEFLATE = 1032  # bytes that one of deflate decodes to at most (RFC 1951)
 _WHOLE = ("u1", "i1", "u2", "i2", "u4", "i4", "i8")  # dtypes of whole numbers, the smallest first
 _EXACT = 1 << 53  # from here on float64, in which other libraries compute, does not count every whole number
 
@@ -84,17 +85,21 @@ class Planes:
     shape: Shape
     stored: Dtype
     scaling: Scaling | None = None  # what they mean; None: themselves
+    is_all: bool = False  # whether the stream has nothing else, so that what follows is damage
 
     @property
     def dtype(self) -> Dtype:
         return self.stored if self.scaling is None else self.scaling.dtype
 
+    @property
+    def nbytes(self) -> int:
+        return prod(map(int, self.shape)) * self.stored.itemsize
+
     def check_size(self, size: int) -> None:
         """Refuse a file that has fewer than `size` bytes for its values."""
-        needed = prod(self.shape) * self.stored.itemsize
-        if size < needed:
+        if size < self.nbytes:
             raise self.file.problem(
-                f"has {max(0, size)} bytes of voxels, its header tells of {needed}",
+                f"has {max(0, size)} bytes of voxels, its header tells of {self.nbytes}",
                 "copy it again",
                 "truncated",
             )
@@ -111,8 +116,11 @@ class Planes:
         with reading(self.file):
             self.stream.seek(self.start + lo * plane)
             self._fill(memoryview(numbers.reshape(-1).view(np.uint8).data))
-            if hi == self.shape[0]:
-                self.stream.read(1)  # the checksum at the end of a stream of gzip
+            # The checksum at the end of a compressed stream is read with what follows the last voxel
+            if hi == self.shape[0] and self.stream.read(1) and self.is_all:
+                told = f"after the {self.nbytes} bytes that its header tells of"
+                message = f"does not end its compressed voxels {told}"
+                raise self.file.problem(message, "copy it again", "damaged")
         return numbers if self.scaling is None else self.scaling.apply(numbers)
 
     def _fill(self, target: memoryview) -> None:
@@ -143,7 +151,9 @@ def open_raw(
         skip = max(0, voxels.size - start - prod(shape) * dtype.itemsize)
     with stream_of(voxels, start, gzip=gzip) as stream:
         planes = Planes(file, stream, skip, shape, dtype)
-        if not gzip:
+        if gzip:
+            voxels.check_packed(skip + planes.nbytes, voxels.size, MOST_DEFLATE)
+        else:
             planes.check_size(voxels.size - start - skip)
         yield Opened(
             {"image": Array(planes)},

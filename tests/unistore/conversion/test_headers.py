@@ -1,0 +1,74 @@
+"""What lies in a header: no small file takes a gigabyte, whatever it states, and sound twins convert."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unistore
+from tests.unistore.conversion.lying_headers import ATTACKS, deflated_zeros, metaimage
+from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.memory import PROCESS, estimate
+from unistore.converters.scanning import scan_sources
+from unistore.errors import InputError
+from unistore.system.sizes import parse_bytes
+
+MOST = 1000 << 20  # bytes of any process of a conversion
+# Small to make, and refused by what each of the formats knows of its bytes, or by what a step may take
+QUICK = ("pcd_lzf", "pcd_text", "ply_text", "nifti_gz", "nrrd_lines", "dicom_rle")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_header_that_lies_is_refused_before_memory_is_taken(name: str, tmp_path: Path) -> None:
+    family, make = ATTACKS[name]
+    (tmp_path / "in").mkdir()
+    make(tmp_path / "in")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"tells of|states sizes|bytes of voxels"):
+        convert(tmp_path / "in", tmp_path / "out", family, workers=0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ATTACKS)
+def test_no_small_file_takes_a_gigabyte(name: str, tmp_path: Path) -> None:
+    family, make = ATTACKS[name]
+    (tmp_path / "in").mkdir()
+    make(tmp_path / "in")
+    words = ["convert", family, str(tmp_path / "in"), str(tmp_path / "out"), "--workers", "0"]
+    started = subprocess.Popen([sys.executable, "-m", "unistore", *words], stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(started.pid, 0)
+    started.returncode = os.waitstatus_to_exitcode(status)
+    assert started.returncode in (0, 2)
+    assert usage.ru_maxrss << 10 < MOST
+
+
+def test_what_is_right_all_the_same_converts_with_a_limit(tmp_path: Path) -> None:
+    """A plane of 1.2 GB of zeros, in a file of 1.2 MB."""
+    metaimage(tmp_path, "20000 7550 1", deflated_zeros(20000 * 7550 * 8))
+    with pytest.raises(InputError, match="more than 1032 times as much") as refused:
+        convert(tmp_path / "a.mha", tmp_path / "out", "ct", workers=0)
+    (problem,) = refused.value.problems
+    assert (problem.kind, problem.source) == ("memory", "a.mha")
+    named = re.search(r"--memory ([0-9.]+ GB)", problem.fix)
+    assert named is not None
+    limit = parse_bytes(named[1], "--memory")
+    converter = make_converter("ct", {})
+    found = estimate(converter, scan_sources(converter, [tmp_path / "a.mha"]), 0)
+    assert PROCESS + 1_200_000_000 < found.peak(limit, 0).bytes <= limit  # two gigabytes are not taken here
+
+
+def test_constant_values_are_no_lie(tmp_path: Path) -> None:
+    """Zeros that deflate to a thousandth convert as they are."""
+    zeros = np.zeros((4, 2_000_000), "f4")
+    np.savez_compressed(tmp_path / "a.npz", data=zeros)
+    convert(tmp_path / "a.npz", tmp_path / "out", "rows", workers=0)
+    array = unistore.open_zarr(tmp_path / "out")["rows/data"]
+    np.testing.assert_array_equal(array[:], zeros)
