@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import mmap
 import multiprocessing
@@ -10,13 +11,13 @@ import os
 import pickle
 import select
 import signal
+import socket
 import time
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -49,6 +50,9 @@ from unistore.system.hints import AnyArray, Shape
 
 # The connection to a worker, over which descriptors go as well.
 
+# Goes with each descriptor, as a stream carries none by itself
+_DESCRIPTOR = b"d"
+
 _parent_ends: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
@@ -62,11 +66,15 @@ class Channel:
         self.connection = end
         self._poll = select.poll()  # a tenth of the time of `Connection.poll`
         self._poll.register(end, select.POLLIN)
+        # The same stream, as a Connection carries no descriptors. It waits, whatever
+        # `socket.setdefaulttimeout` says of new sockets: both have one mode
+        self._socket = socket.fromfd(end.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(True)
 
     def send(self, message: Any, descriptors: Sequence[int] = ()) -> None:
         self.connection.send_bytes(pickle.dumps((message, len(descriptors)), protocol=5))
         for descriptor in descriptors:
-            reduction.send_handle(self.connection, descriptor, None)
+            socket.send_fds(self._socket, [_DESCRIPTOR], [descriptor])
 
     def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
         """Return received messages, each with its descriptors, which the caller closes."""
@@ -79,11 +87,24 @@ class Channel:
                 if messages:  # the next call says so
                     break
                 raise EOFError from error
-            messages.append((message, [reduction.recv_handle(self.connection) for _ in range(count)]))
+            messages.append((message, self._receive_descriptors(count)))
         return messages
+
+    def _receive_descriptors(self, count: int) -> list[int]:
+        received: list[int] = []
+        while len(received) < count:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, len(_DESCRIPTOR), 1)
+            if not descriptors:
+                _close_all(received)
+                if not data:
+                    raise EOFError
+                raise OSError(errno.EMFILE, "no descriptor is free for the memory of a batch")
+            received += descriptors
+        return received
 
     def close(self) -> None:
         self.connection.close()
+        self._socket.close()
 
 
 def open_channel() -> tuple[Channel, Connection[Any, Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from unistore.loader.worker_pool import decode, encode
-from unistore.memory import ALIGNMENT, Arena, Slab
+from unistore.loader.worker_pool import Channel, decode, encode, open_channel
+from unistore.memory import ALIGNMENT, Arena, Slab, open_shared_memory
 
 
 class Point(NamedTuple):
@@ -137,3 +139,40 @@ def test_an_arena_aligns_and_never_overlaps(size):
     inside = [memory.arena.find(array.ctypes.data, len(array)) for array in arrays]
     assert inside == ([None] * 5 if not size else [0, ALIGNMENT, None, 5248, 65280])
     assert memory.arena.needed == 128 + 5120 + 70_016 + 60_032 + 128
+
+
+@pytest.fixture
+def default_timeout():
+    """A timeout of new sockets, as scripts that download set it."""
+    socket.setdefaulttimeout(5)
+    yield
+    socket.setdefaulttimeout(None)
+
+
+@pytest.mark.usefixtures("default_timeout")
+def test_descriptors_go_with_their_message_while_answers_are_under_way():
+    ours, end = open_channel()
+    theirs = Channel(end)
+    numbers = []
+    for number in range(60):
+        numbers.append(open_shared_memory(4096))
+        os.pwrite(numbers[-1], bytes([number]) * 9, 0)
+    theirs.send("an answer that nobody has read yet")
+    ours.send("first", numbers[:1])
+    ours.send("none")
+    ours.send("many", numbers[1:])
+    received = theirs.receive()
+    assert [(message, len(descriptors)) for message, descriptors in received] == [
+        ("first", 1),
+        ("none", 0),
+        ("many", 59),
+    ]
+    copies = [descriptor for _, descriptors in received for descriptor in descriptors]
+    assert [os.pread(copy, 9, 0) for copy in copies] == [bytes([n]) * 9 for n in range(60)]
+    assert ours.receive() == [("an answer that nobody has read yet", [])]
+    for descriptor in numbers + copies:
+        os.close(descriptor)
+    theirs.close()
+    with pytest.raises(EOFError):
+        ours.receive()
+    ours.close()
