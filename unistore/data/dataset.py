@@ -39,12 +39,13 @@ from unistore.data.where import Condition, parse_where
 from unistore.errors import InputError, StoreError, first_few
 from unistore.order.permutation import At, RandomFunction
 from unistore.order.sequences import sample_indices, uniform_blocks
-from unistore.remote.url import require_local_path
+from unistore.remote.url import place_of, require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage
 from unistore.system.arguments import Arguments, as_names, checked_epoch, wrong_argument
 from unistore.system.extras import require_torch
 from unistore.system.hints import Int64s, PathLike
+from unistore.system.machine import absolute
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +174,9 @@ class Dataset(MapDataset[SampleT]):
         self.where = chosen
         self.splits = as_names(split)
         self._paths = tuple(os.fspath(path) for path in paths)
-        self.cache_options = {"cache_dir": cache_dir, "cache_limit": cache_limit}
+        self._places = tuple(place_of(path) for path in paths)
+        folder = None if cache_dir is None else absolute(cache_dir)
+        self.cache_options = {"cache_dir": folder, "cache_limit": cache_limit}
         requested = as_names(fields) or ()
         self._requested = (*requested, *(where or ()), *([] if best is None else best[:1]))
         self.parts = open_parts(
@@ -225,7 +228,7 @@ class Dataset(MapDataset[SampleT]):
         other = copy(self)
         other.__dict__ |= self.__getstate__()
         other.parts = open_parts(
-            self._paths, self.samples, self.splits, self.cache_options, self.where, self._requested, version
+            self._places, self.samples, self.splits, self.cache_options, self.where, self._requested, version
         )
         return other
 

@@ -259,7 +259,7 @@ def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict
 
 
 def _keep(store: Store, kind: SampleKind) -> dict[str, Summary]:
-    folder = local_path(store.path)
+    folder = local_path(store.place)
     if folder is None:
         message = "is in an object store, where no file is added to a sealed store"
         fix = "run the command on a copy in a folder, and upload its unistore-statistics.npz"
@@ -303,7 +303,7 @@ def _arrays(summary: Summary) -> dict[str, AnyArray]:
 def read_kept(store: Store, kind: str | None = None) -> dict[str, Summary] | None:
     """Return the statistics that are kept with a store for a kind of samples, None if there are none."""
     try:
-        content = open_storage(store.path).get(STATISTICS, _LIMIT)
+        content = open_storage(store.place).get(STATISTICS, _LIMIT)
     except AbsentError:
         return None
     try:

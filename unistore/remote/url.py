@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
+from unistore.system.machine import absolute
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second
     from unistore.system.hints import PathLike
@@ -114,6 +115,12 @@ def file_path(url: str) -> str | None:
     if parts.netloc not in ("", "localhost"):
         raise _refused(url, "a file on another machine; write file:///folder (three slashes)")
     return unquote(parts.path)
+
+
+def place_of(path: PathLike) -> str:
+    """Return a path that leads to the same place wherever the process goes, and a URL as it is."""
+    text = os.fspath(path)
+    return text if is_url(text) else absolute(text)
 
 
 def local_path(path: PathLike) -> Path | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from unistore.converters.registry import families
 from unistore.errors import InputError, Problem, first_few
 from unistore.growing.history import versions
-from unistore.remote.url import local_path
+from unistore.remote.url import local_path, place_of
 from unistore.report.blocks import source_blocks, store_blocks, unfinished_blocks, verdict_table, zarr_blocks
 from unistore.report.sealed import GrownReport, StoreReport, describe_store
 from unistore.report.sources import (
@@ -132,6 +132,10 @@ class Inspection:
     report: StoreReport | GrownReport | UnfinishedReport | SourceReport | ZarrReport | UnknownReport
     problems: Sequence[Problem] = ()
     blocks: Sequence[Block] = ()
+    _place: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_place", place_of(self.path))
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -179,7 +183,7 @@ class Inspection:
         """
         from unistore.report.page import render_page
 
-        return render_page(self.path, self.report, self.blocks, samples)
+        return render_page(self._place, self.report, self.blocks, samples)
 
     def __str__(self) -> str:
         return to_text(self.blocks)
@@ -203,7 +207,7 @@ class Inspection:
         from unistore.pictures import notebook_html
 
         facts = [*self.blocks[0].facts, *(("", remark) for remark in self._remarks)]
-        return notebook_html(repr(self), facts, [(Store(self.path), None)] if self.kind == "store" else [])
+        return notebook_html(repr(self), facts, [(Store(self._place), None)] if self.kind == "store" else [])
 
 
 def inspect(path: PathLike, *, version: int | str | None = None) -> Inspection:

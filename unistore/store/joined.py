@@ -53,6 +53,7 @@ class JoinedStore(Store):
         self._opened = opened
         self._numbers = np.array(numbers)
         self.path = opened.path
+        self.place = opened.place
         self.stores = tuple(opened.stores[number] for number in numbers)
         self.storage = opened.storage
         self.cached_indices = {}

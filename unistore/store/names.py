@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from unistore.system.machine import absolute
+
 FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
 # Lists what was left out because of problems; exists only if something was.
@@ -57,7 +59,7 @@ def copies_folder(destination: Path) -> Path:
 
 def folder_beside(store: Path, suffix: str) -> Path:
     """Return the folder beside a store whose name is longer by a suffix."""
-    path = Path(os.path.abspath(store))  # noqa: PTH100  resolves "." and "..", but not links
+    path = Path(os.path.normpath(absolute(store)))  # "." and "..", but not links, are resolved
     return path.parent / f"{path.name}.{suffix}"
 
 

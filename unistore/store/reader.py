@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from unistore.converters.registry import find_family
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
-from unistore.remote.url import BUCKETS, local_folder, local_path
+from unistore.remote.url import BUCKETS, local_folder, local_path, place_of
 from unistore.schemas import indices
 from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.store.manifest import (
@@ -23,6 +23,7 @@ from unistore.store.manifest import (
 )
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, FORMAT_VERSION, PARTS, ROOT, build_folder
 from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
+from unistore.system.machine import absolute
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError, parse_document, shown
@@ -70,9 +71,10 @@ def with_copies(
     return CachedStorage(storage, copies, manifest)
 
 
-def _opened_again(open_store: Callable[[str], Store], path: str, digest: str) -> Store:
+def _opened_again(open_store: Callable[[str], Store], place: str, digest: str, path: str) -> Store:
     """Open a store in another process, or refuse one that took its place."""
-    store = open_store(path)
+    store = open_store(place)
+    store.path = path
     if store._digest != digest:
         raise replaced(path)
     return store
@@ -120,8 +122,9 @@ class Store:
         listed: JsonObject | None = None,
     ) -> None:
         self.path = os.fspath(path)
-        folder = None if cache_dir is None else os.fspath(cache_dir)
-        folders = tuple(os.fspath(side) for side in beside)
+        self.place = place_of(path)
+        folder = None if cache_dir is None else absolute(cache_dir)
+        folders = tuple(place_of(side) for side in beside)
         self._options: JsonObject = {
             "cache_dir": folder,
             "cache_limit": cache_limit,
@@ -146,7 +149,7 @@ class Store:
             self._add_side_table(Store(side))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_again, (partial(type(self), **self._options), self.path, self._digest)
+        return _opened_again, (partial(type(self), **self._options), self.place, self._digest, self.path)
 
     def __repr__(self) -> str:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
@@ -230,7 +233,10 @@ class Store:
 
     def with_side_tables(self, folders: Sequence[str]) -> Store:
         """Return the store with side tables, itself without any."""
-        return type(self)(self.path, **{**self._options, "beside": folders}) if folders else self
+        if not folders:
+            return self
+        options = {**self._options, "beside": folders}
+        return _opened_again(partial(type(self), **options), self.place, self._digest, self.path)
 
     def index_values(self, path: str) -> indices.ValuesByRow:
         """Return the values of a small index array, which are indexed by rows."""
@@ -363,15 +369,16 @@ class Store:
 
     def _missing_root(self) -> StoreError:
         path = local_path(self.path)
-        if path is None:
+        place = local_path(self.place)
+        if path is None or place is None:
             return NoStoreError(_why_no_store(self.path))
-        build = build_folder(path)
+        build = build_folder(place)
         if build.exists():
             msg = f"{path}: unfinished conversion (see {build.name}); run the same convert command to resume"
             return StoreError(msg)
-        if not path.exists():
+        if not place.exists():
             return NoStoreError(f"{path}: no such store")
-        if (path / FIRST_VERSION).exists():
+        if (place / FIRST_VERSION).exists():
             fix = f"name one in {path / PARTS}, or make it one: unistore compact {path} DST"
             return NoStoreError(f"{path}: is a grown store of several sealed ones; {fix}")
         msg = f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
@@ -427,7 +434,7 @@ def open_zarr(path: PathLike) -> zarr.Group:
             objects = ObjectStore(ObjectClient(os.fspath(path)).handle, read_only=True)
             return zarr.open_group(objects, mode="r")
         check_tree(folder, _DOCUMENTS, DOCUMENT_LIMIT)
-        return zarr.open_group(os.fspath(folder), mode="r")
+        return zarr.open_group(absolute(folder), mode="r")
     except FileNotFoundError as error:
         msg = f"{os.fspath(path)}: no such store"
         raise NoStoreError(msg) from error

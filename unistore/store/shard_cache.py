@@ -27,6 +27,7 @@ from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST, part_folder, split_part_key
 from unistore.system import own_files as file_locks
 from unistore.system.hints import JsonObject, PathLike
+from unistore.system.machine import absolute
 from unistore.system.own_files import NotOwnError, is_own, open_file_of_owner, open_folder, open_own_file
 from unistore.system.progress import COUNTS, Progress
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, read_parts
@@ -48,7 +49,7 @@ class ShardCache:
     # user copies are read, and nothing is written
 
     def __init__(self, folder: PathLike, limit: int) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(absolute(folder))
         self.limit = limit
         self._verified_at: dict[str, float] = {}
 

@@ -74,7 +74,7 @@ class SideTable:
 
 def side_folder(store: Store) -> Path | None:
     """Return the folder of side tables, None for a store in an object store."""
-    folder = local_path(store.path)
+    folder = local_path(store.place)
     return None if folder is None else folder_beside(folder, SIDE_TABLES)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.errors import CorruptionError, InputError, Problem, StoreError, first_few
-from unistore.remote.url import BUCKETS, local_path, parse_url
+from unistore.remote.url import BUCKETS, local_path, parse_url, place_of
 from unistore.schemas.indices import sample_sources
 from unistore.store.listing import (
     Listing,
@@ -339,7 +339,8 @@ def check_tag(name: str) -> None:
 class OpenedStores(NamedTuple):
     """The stores that a path stands for, and the version that lists them, None of a plain store."""
 
-    path: str
+    path: str  # as it was given
+    place: str  # as it is found from anywhere
     stores: tuple[Store, ...]
     version: Version | None = None
     storage: Storage | None = None  # of the version, in which each part has its folder
@@ -375,7 +376,7 @@ class OpenedStores(NamedTuple):
     @property
     def may_have_side_tables(self) -> bool:
         """Return whether a folder of side tables is beside a store, or may be."""
-        folder = local_path(self.stores[0].path)
+        folder = local_path(self.stores[0].place)
         if self.version is None or folder is None:
             return True
         names = os.listdir(folder.parent) if folder.parent.is_dir() else []  # noqa: PTH208  of many parts
@@ -419,7 +420,7 @@ def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedS
             folder = f"{grown.path.rstrip('/')}/{part.key}"
             stores.append(Store(folder, files=files, listed=listed.attributes(part), **cache))
         storage = open_storage(grown.path, files)
-        return OpenedStores(path, tuple(stores), listed, with_copies(storage, **cache))
+        return OpenedStores(path, place_of(path), tuple(stores), listed, with_copies(storage, **cache))
     if version not in (None, 1, "1"):
         raise _no_version(path, version, "a store that never grew is its version 1")
-    return OpenedStores(path, (store,))
+    return OpenedStores(path, store.place, (store,))

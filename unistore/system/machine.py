@@ -1,4 +1,4 @@
-"""Cores and memory that this process may use: of the machine, or less in a container or batch job."""
+"""What this process may use: cores and memory, of the machine or less in a container; and its folder."""
 
 # The limit of a cgroup applies to all groups below it, so the limits of a process are those of its own
 # group and of all visible groups above it. In a container, the path that the kernel reports often does not
@@ -133,3 +133,17 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, THRESHOLD)
         mallopt(M_MMAP_THRESHOLD, THRESHOLD)
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Return a path that leads to the same place after `os.chdir`, and in a process that runs elsewhere.
+
+    Links and ``..`` are left as they are, which only the file system can resolve.
+    """
+    text = os.fspath(path)
+    if text.startswith("/"):
+        return text
+    try:
+        return os.path.join(os.getcwd(), text)  # noqa: PTH109, PTH118  of thousands of parts
+    except FileNotFoundError:  # this folder was removed, and nothing is below it
+        return text

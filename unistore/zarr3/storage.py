@@ -17,6 +17,7 @@ import xxhash
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.system.hints import AnyArray, PathLike
+from unistore.system.machine import absolute
 
 # Bytes of one object that is read whole, where the reader names no other limit.
 DOCUMENT_LIMIT = 256 << 20
@@ -188,8 +189,15 @@ class LocalStorage:
 
     fork_safe = True
 
-    def __init__(self, root: PathLike, files: OpenFiles | None = None) -> None:
-        self._folder = os.fspath(root).rstrip("/") or "/"
+    def __init__(
+        self,
+        root: PathLike,
+        files: OpenFiles | None = None,  # that it shares with others; None: files of its own
+        shown: str | None = None,  # the folder as messages name it; None: as `root`
+    ) -> None:
+        given = os.fspath(root).rstrip("/") or "/"
+        self._shown = given if shown is None else shown
+        self._folder = absolute(given)
         self._blocks_read = -1
         self._shared_files = files
         self._files = OpenFiles(MAX_OPEN_FILES) if files is None else files
@@ -199,14 +207,14 @@ class LocalStorage:
     def root(self) -> Path:
         return Path(self._folder)
 
-    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, OpenFiles | None]]:
-        return type(self), (self._folder, self._shared_files)
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, OpenFiles | None, str]]:
+        return type(self), (self._folder, self._shared_files, self._shown)
 
     def __repr__(self) -> str:
-        return f"LocalStorage({self._folder!r})"
+        return f"LocalStorage({self._shown!r})"
 
     def __str__(self) -> str:
-        return self._folder
+        return self._shown
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         path = self.path(key)

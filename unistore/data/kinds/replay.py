@@ -194,7 +194,7 @@ class ReplayBuffer:
         except (RuntimeError, TypeError) as error:
             check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
         check.raise_problems()
-        path = store.path if isinstance(store, Store) else store
+        path = store.place if isinstance(store, Store) else store
         self._dataset = Dataset(path, Transitions(only_valid=True), fields, split)
         self._flat = None
         if output == "tuple":
@@ -381,7 +381,7 @@ class ReplayBuffer:
 
     @cached_property
     def _action_statistics(self) -> Statistics:
-        stores = [part.store.path for part in self._dataset.parts]
+        stores = [part.store.place for part in self._dataset.parts]
         return Dataset(stores, Transitions(), ["action"]).statistics("action")
 
     def _discard_prefetched(self) -> None:
