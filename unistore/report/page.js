@@ -971,7 +971,7 @@ function start() {
   const picks = make("div", { className: "picks", role: "group", "aria-label": "samples" });
   const title = make("p", { className: "title" });
   const stage = make("div");
-  let asked = -1;
+  let request = new AbortController();
   const buttons = data.samples.map(function (sample) {
     const element = button(sample.caption, function () {
       show(sample);
@@ -1021,19 +1021,22 @@ function start() {
   }
 
   async function show(sample) {
-    asked = sample.number;
+    // The server does not read what nobody waits for
+    request.abort();
+    request = new AbortController();
+    const signal = request.signal;
     stopPlaying();
     buttons.forEach(function (element, place) {
       element.setAttribute("aria-pressed", data.samples[place].number === sample.number);
     });
     let view = null;
     try {
-      view = unpack(data.live ? await received(sample.number) : await inflate(sample.data));
+      view = unpack(data.live ? await received(sample.number, signal) : await inflate(sample.data));
     } catch (error) {
       view = { head: { widget: "error", title: "The sample cannot be shown: " + error.message }, arrays: {} };
     }
     // Another sample may have been asked for in the meantime
-    if (asked !== sample.number) {
+    if (signal.aborted) {
       return;
     }
     redraws = [];
@@ -1050,8 +1053,8 @@ function start() {
     stage.setAttribute("data-shown", sample.number);
   }
 
-  async function received(number) {
-    const response = await fetch("samples/" + number);
+  async function received(number, signal) {
+    const response = await fetch("samples/" + number, { signal: signal });
     if (!response.ok) {
       throw new Error("the server answers " + response.status);
     }

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import re
 import secrets
+import select
+import socket
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import BoundedSemaphore
+from typing import Any
 
 from unistore.converters.views import ViewLimits
 from unistore.errors import UnistoreError, printable
@@ -23,15 +29,26 @@ from unistore.system.hints import PathLike
 FULL = ViewLimits(shown=256 << 20, read=1 << 30, edge=1024, points=1_000_000, side=4096, frames=1000)
 _HOST = "127.0.0.1"
 _SAMPLE = re.compile(r"samples/(0|[1-9][0-9]{0,17})", re.ASCII)
-_TIMEOUT = 30  # seconds that a browser may take to send a request
+_TIMEOUT = 30  # seconds that a browser may take to send a request, or to receive an answer
+READERS = 2  # samples that are read and sent at once
+CONNECTIONS = 64  # browsers that are served or wait; further ones are told to come again
+_LOOK = 0.05  # seconds between two looks at whether a browser that waits is still there
+_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Serves the page and the samples of a version of a store, to who knows the address alone."""
+    """Serves the page and the samples of a version of a store, to who knows the address alone.
+
+    Memory is bounded: of few samples at once, the answers that are being sent included, and of the threads
+    of few connections.
+    """
 
     daemon_threads = True
+    request_queue_size = CONNECTIONS
 
     def __init__(self, path: PathLike, port: int = 0, version: int | str | None = None) -> None:
+        self.turns = BoundedSemaphore(READERS)
+        self._connections = BoundedSemaphore(CONNECTIONS)
         opened = open_stores(os.fspath(path), version)
         number = version if opened.version is None else opened.version.number
         inspection = inspect(path, version=number)
@@ -56,8 +73,34 @@ class ViewServer(ThreadingHTTPServer):
         """Return one sample, packed, or the reason why it cannot be shown."""
         try:
             return pack(sample_view(*self.opened.row_of(number), FULL))
-        except UnistoreError as error:
+        except (UnistoreError, OSError) as error:
             return pack_error(str(error))
+        except MemoryError:
+            return pack_error("the sample does not fit into memory")
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, unless too many are served."""
+        if not self._connections.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.sendall(_BUSY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread can be started
+            self._connections.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what failed, and nothing of a browser that has left."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -73,10 +116,31 @@ class _Handler(BaseHTTPRequestHandler):
         elif not place:
             self._answer(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
         elif (match := _SAMPLE.fullmatch(place)) and int(match[1]) < self.server.count:
-            packed = self.server.sample(int(match[1]))
-            self._answer(HTTPStatus.OK, packed, "application/octet-stream")
+            self._answer_sample(int(match[1]))
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"", "text/plain")
+
+    def _answer_sample(self, number: int) -> None:
+        turns = self.server.turns
+        while not turns.acquire(timeout=_LOOK):
+            if self._has_left():
+                return
+        try:
+            packed = self.server.sample(number)
+            self._answer(HTTPStatus.OK, packed, "application/octet-stream")
+        finally:
+            turns.release()
+
+    def _has_left(self) -> bool:
+        """Return whether the browser has closed the connection, as it does with a request it gives up."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        if not poll.poll(0):
+            return False
+        try:
+            return not self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
 
     def _place(self) -> str | None:
         """Return what is asked for behind the token, or None if host or token are not ours."""

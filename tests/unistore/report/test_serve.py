@@ -7,11 +7,14 @@ import http.client
 import json
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,11 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.waiting import wait_until
 from unistore.errors import InputError
 from unistore.pictures import sample_view
-from unistore.report.page import pack
-from unistore.report.serve import FULL, ViewServer
+from unistore.report.page import pack, pack_error
+from unistore.report.serve import CONNECTIONS, FULL, READERS, ViewServer
 from unistore.store.versions import open_stores
 
 
@@ -140,3 +144,114 @@ def test_the_command_ends_when_it_is_interrupted(store: Path) -> None:
         started.send_signal(signal.SIGINT)
         assert started.wait(30) == 0
         assert started.stderr.read() == ""
+
+
+def ask(server: ViewServer, place: str) -> socket.socket:
+    """Send a request, and do not wait for its answer."""
+    host = f"127.0.0.1:{server.server_port}"
+    connection = socket.create_connection(("127.0.0.1", server.server_port), timeout=60)
+    connection.sendall(f"GET /{server.token}/{place} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    return connection
+
+
+def handlers() -> int:
+    """Threads that serve a connection."""
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def received(connection: socket.socket) -> bytes:
+    """The whole answer of a server that closes the connection."""
+    with connection, connection.makefile("rb") as file:
+        return file.read()
+
+
+def test_a_browser_that_leaves_is_no_error(server: ViewServer, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in ["", "samples/3"] * 15:
+        connection = ask(server, place)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        connection.close()
+    assert answer(server, f"/{server.token}/")[0] == 200
+    wait_until(lambda: not handlers(), "a connection is still served")
+    assert capsys.readouterr().err == ""
+
+
+def test_other_errors_are_printed(
+    server: ViewServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "page", None)
+    assert received(ask(server, "")) == b""
+    assert "TypeError" in capsys.readouterr().err
+
+
+def test_few_samples_are_read_at_once(server: ViewServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = server.sample
+    at_work: list[int] = []
+    most = [0]
+    met = threading.Barrier(READERS)
+
+    def sample(number: int) -> bytes:
+        at_work.append(number)
+        most[0] = max(most[0], len(at_work))
+        met.wait(60)  # as many as may are here together
+        packed = read(number)
+        at_work.remove(number)
+        return packed
+
+    monkeypatch.setattr(server, "sample", sample)
+    expected = [pack(sample_view(server.opened.stores[0], number, FULL)) for number in range(10)]
+    with ThreadPoolExecutor(10) as pool:
+        answers = pool.map(lambda number: answer(server, f"/{server.token}/samples/{number}"), range(10))
+        assert [packed for _, packed, _ in answers] == expected
+    assert most[0] == READERS
+
+
+def test_samples_that_nobody_waits_for_are_not_read(
+    server: ViewServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = server.sample
+    numbers: list[int] = []
+    monkeypatch.setattr(server, "sample", lambda number: numbers.append(number) or read(number))
+    for _ in range(READERS):
+        server.turns.acquire()
+    clicks = [ask(server, f"samples/{number}") for number in range(10)]
+    wait_until(lambda: handlers() == 10, "not all connections are served")
+    for connection in clicks[:9]:
+        connection.close()
+    wait_until(lambda: handlers() == 1, "who has left is still waited for")
+    for _ in range(READERS):
+        server.turns.release()
+    assert received(clicks[9]).endswith(pack(sample_view(server.opened.stores[0], 9, FULL)))
+    assert numbers == [9]
+
+
+def test_further_connections_are_told_to_come_again(server: ViewServer) -> None:
+    for _ in range(READERS):
+        server.turns.acquire()
+    waiting = [ask(server, "samples/1") for _ in range(CONNECTIONS)]
+    wait_until(lambda: handlers() == CONNECTIONS, "not all connections are served")
+    assert received(ask(server, "samples/2")).startswith(b"HTTP/1.0 503 ")
+    for _ in range(READERS):
+        server.turns.release()
+    packed = pack(sample_view(server.opened.stores[0], 1, FULL))
+    assert all(received(connection).endswith(packed) for connection in waiting)
+    wait_until(lambda: not handlers(), "a connection is still served")
+    assert answer(server, f"/{server.token}/samples/2")[0] == 200
+
+
+def test_a_sample_without_memory_is_told_on_the_page(
+    server: ViewServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("unistore.report.serve.sample_view", read)
+    assert answer(server, f"/{server.token}/samples/1")[:2] == (
+        200,
+        pack_error("the sample does not fit into memory"),
+    )
+
+
+def test_the_page_gives_up_what_it_no_longer_wants(server: ViewServer) -> None:
+    script = server.page.decode()
+    assert script.count("request.abort();") == 1
+    assert 'fetch("samples/" + number, { signal: signal })' in script
