@@ -350,6 +350,9 @@ class _FamilyScan:
         if scan is not None:
             files = list(chain.from_iterable(scan.sources.files()))
             rows = claims.rows(files)
+            # A file has one verdict: a source may read what its family leaves to others.
+            is_read = np.isin(claims.rows([str(file.path) for file in left_out]), rows[rows >= 0])
+            left_out = list(compress(left_out, ~is_read))
             for file in compress(files, rows < 0):
                 elsewhere |= {file, os.path.realpath(file)}
             rows = np.concatenate([rows, claims.rows(elsewhere)])

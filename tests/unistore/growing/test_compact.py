@@ -259,3 +259,27 @@ def test_a_killed_one_goes_on_and_nothing_is_overwritten(tmp_path: Path) -> None
         unistore.compact(tmp_path / "s.zarr", tmp_path / "one.zarr")
     _write(tmp_path / "c", "c", x=np.arange(2))
     assert unistore.append(tmp_path / "c", tmp_path / "one.zarr").version == 2
+
+
+@pytest.mark.parametrize("kind", ["follow", "differ"])
+def test_stores_with_and_without_next_observations_become_one(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "src").mkdir()
+    for number, name in enumerate("abc"):
+        values = np.random.default_rng(number).normal(size=(6, 2)).astype(["f4", "f8", "f4"][number])
+        with h5py.File(tmp_path / "src" / f"{name}.h5", "w") as file:
+            for demo, steps in (("demo_0", 5), ("demo_1", 3)):
+                group = file.create_group(f"data/{demo}")
+                group["actions"] = np.zeros((steps, 2))
+                group["obs/state"] = values[:steps]
+                group["obs/said"] = np.array([f"{name}{step}" for step in range(steps)], object)
+                if name == "a" or (name == "c" and demo == "demo_1"):
+                    group["next_obs/state"] = values[1 : steps + 1] + (kind == "differ")
+                    group["next_obs/said"] = np.array([f"next {step}" for step in range(steps)], object)
+    names = ["a.h5", "b.h5", "c.h5"]
+    unistore.convert(tmp_path / "src", tmp_path / "one.zarr")
+    for store, number in (("a.zarr", 0), ("b.zarr", 1), ("c.zarr", 2)):
+        excluded = names[:number] + names[number + 1 :]
+        unistore.convert(tmp_path / "src", tmp_path / store, exclude=excluded)
+    stores = [tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "c.zarr"]
+    unistore.compact(stores, tmp_path / "both.zarr", order="name")
+    check_equal(tmp_path / "both.zarr", tmp_path / "one.zarr")

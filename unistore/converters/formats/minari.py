@@ -55,7 +55,8 @@ class _OpenedMinari(Opened):
 
     def group_facts(self, group: str = "") -> Facts:
         """See `Opened`: what the metadata say, or attributes of a group."""
-        return self.hdf5.group_facts(group) if group else self.facts
+        episode, _, dataset = group.partition("/")
+        return self.hdf5.group_facts(f"{episode}/{dataset_in_minari(dataset)}") if group else self.facts
 
 
 class Minari(Format):
@@ -102,19 +103,32 @@ def _facts(file: SourceFile) -> Facts:
 
 def _by_step(arrays: NamedArrays) -> dict[str, Array]:
     """Divide arrays of an observation more than steps into those before and those after a step."""
+    rows: dict[str, int] = {}  # steps of each episode
+    for path, array in arrays.items():
+        episode, _, below = path.partition("/")
+        if below == _COUNTED and array.shape:
+            rows[episode] = array.shape[0]
+    with_last = set[str]()  # by path in an episode; an episode may lack the last observation
+    for path, array in arrays.items():
+        episode, _, below = path.partition("/")
+        if below.partition("/")[0] in (_OBSERVATIONS, _INFOS) and array.shape[:1] == (
+            rows.get(episode, -1) + 1,
+        ):
+            with_last.add(below)
     divided: dict[str, Array] = {}
     for path, array in arrays.items():
         episode, _, below = path.partition("/")
-        role, _, name = below.partition("/")
-        counted = arrays.get(f"{episode}/{_COUNTED}")
-        steps = counted.shape[0] if counted is not None and counted.shape else -1
-        if role in (_OBSERVATIONS, _INFOS) and array.shape[:1] == (steps + 1,):
-            key = f"{_INFOS}/{name}" if role == _INFOS else name
-            ending = f"/{key}" if key else ""
-            divided[f"{episode}/{_OBSERVATIONS}{ending}"] = Stretch(array, 0, steps)
-            divided[f"{episode}/next_{_OBSERVATIONS}{ending}"] = Stretch(array, 1, steps)
-        else:
+        steps = rows.get(episode, -1)
+        is_whole = array.shape[:1] == (steps + 1,)
+        if below not in with_last or not (is_whole or array.shape[:1] == (steps,)):
             divided[path] = array
+            continue
+        role, _, name = below.partition("/")
+        key = f"{_INFOS}/{name}" if role == _INFOS else name
+        ending = f"/{key}" if key else ""
+        divided[f"{episode}/{_OBSERVATIONS}{ending}"] = Stretch(array, 0, steps)
+        if is_whole:
+            divided[f"{episode}/next_{_OBSERVATIONS}{ending}"] = Stretch(array, 1, steps)
     return divided
 
 

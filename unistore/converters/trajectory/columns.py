@@ -249,6 +249,12 @@ class Feature(NamedTuple):
             lo = stop
 
 
+def observed_now(features: Mapping[str, Feature], column: str) -> Feature | None:
+    """Return the observation whose next ones, a column, an episode lacks. None: it has them, or neither."""
+    is_lacking = column.startswith("next_observation/") and column not in features
+    return features.get(column.removeprefix("next_")) if is_lacking else None
+
+
 class Variant(NamedTuple):
     """A set of columns that some episodes of a source have."""
 

@@ -40,6 +40,7 @@ from unistore.schemas.trajectory.fields import (
     STEPS,
     bounds_of,
     extent_field,
+    next_recorded_field,
     present_field,
     sample_key,
 )
@@ -57,7 +58,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
     layouts: dict[str, str] = {}
     for name, one in named:
         layouts.setdefault(one.index.layout, name)
-    stored, problems = merge_columns(((name, one.index) for name, one in named), options)
+    stored, problems = merge_columns([(name, one.index) for name, one in named], options)
     if len(layouts) > 1:
         listed = ", ".join(f"{name} is {layout}" for layout, name in layouts.items())
         message = f"hold different layouts: {listed}"
@@ -332,10 +333,10 @@ def _texts(values: Iterable[Mapping[str, Any]], path: str, axis: str) -> Arrays:
 
 
 def _differences(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arrays:
-    # Say which episodes have each column that others lack, and how far rows of padded ones reach
+    # Say which episodes have each column, or its next ones, that others lack, and how far padded rows reach
     arrays: Arrays = []
     for name, column in stored.columns.items():
-        if name in FLAGS or column.is_next:
+        if name in FLAGS:
             continue
         shapes: list[Shape | None] = []
         for index in indexes:
@@ -345,7 +346,10 @@ def _differences(indexes: Sequence[EpisodeIndex], stored: StoredColumns) -> Arra
         key = sample_key(f"{table_of(column.clock)}/{name}")
         if None in shapes:
             is_present = np.array([shape is not None for shape in shapes])
-            arrays.append((present_field(key, name), is_present))
+            field = present_field(key, name)
+            if column.is_next:
+                field = next_recorded_field(key.removeprefix("next."), name.removeprefix("next_"))
+            arrays.append((field, is_present))
         if column.has_extents:
             nothing = (0,) * len(column.form.row_shape)
             extents = np.array([nothing if shape is None else shape for shape in shapes], np.int32)

@@ -196,7 +196,7 @@ class _DatasetWriter:
         features: dict[str, StoredStepColumn] = {}
         for column in step_columns(self._store):
             name = _feature_name(column, is_lerobot=is_lerobot)
-            if is_lerobot and name in _COUNTED:
+            if column.recorded is not None or (is_lerobot and name in _COUNTED):
                 continue
             if not is_lerobot and name in made:
                 name = f"source.{name}"
@@ -410,6 +410,11 @@ class _DatasetWriter:
         notes += [
             f"next observations after the last steps ({name}) are left out: LeRobot has none"
             for name in final_columns(self._store)
+        ]
+        notes += [
+            f"{column.name} is left out: only some episodes have it, and LeRobot has no mask"
+            for column in step_columns(self._store)
+            if column.recorded is not None
         ]
         names = {episode.split for episode in self._episodes}
         if len(names) > 1 and len(self._splits()) == 1:

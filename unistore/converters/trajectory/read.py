@@ -16,13 +16,21 @@ from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array, Opened
 from unistore.converters.protocol import Emit, Facts
 from unistore.converters.seam.ragged import RaggedItems, items_in
-from unistore.converters.trajectory.columns import BLOCK, RAGGED, VIDEO, Feature, flags, frame_of
+from unistore.converters.trajectory.columns import (
+    BLOCK,
+    RAGGED,
+    VIDEO,
+    Feature,
+    flags,
+    frame_of,
+    observed_now,
+)
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.scan import EpisodeIndex, Span
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
 from unistore.schemas.trajectory.clocks import table_of
-from unistore.schemas.trajectory.fields import FINAL, STEPS
+from unistore.schemas.trajectory.fields import FINAL, NEXT, STEPS
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 
 ROWS_READ = 3  # rows that reading has beside its blocks: a frame as a file, decoded and with red first
@@ -45,10 +53,13 @@ class Reader:
             out["next_valid"][...] = True
         collected = ProblemCollector()
         spans = self.index.last_steps(lo, hi) if table == FINAL else self.index.spans(table, lo, hi)
+        last = self.index.offsets[1:] - 1 - lo if table == NEXT else np.empty(0, np.int64)
         for span in spans:
             rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
             with collected.attempt(span.location(self.opened)):
                 self._read_span(span, rows)
+                if table == NEXT:
+                    self._read_following(span, last, rows)
         collected.check()
         if table == STEPS:
             self._set_last_flags(lo, hi, out)
@@ -79,6 +90,18 @@ class Reader:
                 values[...] = missing_value(values.dtype.name)
         for column in dict.fromkeys([*whole, *resized]):
             self._read_column(span, span.variant.features[column], whole.get(column), resized.get(column))
+
+    def _read_following(self, span: Span, last: Int64s, out: Mapping[str, AnyArray]) -> None:
+        # Fill next observations that the episodes of a span lack with those of the following steps
+        for name, values in out.items():
+            column, is_resized = self.arrays[name]
+            now = observed_now(span.variant.features, column)
+            if now is None or now.clock != STEPS:
+                continue
+            for part in span.following(last):
+                rows = values[part.at - span.at :][: part.length]
+                whole = None if is_resized else _unpadded(rows, now.row_shape)
+                self._read_column(part, now, whole, rows if is_resized else None)
 
     def _read_column(
         self, span: Span, feature: Feature, whole: AnyArray | None, resized: AnyArray | None
@@ -243,20 +266,26 @@ def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit
     clock_table = table_of(column.clock)
     counts = np.zeros(sum(index.lengths(clock_table)), np.int64)
     emit(table, "data", np.empty((0, *form.row_shape), form.dtype))
+    last = index.offsets[1:] - 1
     collected = ProblemCollector()
     for span in index.spans(clock_table, 0, len(counts)):
         feature = span.variant.features.get(column.name)
         row = span.at
+        parts = [span]
+        if feature is None:
+            feature = observed_now(span.variant.features, column.name)
+            parts = list(span.following(last)) if feature is not None else []
         if feature is None:
             if column.keeps and VIDEO in column.kinds:
                 counts[row] = NO_VIDEO.size
                 emit(table, "data", NO_VIDEO)
             continue
         with collected.attempt(span.location(opened, feature.dataset)):
-            for items in _items(opened, span, feature):
-                counts[row : row + len(items.counts)] = items.counts
-                emit(table, "data", items.values)
-                row += len(items.counts)
+            for part in parts:
+                for items in _items(opened, part, feature):
+                    counts[row : row + len(items.counts)] = items.counts
+                    emit(table, "data", items.values)
+                    row += len(items.counts)
     collected.check()
     return counts
 

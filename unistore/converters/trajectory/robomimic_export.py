@@ -16,6 +16,7 @@ from unistore.converters.trajectory.stored_steps import (
     final_columns,
     following,
     left_out_notes,
+    next_recorded,
     step_columns,
     step_tasks,
     stored_episodes,
@@ -36,6 +37,7 @@ def files(store: StoreView) -> Iterator[File]:
     """Write a store as one file, images as pixels."""
     episodes = stored_episodes(store)
     columns = _columns(store)
+    finals = final_columns(store)
     own_facts = facts_of_episodes(store)
     tasks, task_of_step = step_tasks(store, episodes)
     stated = [str(facts["env_args"]) for facts in facts_of_sources(store) if facts.get("env_args")]
@@ -47,8 +49,12 @@ def files(store: StoreView) -> Iterator[File]:
     for episode in episodes:
         group = f"data/demo_{episode.number}"
         for path, column in columns.items():
-            values[f"{group}/{path}"] = _rows(column, episode)
-        for name, path in final_columns(store).items():
+            if column.recorded is None or column.recorded[episode.number]:
+                values[f"{group}/{path}"] = _rows(column, episode)
+        for name, path in finals.items():
+            recorded = next_recorded(store, path)
+            if recorded is not None and not recorded[episode.number]:
+                continue
             now = columns[_path_of(name)].blocks
             own = following(store, path, now, episode.number, episode.number + 1)
             values[f"{group}/{_path_of(f'next_{name}')}"] = own

@@ -73,6 +73,25 @@ class Span(NamedTuple):
         """Return what messages call the group, or an array in it."""
         return location_of(opened.name, f"{self.group}/{path}")
 
+    def part(self, lo: int, hi: int, *, later: int = 0) -> Span:
+        """Return rows ``lo:hi`` of the span, or as many that come `later`, requested as these rows are."""
+        return self._replace(first=self.first + lo + later, length=hi - lo, at=self.at + lo)
+
+    def following(self, last: Int64s) -> Iterator[Span]:
+        """Yield the spans of the steps that follow those of this one.
+
+        The `last` step of an episode, as requested rows are counted, stands for the one that would follow it.
+        """
+        start = 0
+        first, stop = np.searchsorted(last, [self.at, self.at + self.length]).tolist()
+        for end in (last[first:stop] - self.at).tolist():
+            if end > start:
+                yield self.part(start, end, later=1)
+            yield self.part(end, end + 1)
+            start = end + 1
+        if start < self.length:
+            yield self.part(start, self.length, later=1)
+
 
 class EpisodeIndex(NamedTuple):
     """The episodes of one source, in order."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import PurePosixPath
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.common.columns import ROW_SHAPES, Merged, SourceColumn, reconcile
-from unistore.converters.trajectory.columns import ENCODED, RAGGED, VIDEO, Feature
+from unistore.converters.trajectory.columns import ENCODED, RAGGED, VIDEO, Feature, Variant, observed_now
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.scan import EpisodeIndex
 from unistore.errors import Problem
@@ -267,13 +267,20 @@ class _ColumnSources:
 
 
 def merge_columns(
-    indexes: Iterable[tuple[str, EpisodeIndex]], options: TrajectoryOptions
+    indexes: Sequence[tuple[str, EpisodeIndex]], options: TrajectoryOptions
 ) -> tuple[StoredColumns, list[Problem]]:
     """Merge the columns of all episodes, given with the name of each source."""
     seen: dict[str, _ColumnSources] = {}
     empty: dict[str, str] = {}
     apart: dict[str, str] = {}  # by observation: where next ones have another shape
     clocks = _Clocks()
+    recorded = {
+        column: None
+        for _, index in indexes
+        for variant in index.variants
+        for column in variant.features
+        if column.startswith(_NEXT)
+    }
 
     def forms() -> Iterator[tuple[str, dict[str, SourceColumn]]]:
         for name, index in indexes:
@@ -290,7 +297,7 @@ def merge_columns(
                 if len(index.variants) > 1:
                     first = next(one.name for one in index.episodes if one.variant == number)
                     label = f"{name}: {first}" + (f" (+{counts[number] - 1})" if counts[number] > 1 else "")
-                yield label, {column: feature.form for column, feature in variant.features.items()}
+                yield label, _forms_of(variant, recorded)
 
     def keeps_frames(name: str) -> bool:
         kinds = seen[name].kinds
@@ -337,6 +344,17 @@ def merge_columns(
         streams=clocks.told if clocks.are_used else {},
     )
     return stored, [*problems, *clocks.problems(), *_name_problems(stored)]
+
+
+def _forms_of(variant: Variant, recorded: Collection[str]) -> dict[str, SourceColumn]:
+    # The forms of the columns of episodes. Where they lack next observations, which others have `recorded`,
+    # those of the following steps stand for them.
+    forms = {column: feature.form for column, feature in variant.features.items()}
+    for column in recorded:
+        now = observed_now(variant.features, column)
+        if now is not None:
+            forms[column] = now.form
+    return forms
 
 
 class _Clocks:

@@ -48,6 +48,7 @@ from unistore.converters.trajectory.stored_steps import (
     facts_of_episodes,
     facts_of_sources,
     following,
+    next_recorded,
     recorded_truncation,
 )
 from unistore.schemas.indices import StoreView, whole
@@ -95,6 +96,9 @@ class _EpisodeRun(NamedTuple):
 
     def has(self, path: str) -> bool:
         # Return whether the source has a column, which ``--columns union`` fills elsewhere
+        recorded = next_recorded(self.store, path)
+        if recorded is not None:
+            return bool(recorded[self.first])
         presence = f"{PRESENT}/{_key(path)}"
         return not self.store.has(presence) or bool(whole(self.store, presence)[self.first])
 
@@ -216,7 +220,7 @@ def files(store: StoreView) -> Iterator[File]:
     notes = _resized_notes(store, columns)
     following_groups = (f"{FINAL}/", f"{NEXT}/")
     finals = [path for path in columns if layout.has_last and path.startswith(following_groups)]
-    before_last = {path.replace(FINAL, OBSERVATION, 1).replace(NEXT, OBSERVATION, 1) for path in finals}
+    next_of = {path.replace(FINAL, OBSERVATION, 1).replace(NEXT, OBSERVATION, 1): path for path in finals}
     for number, (name, runs) in enumerate(_runs(store)):
         values: dict[str, ExportedArray] = {}
         attributes = {layout.container or "": {} if layout.has_last else dict(of_sources[number])}
@@ -226,8 +230,10 @@ def files(store: StoreView) -> Iterator[File]:
                     continue
                 if path in finals:
                     values[run.path_of(dataset_in_minari(dataset))] = run.values(path, with_first=True)
-                elif path not in before_last:
+                elif path not in next_of:
                     values[run.path_of(dataset)] = run.values(path)
+                elif not run.has(next_of[path]):
+                    values[run.path_of(dataset_in_minari(dataset))] = run.values(path)
                 if offsets := run.offsets_name(path, dataset):
                     values[run.path_of(offsets)] = run.offsets(path)
             lo, hi = run.rows_in(STEPS)

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.common.exported import ExportedArray, rows_of_any_length
 from unistore.converters.formats.images import decode
@@ -23,10 +24,13 @@ from unistore.schemas.trajectory.fields import (
     EXTENT,
     FINAL,
     JPEG_SUFFIX,
+    NEXT,
+    NEXT_RECORDED,
     PRESENT,
     STEPS,
     VIDEO_SUFFIX,
     is_of_any_length,
+    sample_key,
 )
 from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 
@@ -45,6 +49,8 @@ class StoredStepColumn(NamedTuple):
     row_shape: Shape
     read: Callable[[int, int], AnyArray]  # the rows of steps (start, stop), images decoded
     files: Callable[[int, int], list[bytes]] | None = None  # images as the files that the store keeps
+    # Which episodes have it in their source, (episodes,), of next observations. None: all
+    recorded: NDArray[np.bool_] | None = None
 
     @property
     def is_image(self) -> bool:
@@ -122,8 +128,18 @@ def step_columns(store: StoreView) -> list[StoredStepColumn]:
             columns.append(StoredStepColumn(name, dataset, *form, read, None if is_swapped else files))
         elif dataset or path not in (*FLAGS, f"{STEPS}/next_valid"):
             rows = partial(recorded_truncation, store) if path == TRUNCATED else array.read
-            columns.append(StoredStepColumn(name, dataset, array.dtype, tuple(array.shape[1:]), rows))
+            form = array.dtype, tuple(array.shape[1:])
+            recorded = next_recorded(store, path)
+            columns.append(StoredStepColumn(name, dataset, *form, rows, recorded=recorded))
     return columns
+
+
+def next_recorded(store: StoreView, path: str) -> NDArray[np.bool_] | None:
+    """Return which episodes have the next observations of an array, (episodes,). None: all."""
+    original = store.array(path).attributes.get("resized_from", path)
+    recorded = f"{NEXT_RECORDED}/{sample_key(original).removeprefix('next.')}"
+    is_next = original.startswith((f"{NEXT}/", f"{FINAL}/"))
+    return whole(store, recorded) if is_next and store.has(recorded) else None
 
 
 def final_columns(store: StoreView) -> dict[str, str]:

@@ -17,6 +17,8 @@ CLOCKS = "clocks"  # group of the tables of streams that have other rates than t
 CLOCK_OFFSETS = "episodes/clocks"
 PRESENT = "episodes/present"  # which episodes have a column, by its key in samples; all where there is none
 EXTENT = "episodes/extent"  # how far rows of a padded column reach, by its key in samples
+# which episodes have next observations in their source, by the key of the column; all where there is none
+NEXT_RECORDED = "episodes/next_recorded"
 NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"  # ending of the group of a column of compressed frames that are kept as they are
@@ -100,6 +102,12 @@ def present_field(key: str, column: str) -> Field:
     """Return the field that says which episodes have a column, by its key in samples."""
     text = f"whether the episode has {column}"
     return Field(path=f"{PRESENT}/{key}", dtype="bool", axes=("episode",), description=text)
+
+
+def next_recorded_field(key: str, column: str) -> Field:
+    """Return the field that says which episodes have next observations of a column in their source."""
+    text = f"whether the source has next observations of {column}; else they are those of the following steps"
+    return Field(path=f"{NEXT_RECORDED}/{key}", dtype="bool", axes=("episode",), description=text)
 
 
 def extent_field(key: str, column: str, array: str, axes: int) -> Field:
@@ -196,7 +204,7 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         return ArraySpec(rows=_STEPS)
     if path in _OPTIONAL:
         return _OPTIONAL[path]
-    if path.startswith((f"{EPISODES}/mask/", f"{PRESENT}/")):
+    if path.startswith((f"{EPISODES}/mask/", f"{PRESENT}/", f"{NEXT_RECORDED}/")):
         return ArraySpec(dtypes=("bool",), row_shape=(), rows=_EPISODES)
     if path.startswith(f"{EXTENT}/"):
         return ArraySpec(dtypes=("int32",), rows=_EPISODES)
@@ -244,6 +252,7 @@ SPECS = ArraySpecs(
         f"{EPISODES}/cut": False,
         f"{EPISODES}/success": -1,
         f"{EPISODES}/mask": False,
+        NEXT_RECORDED: True,
         f"{EPISODES}/attributes": "{}",
         "sources/attributes": "{}",
     },

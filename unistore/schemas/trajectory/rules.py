@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unistore.errors import Problem, StoreError
 from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row, parts_hold_all
 from unistore.schemas.trajectory.clocks import clocks_of, offsets_path
-from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT
+from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT, NEXT_RECORDED, PRESENT
 
 
 def episodes(view: RuleView) -> Iterator[Problem]:
@@ -40,6 +40,14 @@ def ends(view: RuleView) -> Iterator[Problem]:
     if not (view.under(f"{FINAL}/") or view.under(f"{NEXT}/")) and valid[last].any():
         step = int(last[first_row(valid[last])])
         yield broken("steps/next_valid", f"step {step} ends an episode, and no next observation is stored")
+    for path in view.under(f"{NEXT_RECORDED}/"):
+        lacking = ~view.whole(path)
+        present = path.replace(NEXT_RECORDED, PRESENT, 1)
+        if view.store.has(present):
+            lacking &= view.whole(present)
+        if (lacking & valid[last]).any():
+            step = int(last[first_row(lacking & valid[last])])
+            yield broken("steps/next_valid", f"step {step} ends an episode that {path} does not list")
     marked = view.whole("steps/terminated") | view.whole("steps/truncated")
     if not marked[last].all():
         step = int(last[first_row(~marked[last])])
