@@ -143,3 +143,32 @@ def test_points_that_are_not_finite_are_refused_or_in_no_segment(tmp_path: Path,
     receipt = verify(tmp_path / "store", against=[folder]).receipt
     assert receipt is not None
     assert receipt.left_out == (), "the point is in the store"
+
+
+@pytest.mark.parametrize("stated", [199, 201, 200])
+def test_lines_of_points_are_as_many_as_the_header_states(tmp_path: Path, stated: int) -> None:
+    points, _ = cloud(200)
+    write(tmp_path / "a.pcd", "ascii", points, stated)
+    content = (tmp_path / "a.pcd").read_text().replace("HEIGHT 2", "HEIGHT 1")
+    (tmp_path / "a.pcd").write_text(content.replace(f"WIDTH {stated // 2}", f"WIDTH {stated}"))
+    file = SourceFile(tmp_path / "a.pcd", "a.pcd")
+    if stated == 200:
+        with Pcd().open(file) as opened:
+            np.testing.assert_array_equal(opened.arrays["ring"][0:200], points["ring"])
+        return
+    message = rf"holds 200 lines of points, its header tells of {stated}"
+    with pytest.raises(InputError, match=message) as raised, Pcd().open(file):
+        pass
+    assert raised.value.problems[0].kind == ("truncated" if stated > 200 else "damaged")
+
+
+def test_width_and_height_are_as_many_points_as_the_header_states(tmp_path: Path) -> None:
+    points, _ = cloud(200)
+    write(tmp_path / "a.pcd", "binary", points)
+    content = (tmp_path / "a.pcd").read_bytes()
+    (tmp_path / "a.pcd").write_bytes(content.replace(b"POINTS 200", b"POINTS 100"))
+    with (
+        pytest.raises(InputError, match=r"states 100 points, and 100 × 2 by WIDTH and HEIGHT"),
+        Pcd().open(SourceFile(tmp_path / "a.pcd", "a.pcd")),
+    ):
+        pass

@@ -53,6 +53,18 @@ def test_faces_are_left_out(tmp_path: Path, form: dict[str, object]) -> None:
         np.testing.assert_array_equal(opened.arrays["y"][3:9], read(tmp_path / "a.ply")["y"][3:9])
 
 
+@pytest.mark.parametrize("stated", [299, 301])
+def test_lines_are_as_many_as_the_header_tells_of(tmp_path: Path, stated: int) -> None:
+    write(tmp_path / "a.ply", faces=True, text=True, order="=")
+    content = (tmp_path / "a.ply").read_bytes()
+    (tmp_path / "a.ply").write_bytes(content.replace(b"element vertex 300", b"element vertex %d" % stated))
+    with (
+        pytest.raises(InputError, match=rf"holds 300 lines of points, its header tells of {stated}"),
+        Ply().open(SourceFile(tmp_path / "a.ply", "a.ply")),
+    ):
+        pass
+
+
 @pytest.mark.usefixtures("in_this_process")
 def test_labels_of_scannet_stand_beside(tmp_path: Path) -> None:
     folder = tmp_path / "scans"

@@ -150,7 +150,7 @@ OTHERS = [
     (Dat, "a.dat", bytes(range(256)), "does not begin with a header of lines"),
     ("replay_zarr", "a.zarr.zip", b"", "is empty"),
     ("replay_zarr", "a.zarr.zip", b"PK\3\4" + bytes(40), "is not a whole zip"),
-    *(("text_points", "a.txt", content, "") for content in (b"", b"read me\n", b"1 2\n3 4\n", b"1 2 3")),
+    *(("text_points", "a.txt", content, "") for content in (b"", b"read me\n", b"1 2\n3 4\n", b"1 2")),
 ]
 
 

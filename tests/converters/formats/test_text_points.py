@@ -101,3 +101,89 @@ def test_a_line_that_is_cut_off_is_told(tmp_path: Path) -> None:
 def test_a_blank_first_line_loses_no_point(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_text("\n1 2 3\n\n4 5 6\n7 8 9\n")
     assert read(tmp_path / "a.xyz")["points"].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+POINTS = np.random.default_rng(0).random((20, 4)).round(6)
+LINES = [" ".join(f"{value:.6f}" for value in point) for point in POINTS]
+BODY = "\n".join(LINES) + "\n"
+
+
+def with_first(line: str) -> str:
+    return "\n".join([line, *LINES[1:]]) + "\n"
+
+
+SOUND = {
+    "titles": "X Y Z Intensity\n" + BODY,
+    "titles in quotes": '"x","y","z","i"\n' + BODY.replace(" ", ","),
+    "titles of CloudCompare": "//X Y Z Intensity\n" + BODY,
+    "titles and a number of points": "//X Y Z Intensity\n20\n" + BODY,
+    "a name and titles": "// scan 1\n//X Y Z Intensity\n" + BODY,
+    "comments": "# scanned at noon, 20 points\n# by hand\n\n" + BODY,
+    "a number of points": "20\n" + BODY,
+    "as Windows writes": "\ufeff20\r\n" + BODY.replace("\n", "\r\n"),
+    "a byte order mark": "\ufeff" + BODY,
+    "no last line feed": BODY[:-1],
+}
+DAMAGED = {  # with the beginning of what is said
+    "cut short": (with_first("0.5 0.2"), "line 1 is no point"),
+    "cut to three numbers": (with_first("0.5 0.2 0.1"), "line 1 is no point"),
+    "cut to a fraction": (with_first("0.5"), "line 1 is no point"),
+    "cut to a whole number": (with_first("7"), "holds 19 lines of points, its header tells of 7"),
+    "a letter in it": (with_first("0.1x3 0.2 0.3 0.4"), "line 1 is no point"),
+    "no number": (with_first("garbage"), "line 1 is no point"),
+    "signs": (with_first("~~ !! ?? ++"), "line 1 is no point"),
+    "zeros": (with_first("\0" * 35), "line 1 is no point"),
+    "a page of zeros": ("\0" * 4096 + BODY, "holds NUL bytes"),
+    "too long": (with_first("1 2 3 4 5"), "line 1 is no point"),
+    "titles of other columns": ("x y z\n" + BODY, "line 1 is no point"),
+    "one point more": ("19\n" + BODY, "holds 20 lines of points, its header tells of 19"),
+    "one point less": ("21\n" + BODY, "holds 20 lines of points, its header tells of 21"),
+    "titles and another number": ("//X Y Z I\n0\n" + BODY, "holds 20 lines of points, its header tells of 0"),
+    "a longer line": (BODY + "1 2 3 4 5\n", "line 21 is no point"),
+    "zeros in a line": (BODY + "1 2\0 3 4\n", "line 21 is no point"),
+    "a carriage return": (BODY + "1 2 3 4\r5 6 7 8\n", "line 21 is no point"),
+}
+
+
+@pytest.mark.parametrize("suffix", [".xyz", ".pts", ".asc", ".txt"])
+@pytest.mark.parametrize("name", SOUND)
+def test_headers_are_no_points(tmp_path: Path, name: str, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_text(SOUND[name], encoding="utf-8", newline="")
+    assert TextPoints().recognise(SourceFile(path, path.name)).certainty != "no"
+    found = read(path)
+    has_titles = "titles" in name
+    assert [title.lower()[0] for title in found] == (["x", "y", "z", "i"] if has_titles else ["p"])
+    np.testing.assert_array_equal(np.column_stack([*found.values()]), POINTS)
+
+
+def recognised_and_read(path: Path) -> dict[str, np.ndarray]:
+    TextPoints().recognise(SourceFile(path, path.name))
+    return read(path)
+
+
+@pytest.mark.parametrize("suffix", [".xyz", ".pts", ".asc", ".txt"])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_line_is_no_header(tmp_path: Path, name: str, suffix: str) -> None:
+    text, message = DAMAGED[name]
+    path = tmp_path / f"a{suffix}"
+    path.write_text(text, encoding="utf-8", newline="")
+    if suffix == ".txt" and name == "a page of zeros":
+        message = "does not begin with points"
+    with pytest.raises(InputError) as raised:
+        recognised_and_read(path)
+    (problem,) = raised.value.problems
+    assert problem.message.startswith(message)
+
+
+def test_a_damaged_first_line_ends_a_conversion(tmp_path: Path) -> None:
+    folder = tmp_path / "clouds"
+    folder.mkdir()
+    (folder / "a.xyz").write_text(BODY)
+    (folder / "b.xyz").write_text(with_first("0.5 0.2"))
+    with pytest.raises(InputError, match=r"b\.xyz: line 1 is no point"):
+        unistore.convert(folder, tmp_path / "store", workers=0)
+    (folder / "b.xyz").write_text(with_first(LINES[0]))
+    unistore.convert(folder, tmp_path / "store", workers=0)
+    sample = unistore.Dataset(tmp_path / "store", unistore.Segments(coordinates="absolute"))[1]
+    np.testing.assert_allclose(sample["xyz"], POINTS[:, :3], rtol=0, atol=1e-12)

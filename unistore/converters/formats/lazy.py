@@ -20,6 +20,7 @@ from unistore.system.hints import AnyArray, Dtype, Shape
 
 _SHOWN = 60
 _LINE = 80  # bytes of a line in memory, beside its text
+_BYTE_ORDER_MARK = "\ufeff".encode().decode("latin-1")
 
 
 @dataclass(eq=False)
@@ -98,13 +99,28 @@ def lazy_fields(dtype: Dtype, count: int, records: Callable[[], AnyArray]) -> di
 
 @dataclass(eq=False)
 class TextRows:
-    """Lines of a file from `first` on, as records of a dtype."""
+    """Lines of a file from `first` on, without blank ones, as records of a dtype."""
 
     file: SourceFile
     dtype: Dtype
     first: int
-    count: int  # how many there are, without blank ones
     separator: str | None = None  # what stands between numbers; None: any white space
+    stated: int | None = None  # how many the header of the file states, if it does
+    others: int = 0  # lines of other things that follow
+
+    @cached_property
+    def count(self) -> int:
+        """How many there are: the lines are counted, and must be as many as the file states."""
+        with self.file.path.open("rb") as lines:
+            found = sum(1 for line in islice(lines, self.first, None) if line.strip()) - self.others
+        if self.stated is not None and found != self.stated:
+            raise self._miscounted(found, self.stated)
+        return found
+
+    def _miscounted(self, found: int, stated: int) -> Exception:
+        kind = "truncated" if found < stated else "damaged"
+        message = f"holds {max(0, found):,} lines of points, its header tells of {stated:,}"
+        return self.file.problem(message, "copy it again, or correct its header", kind)
 
     @property
     def memory(self) -> int:
@@ -124,25 +140,24 @@ class TextRows:
     @cached_property
     def records(self) -> AnyArray:
         """Return all records, (n,), or name the first line that is wrong."""
-        with self.file.path.open(encoding="latin-1") as file:
+        with self._open() as file:
             lines = [line for _, line in islice(self._lines(file), self.count)]
         try:
             rows = self._parsed(lines)
         except ValueError:
             raise self._wrong_line() from None
         if len(rows) != self.count:
-            raise self.file.problem(
-                f"holds {len(rows)} lines of points, its header tells of {self.count}",
-                "copy it again",
-                "truncated",
-            )
+            raise self._miscounted(len(rows), self.count)
         return rows
+
+    def _open(self) -> IO[str]:
+        return self.file.path.open(encoding="latin-1", newline="\n")
 
     def _lines(self, file: IO[str]) -> Iterator[tuple[int, str]]:
         """Lines that are not blank, with their numbers."""
         for number, line in enumerate(file, 1):
             if number > self.first and line.strip():
-                yield number, line
+                yield number, line.removeprefix(_BYTE_ORDER_MARK)
 
     def _parsed(self, lines: list[str]) -> AnyArray:
         if not lines:
@@ -151,7 +166,7 @@ class TextRows:
 
     def _wrong_line(self) -> Exception:
         """Find the first line that is no record."""
-        with self.file.path.open(encoding="latin-1") as file:
+        with self._open() as file:
             for number, line in self._lines(file):
                 try:
                     self._parsed([line])

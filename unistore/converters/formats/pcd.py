@@ -46,7 +46,7 @@ class Pcd(Format):
         if kind == "binary":
             columns = mapped_records(file, dtype, start, count)
         elif kind == "ascii":
-            rows = TextRows(file, dtype, lines, count)
+            rows = TextRows(file, dtype, lines, stated=count)
             rows.check_size()
             memory = rows.memory
             columns = rows.columns()
@@ -99,16 +99,18 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
             own_name = f"_{number}" if name == _PADDING else name
             fields.append((own_name, f"<{_KINDS[kind]}{int(size)}", shape))
         dtype = np.dtype(fields)
-        if "POINTS" in header:
-            points = int(header["POINTS"][0])
-        else:
-            points = int(header["WIDTH"][0]) * int(header["HEIGHT"][0])
+        width, height = (int(header[key][0]) if key in header else None for key in ("WIDTH", "HEIGHT"))
+        by_extent = None if width is None or height is None else width * height
+        points = int(header["POINTS"][0]) if "POINTS" in header or by_extent is None else by_extent
         if points < 0 or not names:
             raise ValueError(f"{points} points of {len(names)} fields")
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise file.problem(
             f"has a header that does not fit together ({error!r})", "write it again", "damaged"
         ) from None
+    if by_extent not in (None, points):
+        message = f"states {points} points, and {width} × {height} by WIDTH and HEIGHT"
+        raise file.problem(message, "copy it again, or correct its header", "damaged")
     for name in _COLOURS:
         if name in names and dtype[name].itemsize != 4:
             raise file.problem(f"has {name} of {dtype[name]}, expected 4 bytes", "write it again", "dtype")

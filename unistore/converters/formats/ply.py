@@ -88,7 +88,8 @@ def _opened(file: SourceFile) -> Opened:
     columns: Mapping[str, Any]
     if order == "=":
         first = len(lines) + sum(element.rows for element in elements[:vertex_number])
-        rows = TextRows(file, dtype, first, vertices.rows)
+        others = sum(element.rows for element in elements[vertex_number + 1 :])
+        rows = TextRows(file, dtype, first, stated=vertices.rows, others=others)
         rows.check_size()
         memory = rows.memory
         columns = rows.columns()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.formats.lazy import LazyRows, TextRows
+from unistore.converters.opened import HEAD_BYTES
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
 from unistore.system.hints import AnyArray, Shape
 
@@ -21,6 +23,10 @@ _CLASSES = (
     *("ceiling", "floor", "wall", "beam", "column", "window", "door"),
     *("table", "chair", "sofa", "bookcase", "board", "clutter"),
 )
+_COMMENTS = ("#", "//", "%", ";")
+_LOOKED_AT = 3  # lines that tell the form of all, so that a damaged first one does not
+# What titles of columns begin with. A number of which a byte was damaged mostly does not
+_TITLE = re.compile(r"[^\W\d_][^\x00-\x1f]*|_[^\x00-\x1f]*")
 _OF_ROOM = np.dtype([("xyz", "f8", 3), ("rgb", "u1", 3)])
 
 
@@ -34,9 +40,12 @@ class TextPoints(Format):
         """Take rooms, and files that begin with three numbers a line or more. ``.txt`` if it is named."""
         if is_room(file.path):
             return sure(f"is a room with a folder {_OBJECTS}")
-        if _beginning(file) is None:
-            return no("does not begin with points")
         is_plain = file.path.suffix.lower() == ".txt"
+        if _beginning(file) is None:
+            if b"\0" in file.head() and not is_plain:
+                message = "holds NUL bytes among its first lines: it is damaged, or not in UTF-8"
+                raise file.problem(message, "copy it again, or save it as UTF-8", "damaged")
+            return no("does not begin with points")
         return (maybe if is_plain else sure)("begins with lines of numbers")
 
     @contextmanager
@@ -57,24 +66,70 @@ def room_of(path: Path) -> Path | None:
 
 
 class _Beginning(NamedTuple):
-    """What the first lines tell: the names of columns, how many there are, and where the numbers begin."""
+    """What the first lines tell."""
 
-    names: list[str]
-    width: int
-    first: int
+    names: Sequence[str]  # of the columns; empty: they have none
+    width: int  # numbers of a line
     separator: str | None
+    first: int  # lines before the points
+    stated: int | None  # how many points there are, if a line says so
 
 
 def _beginning(file: SourceFile) -> _Beginning | None:
-    lines = file.head().decode("latin-1").split("\n")[:-1] or [""]
-    for first, line in enumerate(lines[:2]):
-        separator = next((mark for mark in ",;" if mark in line), None)
-        words = line.split(separator)
-        if len(words) > 2 and all(map(_is_number, words)):
-            before = lines[0].strip("/# \r") if first else ""
-            names = [name.strip() for name in before.split(separator)]
-            return _Beginning(names if len(names) == len(words) else [], len(words), first, separator)
-    return None
+    """Read blank lines, comments, titles and a number of points, up to the first line that is none of these.
+
+    A line that is no point either is left to be told as one: None is returned if the next ones are none, too.
+    """
+    head = file.head()
+    lines = head.decode("utf-8-sig", "replace").split("\n")
+    if len(head) == HEAD_BYTES:
+        lines.pop()  # it may be cut
+    titles: list[list[str]] = []
+    stated: int | None = None
+    unmarked: int | None = None  # line of titles that no mark makes a comment
+    first = 0
+    for first, line in enumerate(lines):
+        text = line.strip()
+        words = _words(text.lstrip("/#%; ") if text.startswith(_COMMENTS) else text)
+        is_titles = bool(words) and all(map(_is_title, words))
+        if text.isdecimal() and stated is None:
+            stated = int(text)
+        elif text.startswith(_COMMENTS):
+            titles += [words] if is_titles else []
+        elif is_titles and unmarked is None:
+            titles.append(words)
+            unmarked = first
+        elif text:
+            break
+    form = _form(lines[first:])
+    if form is None:
+        return None
+    separator, width = form
+    names = next((words for words in reversed(titles) if len(words) == width), [])
+    if unmarked is not None and len(_words(lines[unmarked])) != width:
+        first = unmarked  # no titles of these columns
+    return _Beginning(names, width, separator, first, stated)
+
+
+def _form(lines: Sequence[str]) -> tuple[str | None, int] | None:
+    """Return separator and numbers of the lines of points, of which the first one may be damaged."""
+    forms = []
+    for line in islice(filter(str.strip, lines), _LOOKED_AT):
+        words = _words(line)
+        is_point = len(words) > 2 and all(map(_is_number, words))
+        forms.append((_separator(line), len(words)) if is_point else None)
+    later = forms[1:]
+    if len(later) == _LOOKED_AT - 1 and len(set(later)) == 1 and later[0] is not None:
+        return later[0]
+    return next((form for form in forms if form is not None), None)
+
+
+def _separator(line: str) -> str | None:
+    return next((mark for mark in ",;" if mark in line), None)
+
+
+def _words(line: str) -> list[str]:
+    return [word.strip(" \t\r\"'") for word in line.split(_separator(line))]
 
 
 def _is_number(word: str) -> bool:
@@ -85,19 +140,18 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _count(file: SourceFile, first: int = 0) -> int:
-    with file.path.open("rb") as lines:
-        return sum(1 for line in islice(lines, first, None) if line.strip())
+def _is_title(word: str) -> bool:
+    """Return whether a word names a column: it is no number, whole or damaged."""
+    return bool(_TITLE.fullmatch(word)) and not _is_number(word)
 
 
 def _points(file: SourceFile) -> Opened:
     begins = _beginning(file)
     if begins is None:
         raise file.problem("does not begin with points, three numbers a line or more")
-    count = _count(file, begins.first)
     fields: list[tuple[str, str, Shape]] = [(name, "f8", ()) for name in begins.names]
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
-    rows = TextRows(file, dtype, begins.first, count, begins.separator)
+    rows = TextRows(file, dtype, begins.first, begins.separator, begins.stated)
     arrays = {name: Array(column) for name, column in rows.columns().items()}
     return Opened(arrays, memory=rows.memory)
 
@@ -106,8 +160,8 @@ def _room(file: SourceFile) -> Opened:
     """Points of the objects, which are those of the room in another order, with class and number of each."""
     names = sorted(path.name for path in (file.path.parent / _OBJECTS).glob("*.txt"))
     objects = [file.beside(f"{_OBJECTS}/{name}") for name in names]
-    counts = [_count(one) for one in objects]
-    rows = [TextRows(one, _OF_ROOM, 0, count) for one, count in zip(objects, counts, strict=True)]
+    rows = [TextRows(one, _OF_ROOM, 0) for one in objects]
+    counts = [part.count for part in rows]
     words = [name.partition("_")[0].lower() for name in names]
     classes = [_CLASSES.index(word if word in _CLASSES else _CLASSES[-1]) for word in words]
 
