@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -175,6 +175,19 @@ class Problem:
         # journals of earlier versions have the text alone
         fixes = [_fix_from_json(fix) for fix in fields.pop("fixes", [])] or [fields["fix"]]
         return cls(**{**fields, "fix": fixes[0] if len(fixes) == 1 else tuple(fixes)})
+
+
+def shown_once(problems: Iterable[Problem]) -> list[str]:
+    """Return a line for each problem. Those alike but for their place are one, with the first few places."""
+    places: dict[tuple[str, Fixes], list[str]] = {}
+    for problem in problems:
+        places.setdefault((problem.message, problem.fix), []).append(problem.location)
+    lines = []
+    for (message, fix), found in places.items():
+        distinct = list(dict.fromkeys(found))
+        times = f" ({len(found):,} times)" if len(distinct) < len(found) else ""
+        lines.append(str(Problem(first_few(distinct) + times, message, fix)))
+    return lines
 
 
 def _fix_to_json(fix: Fix) -> dict[str, Any]:

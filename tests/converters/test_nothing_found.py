@@ -44,8 +44,8 @@ def text(folder: Path) -> None:
         (empty, "is an empty folder (check the path)"),
         (scanned, "a.e57 is E57, which is not read (load them with their own library and save the values"),
         (zarr2, "is Zarr, which is no source (save its arrays as .npy)"),
-        (zarr3, "is a store already, or other Zarr ('unistore export"),
-        (text, "not recognised (unistore inspect says more"),
+        (zarr3, "is a store already, or other Zarr (unistore export"),
+        (text, "not recognised (unistore inspect"),
     ],
 )
 def test_what_lies_there_is_told(

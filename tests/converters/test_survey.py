@@ -232,3 +232,30 @@ def test_a_path_that_is_not_in_the_table_is_nobodys(tmp_path: Path) -> None:
     for claims in (survey([tmp_path]), survey([tmp_path / "absent"])):
         (row,) = claims.rows(["/somewhere/else.npy"]).tolist()
         assert claims.answer(row).family == ""
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_folders_of_two_families_are_taken_as_their_parent_is(tmp_path: Path, order: tuple[str, str]) -> None:
+    for name in order:
+        (tmp_path / name).mkdir()
+    with h5py.File(tmp_path / "a" / "run.h5", "w") as file:
+        file["actions"] = np.zeros((5, 2))
+        file["observations"] = np.zeros((5, 3))
+    np.savez(tmp_path / "b" / "rows.npz", x=np.zeros((4, 3)))
+    converter = make_converter("trajectory", {})
+    of_folders = scan_sources(converter, [tmp_path / name for name in order], is_named=True)
+    of_parent = scan_sources(converter, [tmp_path], is_named=True)
+    assert list(of_folders.sources.files()) == list(of_parent.sources.files())
+    assert [path.name for path, _ in of_folders.left_out] == ["rows.npz"]
+
+
+def test_a_folder_of_no_family_beside_another_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with h5py.File(tmp_path / "a" / "run.h5", "w") as file:
+        file["actions"] = np.zeros((5, 2))
+        file["observations"] = np.zeros((5, 3))
+    (tmp_path / "b" / "notes.txt").write_text("none")
+    with pytest.raises(InputError) as caught:
+        scan_sources(make_converter("trajectory", {}), [tmp_path / "a", tmp_path / "b"], is_named=True)
+    assert [problem.file for problem in caught.value.problems] == [str(tmp_path / "b")]

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.errors import AddOptions, Fixes, InputError, Location, Problem, RunCommand, printable
+from unistore.errors import (
+    AddOptions,
+    Fixes,
+    InputError,
+    Location,
+    Problem,
+    RunCommand,
+    printable,
+    shown_once,
+)
 
 PLACES = {
     Location("run: 1.h5"): "run: 1.h5",
@@ -75,3 +84,12 @@ def test_printable_text_is_printable(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert (shown == text) == text.isprintable()
+
+
+def test_problems_that_are_alike_are_shown_once() -> None:
+    fix = AddOptions(("--exclude", "x"))
+    many = [Problem(f"{number}.npy", "is damaged", fix) for number in range(9)]
+    assert shown_once([*many, Problem("z.npy", "is empty"), Problem("z.npy", "is empty")]) == [
+        "0.npy, 1.npy, 2.npy, 3.npy and 5 more: is damaged (--exclude x)",
+        "z.npy (2 times): is empty",
+    ]

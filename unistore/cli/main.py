@@ -19,7 +19,7 @@ from unistore.cli.commands import doctor, export, inspect, statistics, verify, v
 from unistore.cli.convert import convert
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.cli.upkeep import attach, cache, clean, compact, derive, remove, replay, versions
-from unistore.errors import InputError, UnistoreError
+from unistore.errors import InputError, UnistoreError, shown_once
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--debug"}
@@ -144,12 +144,10 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
         return
     lines = [f"error: {_message(error)}"]
     if len(problems) > 1:
-        lines = [
-            f"error: {len(problems):,} problems",
-            *(f"  {problem}" for problem in problems[:MAX_PROBLEMS]),
-        ]
-    if len(problems) > MAX_PROBLEMS:
-        lines.append(f"  and {len(problems) - MAX_PROBLEMS:,} more (all of them with --json)")
+        alike = shown_once(problems)
+        lines = [f"error: {len(problems):,} problems", *(f"  {line}" for line in alike[:MAX_PROBLEMS])]
+        if len(alike) > MAX_PROBLEMS:
+            lines.append(f"  and {len(alike) - MAX_PROBLEMS:,} more (all of them with --json)")
     if converting and problems and all(problem.source for problem in problems):
         names = list(dict.fromkeys(problem.source for problem in problems))
         options = " ".join(f"--exclude {shlex.quote(name)}" for name in names)

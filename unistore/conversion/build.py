@@ -16,7 +16,7 @@ from typing import Any, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.conversion.parts import SEALING, JobPart, check_begun_parts, sealing_part
-from unistore.errors import ConversionError, InputError, StoreError
+from unistore.errors import AddOptions, ConversionError, Fix, InputError, RunCommand, StoreError
 from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.system.hints import JsonObject, PathLike
@@ -145,6 +145,7 @@ class Build(ABC):
 
     output_path: Path
     overlap_message: str
+    sources: Sequence[str] = ()  # as they were given, for messages
 
     def __init__(
         self, destination: str, folder: Path, *, local: str, restart: bool, part: JobPart | None = None
@@ -423,8 +424,7 @@ class FolderBuild(Build):
         if is_store(destination):
             if overwrite:
                 return
-            msg = f"{destination}: a finished store is there already; --overwrite replaces it"
-            raise InputError(msg)
+            raise finished_store(str(destination), self.sources)
         msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another path"
         raise InputError(msg)
 
@@ -461,6 +461,15 @@ class FolderBuild(Build):
                 "else now: move one of them away"
             )
             raise ConversionError(msg)
+
+
+def finished_store(destination: str, sources: Sequence[str]) -> InputError:
+    """Return the error of a destination that is a store. `sources`: what was given to convert."""
+    fixes: list[Fix] = [AddOptions(("--overwrite",), "to replace it")]
+    if sources:
+        words = ("convert", *sources, destination, "--append")
+        fixes.insert(0, RunCommand(words, "to add the sources that it does not have"))
+    return InputError.at(destination, "a finished store is there already", tuple(fixes), "exists")
 
 
 def is_store(path: PathLike) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
@@ -20,7 +19,7 @@ from unistore.conversion.run import Report, open_build, run
 from unistore.conversion.settings import Settings
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import FamilyRecord, families, get_family, is_own
+from unistore.converters.registry import FamilyRecord, conversion_of, families, get_family, is_own
 from unistore.converters.scanning import sources_by_shape
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem
@@ -259,7 +258,9 @@ def local_sources(
         return source_paths(names)
     from unistore.conversion.staging import stage
 
-    build = open_build(destination, work=settings.work, restart=settings.restart, part=settings.own_part)
+    build = open_build(
+        destination, work=settings.work, restart=settings.restart, part=settings.own_part, sources=names
+    )
     build.check_early(overwrite=settings.overwrite)
     with resolve_progress(progress) as callbacks:
         paths = stage(urls, _copies_folder(destination, settings), callbacks)
@@ -336,19 +337,13 @@ def implied_family(options: Iterable[str]) -> str | None:
 def several_families(surveyed: Claims) -> Problem:
     """Return the problem of paths that hold sources of several families."""
     paths = list(map(str, surveyed.roots))
-    commands = []
-    for family, count in surveyed.counts().items():
-        words = ["unistore", "convert", get_family(family).command, *paths, "DST"]
-        words += exclude_words(family, surveyed)
-        name = family.replace("_", " ")
-        commands.append(f"{count} of {name}: {shlex.join(words)}")
-    listing = "\n    ".join(commands)
-    return Problem(
-        ", ".join(paths),
-        f"holds files of several families:\n    {listing}\n   ",
-        "convert each by itself, into a store of its own",
-        "family",
-    )
+    counts = [f"{count} of {family.replace('_', ' ')}" for family, count in surveyed.counts().items()]
+    commands = [
+        conversion_of(family, surveyed.roots, exclude_words(family, surveyed), is_alone=False)
+        for family in surveyed.counts()
+    ]
+    message = f"holds files of several families: {', '.join(counts)}"
+    return Problem(", ".join(paths), message, tuple(commands), "family")
 
 
 def exclude_words(family: str, surveyed: Claims) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from unistore.conversion.build import Build, is_store
+from unistore.conversion.build import Build, finished_store, is_store
 from unistore.conversion.parts import JobPart
 from unistore.errors import ConversionError, InputError
 from unistore.remote.client import ObjectClient, map_concurrently
@@ -181,8 +181,7 @@ class ObjectBuild(Build):
                 )
                 raise InputError(msg)
             if not overwrite:
-                msg = f"{self.location}: a finished store is there already; --overwrite replaces it"
-                raise InputError(msg)
+                raise finished_store(str(self.location), self.sources)
         elif begun is None and self._client.size(BUILD_MARK) is None and self._client.list(limit=1):
             msg = f"{self.location}: holds objects that are not a unistore store: choose another place"
             raise InputError(msg)

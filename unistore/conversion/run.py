@@ -524,8 +524,15 @@ def open_build(
     work: PathLike | None = None,
     restart: bool = False,  # discard an unfinished conversion
     part: JobPart | None = None,
+    sources: Sequence[PathLike] = (),  # as they were given, for messages
 ) -> Build:
     """Return the build of a folder, or of a URL of an object store, not entered yet."""
+    build = _build_of(destination, work, restart=restart, part=part)
+    build.sources = tuple(os.fspath(source) for source in sources)
+    return build
+
+
+def _build_of(destination: PathLike, work: PathLike | None, *, restart: bool, part: JobPart | None) -> Build:
     if work is not None:
         require_local_path(work, "the folder of --work")
     folder = local_path(destination)
@@ -556,7 +563,9 @@ def run(
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`."""
-    opened = open_build(destination, work=settings.work, restart=settings.restart, part=settings.own_part)
+    opened = open_build(
+        destination, work=settings.work, restart=settings.restart, part=settings.own_part, sources=paths
+    )
     opened.check_early(overwrite=settings.overwrite)
     _check_no_overlap(paths, opened)
     executor = executor or Serial()

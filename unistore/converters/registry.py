@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, RunCommand
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -170,3 +171,34 @@ def get_family(name: str) -> FamilyRecord:
         fix = "check the name, or install the package that adds it"
         raise InputError(Problem(f"family {name}", message, fix, "family"))
     return family
+
+
+def conversion_of(
+    family: str,
+    sources: Sequence[Path],
+    more: Sequence[str] = (),
+    purpose: str = "",
+    *,
+    is_alone: bool = True,
+) -> RunCommand:
+    """Return the command that converts sources, for the fix of a problem.
+
+    Parameters
+    ----------
+    family
+        Empty: the command detects it.
+    more
+        Words at the end: options.
+    is_alone
+        False: the store's name ends with the family's, as others are made of the same sources.
+    """
+    # into the working directory, or beside the sources if these are in it
+    first = sources[0].resolve()
+    stem = first.name.split(".")[0] or first.name.strip(".") or "store"
+    destination = Path(f"{stem}.zarr" if is_alone else f"{stem}-{family.replace('_', '-')}.zarr")
+    current = Path.cwd().resolve()
+    if first.is_dir() and (current == first or first in current.parents):
+        destination = first.parent / destination
+    paths = [f"./{path}" if path.startswith("-") else path for path in map(str, (*sources, destination))]
+    words = [get_family(family).command] if family else []
+    return RunCommand(("convert", *words, *paths, *more), purpose)

@@ -18,20 +18,19 @@ from unistore.converters.common.columns import shape_labels
 from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.paths import real_path, rows_below
+from unistore.converters.files.paths import Listing, real_path, rows_below
 from unistore.converters.opened import Origin
 from unistore.converters.protocol import Ask, Converter, ask_here
-from unistore.converters.registry import families, get_family
+from unistore.converters.registry import conversion_of, families, get_family
 from unistore.converters.scan import Found, Parts, Scan, Scanned, SourcePart, Stored
 from unistore.converters.survey import (
     EXCLUDED,
     Claims,
     Rows,
-    convert_command,
     nothing_found,
     other_family_reason,
 )
-from unistore.errors import InputError, Problem, first_few, printable
+from unistore.errors import Fix, InputError, Problem, first_few, printable
 from unistore.system.packed import PackedObjects
 from unistore.system.sizes import count_of
 
@@ -263,15 +262,18 @@ class _FamilyScan:
         listing = replace(claims.listing, left=left)
         found_parts = self._stored.found
         if not found_parts.parts or left.any() or self._exclusion:
-            try:
-                with as_problem(", ".join(map(str, claims.roots))):
-                    found_parts = self._converter.find(listing, self._exclusion)
-            except InputError as error:
-                found_parts = Found(parts=(), problems=error.problems_at(str(claims.roots[0])))
+            found_parts = self._found_in(listing)
+        is_in_folders = all(path.is_dir() for path in claims.roots)
+        if is_in_folders and 0 < len(found_parts.problems) < len(claims.roots):
+            # A folder that other families take is left out, as it is below a given folder.
+            claims.ask(ask, self._is_excluded)
+            others = frozenset(folder for folder in claims.roots if self._is_of_others(folder))
+            found_parts = self._found_in(replace(listing, others=others)) if others else found_parts
+            is_in_folders = len(found_parts.problems) == len(claims.roots)
         if found_parts.parts:
             return found_parts
         kinds = {problem.kind for problem in found_parts.problems}
-        if kinds - {"missing"} or (kinds and not all(path.is_dir() for path in claims.roots)):
+        if kinds - {"missing"} or (kinds and not is_in_folders):
             raise InputError(found_parts.problems)
         if self._of_others.any():
             raise InputError(self._all_of_others())
@@ -279,6 +281,19 @@ class _FamilyScan:
             claims.ask(ask)
             raise InputError(nothing_found(claims, self._family))
         return found_parts
+
+    def _found_in(self, listing: Listing) -> Found:
+        try:
+            with as_problem(", ".join(map(str, listing.roots))):
+                return self._converter.find(listing, self._exclusion)
+        except InputError as error:
+            return Found(parts=(), problems=error.problems_at(str(listing.roots[0])))
+
+    def _is_of_others(self, folder: Path) -> bool:
+        """Return whether other families take files of a given folder, and this one takes none."""
+        rows = range(*rows_below(self._claims.paths, real_path(folder)))
+        takers = {self._claims.answer(row).taker for row in rows} - {""}
+        return bool(takers) and self._family not in takers
 
     def _scan(self, parts: Parts, ask: Ask) -> tuple[Parts, PackedObjects[Scanned]]:
         # Parts in folders that failed may be of others. Of a family with `scan_identifies`, other families
@@ -443,7 +458,10 @@ class _FamilyScan:
             if problem.kind == UNREADABLE or not self._is_free(row):
                 yield problem
                 continue
-            fix = f"it is {other_family_reason(self._claims.answer(row).taker)}"
+            file = Path(self._claims.paths[row])
+            root = next((root for root in self._claims.roots if file.is_relative_to(root.resolve())), file)
+            taker = self._claims.answer(row).taker
+            fix = conversion_of(taker, [root], purpose="if it is of another family")
             yield replace(problem, fix=(*problem.fixes, fix))
 
     def _all_of_others(self) -> Problem:
@@ -453,9 +471,10 @@ class _FamilyScan:
         family = self._family.replace("_", " ")
         files = count_of(len(rows), "file")
         message = f"holds no source of {family}: {files} of {named}"
-        commands = " or ".join(map(convert_command, takers))
-        fix = f"{commands}; or, to take files for {family} all the same, name each"
-        return Problem(", ".join(map(str, self._claims.roots)), message, fix, "family")
+        roots = self._claims.roots
+        commands = [conversion_of(taker, roots, is_alone=len(takers) == 1) for taker in takers]
+        fixes: tuple[Fix, ...] = (*commands, f"name each file that is {family} all the same")
+        return Problem(", ".join(map(str, roots)), message, fixes, "family")
 
     def _is_excluded(self, path: str) -> bool:
         """Return whether a file is stored, or the user excludes it by its name below a given folder."""

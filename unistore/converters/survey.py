@@ -20,9 +20,17 @@ from unistore.converters.files.formats import has_ending, is_about, unread_forma
 from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
 from unistore.converters.opened import Claim
 from unistore.converters.protocol import Ask, Converter, ask_here
-from unistore.converters.registry import FamilyRecord, families, get_family, is_own, leave_out, reason_of
+from unistore.converters.registry import (
+    FamilyRecord,
+    conversion_of,
+    families,
+    get_family,
+    is_own,
+    leave_out,
+    reason_of,
+)
 from unistore.converters.scan import TWO_FAMILIES, Candidate
-from unistore.errors import InputError, Problem, UnistoreError, first_few, printable
+from unistore.errors import InputError, Problem, RunCommand, UnistoreError, first_few, printable
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.hints import Int64s, JsonObject
 from unistore.system.packed import view
@@ -435,8 +443,10 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
     name = family.replace("_", " ")
     for folder in filter(Path.is_dir, paths):
         if (folder / "zarr.json").exists():
-            fix = f"'unistore export {folder} DST' gives its files back; other Zarr: save its arrays as .npy"
-            return Problem(str(folder), "is a store already, or other Zarr", fix, "zarr")
+            files = folder.with_name(f"{folder.resolve().stem}-files")
+            export = RunCommand(("export", str(folder), str(files)), "to have its files back")
+            fixes = export, "save the arrays of other Zarr as .npy"
+            return Problem(str(folder), "is a store already, or other Zarr", fixes, "zarr")
         if is_store(folder):
             return Problem(str(folder), "is Zarr, which is no source", "save its arrays as .npy", "zarr")
         if not any(folder.iterdir()):
@@ -445,8 +455,8 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
     if others:
         counts = [f"{count} of {other.replace('_', ' ')}" for other, count in others.items()]
         message = f"holds no source of {name}, but {' and '.join(counts)}"
-        commands = " or ".join(map(convert_command, others))
-        return Problem(where, message, commands, "family")
+        conversions = [conversion_of(other, paths, is_alone=len(others) == 1) for other in others]
+        return Problem(where, message, tuple(conversions), "family")
     if unread := claims.unread():
         message = f"holds nothing that is read: {first_few(unread, _SHOWN, '; ')}"
         fix = "load them with their own library and save the values as .npy or HDF5"
@@ -456,5 +466,5 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
             return Problem(str(link), "is a link out of the given paths", "name what it leads to", "link")
     commands = ", ".join(sorted(family.command for family in families().values()))
     message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
-    fix = "unistore inspect says more; or name the family: unistore convert FAMILY SRC... DST"
-    return Problem(where, message, fix, "unknown")
+    inspection = RunCommand(("inspect", str(paths[0])), "says more")
+    return Problem(where, message, (inspection, "name the family before the sources"), "unknown")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.survey import TAKEN, verdict_counts
-from unistore.errors import AddOptions, Problem, printable
+from unistore.errors import AddOptions, Problem, printable, shown_once
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened
 from unistore.report.values import QUANTILES, ValueReport, sample_noun, sparkline
@@ -216,19 +216,22 @@ def source_blocks(path: str, sources: SourceReport, problems: Sequence[Problem])
 
 
 def _problem_list(problems: Sequence[Problem]) -> Block:
-    lines = [f"- {problem}" for problem in problems[:SHOWN_PROBLEMS]]
-    if len(problems) > SHOWN_PROBLEMS:
-        lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more")
+    alike = shown_once(problems)
+    lines = [f"- {line}" for line in alike[:SHOWN_PROBLEMS]]
+    if len(alike) > SHOWN_PROBLEMS:
+        lines.append(f"and {len(alike) - SHOWN_PROBLEMS:,} more")
     return Block(f"{count_of(len(problems), 'problem')} to solve before converting", lines=lines)
 
 
 def _next_commands(sources: SourceReport, problems: Sequence[Problem], verdicts: list[Block]) -> list[Block]:
     if sources.command is None:
         return []
-    fixes = problems[0].fixes if len(problems) == 1 else ()
-    ways = [shlex.join(fix.arguments) for fix in fixes if isinstance(fix, AddOptions)]
+    # options that help with each problem; the command alone would end in the same problems
+    of_problems = [[fix for fix in problem.fixes if isinstance(fix, AddOptions)] for problem in problems]
+    alike = [fix for fix in of_problems[0] if all(fix in fixes for fixes in of_problems)]
+    ways = [shlex.join(fix.arguments) for fix in alike]
     code = "\n".join(f"{sources.command} {way}" for way in ways) or sources.command
-    title = "convert it in one of these ways" if ways else "then convert it"
+    title = "convert it in one of these ways" if len(ways) > 1 else "then convert it"
     return [*verdicts, Block(title, code=code)]
 
 

@@ -16,7 +16,7 @@ from unistore.conversion.dry_run import dry_run
 from unistore.conversion.lock import owner_of
 from unistore.conversion.parts import begun_counts
 from unistore.converters.files.paths import folders_of_targets
-from unistore.converters.registry import families
+from unistore.converters.registry import conversion_of, families
 from unistore.converters.survey import Claims
 from unistore.errors import InputError, Problem, StoreError
 from unistore.report.suggestions import convert_command
@@ -262,15 +262,7 @@ def commands_behind_links(path: Path, problems: Sequence[Problem]) -> Iterator[t
 
 
 def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str] = ()) -> str:
-    # Converts into the working directory, or beside the sources if these are in it. With several families,
-    # the name of the store ends with the family
-    real = path.resolve()
-    current = Path.cwd().resolve()
-    stem = real.name.split(".")[0] or real.name.strip(".") or "store"
-    destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
-    if real.is_dir() and (current == real or real in current.parents):
-        destination = real.parent / destination
     if alone and len(more) > _MOST_EXCLUDED:
         # A family that was not named leaves plain arrays out by itself.
-        return convert_command("", [str(path)], str(destination))
-    return convert_command(family, [str(path)], str(destination), more=more)
+        return str(conversion_of("", [path]))
+    return str(conversion_of(family, [path], more, is_alone=alone))

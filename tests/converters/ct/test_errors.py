@@ -59,7 +59,7 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
         "many.npy": (
             "shape",
             "has 4 axes (2, 3, 4, 5)",
-            "or it is of another ",
+            "if it is of another family",
         ),
         "empty.npy": ("shape", "is empty, or too long for int32: shape (0, 4, 5)", ""),
         "complex.npy": ("dtype", "has dtype complex64", "astype"),

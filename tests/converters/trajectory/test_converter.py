@@ -10,12 +10,13 @@ import h5py
 import numpy as np
 import pytest
 
+import unistore
 from tests.cases import DATA
 from tests.converters.contract import check_contract, convert_in_memory
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import converter as trajectory
-from unistore.errors import InputError
+from unistore.errors import AddOptions, InputError
 from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.tables import text_values
 
@@ -348,3 +349,29 @@ def test_overlapping_masks_are_kept_but_only_the_usual_ones_split(tmp_path: Path
     converted = convert_in_memory(trajectory(), [tmp_path / "a.hdf5"])
     assert converted.finalized.split_names == ("train", "valid")
     assert converted.arrays["episodes/mask/easy"].all()
+
+
+def test_a_mapped_dataset_is_taken_though_a_pattern_leaves_it_out(tmp_path: Path) -> None:
+    values = np.arange(12.0).reshape(6, 2)
+    arrays = {"cmd": values, "cmd_raw": values + 1, "rewards": np.zeros(6), "observations": values + 2}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    options = {"map": {"action": "cmd"}, "ignore": ("cmd*",)}
+    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "trajectory", **options)
+    store = unistore.Store(tmp_path / "a.zarr")
+    assert np.array_equal(store.array("steps/action").read(), values)
+    assert not [path for path in store.arrays() if "cmd" in path]
+
+
+def test_arrays_are_named_where_actions_are_asked_for(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["sensors/position"] = np.zeros((6, 3))
+        file["control/cmd"] = np.ones((6, 2))
+    with pytest.raises(InputError) as caught:
+        unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "trajectory")
+    fixes = [fix for fix in caught.value.problems[0].fixes if isinstance(fix, AddOptions)]
+    assert [fix.arguments for fix in fixes] == [
+        ("--map", "action=control/cmd"),
+        ("--map", "action=sensors/position"),
+    ]

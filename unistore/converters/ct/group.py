@@ -59,6 +59,7 @@ from unistore.converters.formats.dicom_headers import (
 )
 from unistore.converters.formats.tiff import Tiff, is_page
 from unistore.converters.plugin import Group, Problem, SourceFile
+from unistore.converters.registry import conversion_of
 from unistore.converters.seam.formats import calling
 from unistore.errors import InputError, printable
 
@@ -439,7 +440,7 @@ def _no_window(file: SourceFile) -> tuple[SourceFile, str] | Problem:
     if not file.is_given:
         return file, "is no window of a volume"
     message = f"is an .npz file that is no window of a volume; CT volumes are {_formats()} files"
-    fix = "save the volume with np.save, or convert it as plain arrays: unistore convert rows"
+    fix = conversion_of("rows", [file.path], purpose="as plain arrays"), "save the volume with np.save"
     return Problem(str(file.path), message, fix, "format")
 
 

@@ -105,6 +105,7 @@ class Listing:
     # hierarchies, unfinished conversions.
     skipped: Sequence[tuple[Path, str]]
     left: NDArray[np.bool_] | None = None  # which of the files are left to other families; None: none
+    others: frozenset[Path] = frozenset()  # given folders that may have no suitable file: other families'
 
     def with_suffixes(self, suffixes: Sequence[str]) -> Sequence[str]:
         """Return given files, and files in given folders with one of the suffixes, see `has_ending`."""
@@ -119,7 +120,7 @@ class Listing:
         refused = {path: problem for path, problem in self.file_problems if is_suitable(path)}
         problems = [*self.problems, *refused.values()]
         left_out = (*links, *refused, *(problem.file for problem in self.problems))
-        for folder in filter(Path.is_dir, self.roots):
+        for folder in filter(Path.is_dir, [root for root in self.roots if root not in self.others]):
             inside = folder.resolve()
             below = slice(*rows_below(self.files, inside))
             start = f"{inside}{os.sep}"
@@ -128,7 +129,8 @@ class Listing:
                     Problem(
                         printable(str(folder)),
                         f"no {' or '.join(suffixes)} file in this folder",
-                        kind="missing",
+                        "check the path, or leave the folder out",
+                        "missing",
                     )
                 )
         if problems:

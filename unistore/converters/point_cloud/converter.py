@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +41,7 @@ from unistore.converters.point_cloud.names import (
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.pointsuite import Indices, InSegments, check_names, outside_segments
 from unistore.converters.protocol import Emit, Facts, Finalized, Parts, Scan, Scanned, SourcePart
+from unistore.converters.registry import conversion_of
 from unistore.converters.scan import TWO_FAMILIES
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.formats import joined
@@ -203,10 +203,8 @@ def _owner(file: SourceFile) -> Path | None:
 
 def _either(file: SourceFile, message: str, other: str) -> Problem:
     # The problem of a file that another family could read, too, with a command for each
-    path = shlex.quote(str(file.path))
-    store = f"{shlex.quote(file.path.stem)}.zarr"
-    commands = [f"unistore convert {family} {path} {store}" for family in ("point-cloud", other)]
-    return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
+    commands = [conversion_of(family, [file.path]) for family in ("point_cloud", other)]
+    return Problem(str(file.path), message, tuple(commands), TWO_FAMILIES)
 
 
 converter = ConverterOf(PointCloud, "unistore.converters.point_cloud.converter:PointCloudConverter")

@@ -68,7 +68,9 @@ RESERVED = ("next_valid", "observation", "next_observation")  # names that the s
 
 
 def is_ignored(dataset: str, options: TrajectoryOptions) -> bool:
-    """Return whether the user leaves a dataset out."""
+    """Return whether the user leaves a dataset out: a pattern does, and no ``--map`` names it."""
+    if any(dataset == source.strip("/") for source in options.map.values()):
+        return False
     return any(fnmatchcase(dataset, pattern) for pattern in options.ignore)
 
 

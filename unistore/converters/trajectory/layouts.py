@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from shlex import quote
 from typing import NamedTuple
 
 from unistore.converters.plugin import Array, Facts, Head, Opened, as_json
-from unistore.errors import InputError, Location, location_of, printable
+from unistore.errors import AddOptions, Fix, InputError, Location, location_of
 
 METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
 STAMP, LOG_TIME = "header_stamp", "log_time"  # names of the times of the messages of a topic, in bags
@@ -28,6 +28,8 @@ TIMES = ("timestamps", "timestamp", "time", "t")  # names of the timestamps of a
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
 MASKS = "mask/"  # begins the paths of lists of episodes
 _LISTED = 8
+_FEW = 2
+_LIKE_ACTIONS = re.compile(r"act|cmd|command|control|ctrl|target", re.IGNORECASE)
 
 
 class EpisodeLayout(NamedTuple):
@@ -97,8 +99,18 @@ def needed_layout(head: Head, *, is_mapped: bool) -> EpisodeLayout:
     names = sorted(head.members())[:_LISTED]
     expected = "; or ".join(other.evidence for other in LAYOUTS)
     message = f"is not a trajectory file: it holds {', '.join(names) or 'nothing'}; expected {expected}"
-    fix = f"name the actions, as in --map {quote(printable(f'action={names[0]}'))}" if names else ""
-    raise InputError.at(head.file.name, message, fix, "layout")
+    raise InputError.at(head.file.name, message, _possible_actions(head), "layout")
+
+
+def _possible_actions(head: Head) -> tuple[Fix, ...]:
+    # Arrays with a row of numbers for each step, those that are called like actions first
+    paths = [path for path, (shape, dtype) in head.arrays.items() if len(shape) == 2 and dtype.kind in "iuf"]
+    rows = Counter(head.arrays[path][0][0] for path in paths)
+    steps = max(rows, key=lambda count: rows[count], default=0)
+    possible = [path for path in paths if head.arrays[path][0][0] == steps]
+    possible.sort(key=lambda path: _LIKE_ACTIONS.search(path) is None)
+    fixes = [AddOptions(("--map", f"action={path}"), "if it holds the actions") for path in possible[:_FEW]]
+    return (*fixes, "name the dataset of the actions with --map")
 
 
 def _is_robomimic(head: Head) -> bool:

@@ -30,7 +30,9 @@ class TrajectoryOptions(Options):
     )
     colour: Colour = option("standard", "swapped: the recorder encoded RGB as if it were BGR.")
     map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
-    ignore: tuple[str, ...] = option((), "Leave datasets out: 'obs/depth_*'.", metavar="PATTERN")
+    ignore: tuple[str, ...] = option(
+        (), "Leave out what --map does not name: 'obs/depth_*'.", metavar="PATTERN"
+    )
     columns: Columns = option("exact", COLUMNS)
     rate: Mapping[str, str] = option(
         {}, "Rows a second of a dataset, group or clock: obs/force=500.", metavar="NAME=HZ", late=True
