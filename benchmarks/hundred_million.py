@@ -64,11 +64,18 @@ def make_store(path: Path, samples: int) -> None:
     root.create_array("points/xyz", shape=(points, 3), dtype="f4", chunks=(CHUNK, 3), shards=(256 * CHUNK, 3))
     write("segments/offsets", samples + 1, CHUNK, first_point, "i8")
     write("points/classification", points, 8 * CHUNK, classification, "u1")
+    rules = {
+        "points/xyz": {},
+        "points/classification": {"rows": ["points/xyz", 0]},
+        "segments/number": {},
+        "segments/offsets": {"rows": ["segments/number", 1], "offsets_of": "points/xyz"},
+    }
     root.attrs["unistore"] = {
         "format_version": 1,
         "family": "point_cloud",
         "samples": {"count": samples, "table": "segments"},
-        "fields": {name: {"axes": []} for name, _ in root.members(max_depth=None) if "/" in name},
+        "main_rows": "points/xyz",
+        "fields": {name: {"axes": [], "rule": rules[name]} for name in rules},
         "seal": make_seal([], b""),
     }
 

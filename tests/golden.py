@@ -1,10 +1,7 @@
 """Small stores of format version 1, which every later unistore reads: ``python -m tests.golden`` makes them.
 
-Those in `REFUSED` are of a former version of their family, and no longer made.
-
-They are made anew only with a new format version. What changes without one adds a store. ``rows_split`` was
-made with ``--split train=0.6,val=0.4 --split-by row`` before stores recorded a ``split_rule``. Only
-``ct_related`` has attributes that say how arrays belong together.
+Once 0.1.0 is released they are made anew only with a new format version. What changes without one adds a
+store.
 """
 
 from __future__ import annotations
@@ -144,8 +141,6 @@ SOURCES: dict[str, Callable[[Path], Case]] = {
 """What makes the sources of each store, and says how it was converted."""
 GROWN = "grown"
 """A store of three versions: of a and b, with c (named ``paper``), and without b."""
-REFUSED = ("spike",)
-"""Stores of former versions of their family, which are verified, and read as plain arrays alone."""
 
 
 def write_grown_sources(folder: Path) -> dict[str, np.ndarray]:

@@ -43,14 +43,13 @@ class Variant:
 
 
 HALVES = {"train": 0.5, "val": 0.5}
-FORMER = SplitRule(shares=HALVES, method="")
-"""As stores record it that have no ``split_rule``."""
+EXACT = SplitRule(shares=HALVES, method="exact")
 VARIANTS = {
     "rows_hdf5 intersection": Variant("rows_hdf5", {"columns": "intersection"}),
     "rows_hdf5 balanced": Variant("rows_hdf5", run={"codec": "balanced"}),
     "rows_npz small, split": Variant(
         "rows_npz",
-        run={"codec": "small", "split": SplitRule(shares={"train": 0.6, "val": 0.4}, method="")},
+        run={"codec": "small", "split": SplitRule(shares={"train": 0.6, "val": 0.4}, method="exact")},
     ),
     "rows_npz exclude": Variant("rows_npz", {"exclude": ("b.npz",)}),
     "rows_npy none": Variant("rows_npy", run={"codec": "none"}),
@@ -59,7 +58,7 @@ VARIANTS = {
         "cloud_indices", {"voxel_size": (5.0, 20.0)}, {"codec": "small"}
     ),
     "cloud_indices map": Variant("cloud_indices", {"map": {"label": "classification", "rgb": ""}}),
-    "cloud_indices split": Variant("cloud_indices", run={"split": FORMER}),
+    "cloud_indices split": Variant("cloud_indices", run={"split": EXACT}),
     "cloud_mixed windows": Variant("cloud_mixed", {"segment": "window:1", "max_points": 5}),
     "cloud_pdal balanced": Variant(
         "cloud_pdal", {"segment": "window:500", "columns": "union"}, {"codec": "balanced"}
@@ -81,7 +80,7 @@ VARIANTS = {
     ),
     "robot_robomimic resized alone": Variant("robot_robomimic", {"images": "resized"}),
     "robot_robomimic exclude": Variant("robot_robomimic", {"exclude": ("demos.hdf5: data/demo_2",)}),
-    "robot_flat split": Variant("robot_flat", run={"split": FORMER}),
+    "robot_flat split": Variant("robot_flat", run={"split": EXACT}),
     "robot_flat split by hash": Variant(
         "robot_flat", run={"split": SplitRule(shares=HALVES, by="episode", seed=1)}
     ),

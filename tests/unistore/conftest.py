@@ -20,6 +20,8 @@ import zarr
 from numpy.typing import NDArray
 
 from tests.programs import call, loaded
+from unistore.converters.registry import find_family
+from unistore.schemas.array_specs import GENERAL, resolved, rule_of
 
 ROOT = Path(__file__).parents[2]
 SEAL = {
@@ -56,6 +58,7 @@ class StoreMaker:
         splits: Mapping[str, Sequence[int]] | None = None,
         axes: Mapping[str, Sequence[str]] | None = None,
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
+        rules: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Path:
         self.made += 1
         store = self.folder / f"{family}-{self.made}.zarr"
@@ -73,13 +76,19 @@ class StoreMaker:
             self._add(store / path, values, (chunks or {}).get(path), own.pop(path, {}))
             for parent in Path(path).parents:
                 groups.setdefault(parent.as_posix(), {})
+        fields = {path: (axes or {}).get(path) or _axes(path) for path in plain}
+        record = find_family(family)
+        specs = GENERAL if record is None else record.part("specs")
+        own_rules = resolved(specs, fields, main_table or table)
+        documents = {path: rule_of(rule) for path, rule in own_rules.rules().items()} | (rules or {})
         groups["."] = {
             "unistore": {
                 "format_version": 1,
                 "family": family,
                 "samples": {"count": count, "table": table},
                 **({"main_table": main_table} if main_table else {}),
-                "fields": {path: {"axes": (axes or {}).get(path) or _axes(path)} for path in plain},
+                "main_rows": own_rules.main_rows,
+                "fields": {path: {"axes": names, "rule": documents[path]} for path, names in fields.items()},
                 "seal": SEAL,
             }
         }

@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "converters": LOW,
     "plugin": {"converters", "data"},
     "remote": {"errors", "system", "zarr3"},
-    "store": (STORES - {"store"}) | {"converters", "pictures"},
+    "store": (STORES - {"store"}) | {"pictures"},
     "data": STORES | {"memory", "order", "converters", "pictures"},
     "loader": {"errors", "system", "memory", "order", "data", "pictures"},
     "conversion": STORES | {"converters", "progress"},

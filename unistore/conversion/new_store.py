@@ -25,7 +25,16 @@ from unistore.conversion.splits import Codes
 from unistore.converters.protocol import Ask, Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, Problem
-from unistore.schemas.array_specs import ArrayInfo, ArraySpecs, relations
+from unistore.schemas.array_specs import (
+    MAIN_ROWS,
+    RULE,
+    ArrayInfo,
+    ArraySpecs,
+    RecordedSpecs,
+    relations,
+    resolved,
+    rule_of,
+)
 from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
@@ -156,7 +165,7 @@ def metadata_documents(
 ) -> dict[str, bytes]:
     """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
     documents: dict[str, bytes] = {}
-    axes = {array.field.path: array.field.axes for array in plan.arrays()}
+    axes = planned_axes(plan)
     related = relations(axes, get_family(plan.family).part("specs"))
     for array in plan.arrays():
         path = array.field.path
@@ -185,14 +194,20 @@ def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True).encode() + b"\n"
 
 
-def described_fields(plan: Plan) -> JsonObject:
-    """Return what the root says of each array, by path."""
+def planned_axes(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return the names of the axes of each planned array, by path."""
+    return {array.field.path: array.field.axes for array in plan.arrays()}
+
+
+def described_fields(plan: Plan, rules: RecordedSpecs) -> JsonObject:
+    """Return what the root says of each array, by path. `rules` has one for each."""
     return {
         array.field.path: {
             "axes": list(array.field.axes),
             "unit": array.field.unit,
             "description": array.field.description,
             "amplification": round(array.amplification, 3),
+            RULE: rule_of(rules.of(array.field.path)),
         }
         for array in sorted(plan.arrays(), key=lambda array: array.field.path)
     }
@@ -371,12 +386,15 @@ class NewStore:
     def attributes(self) -> JsonObject:
         """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
         plan = self.plan
+        specs: ArraySpecs = get_family(plan.family).part("specs")
+        rules = resolved(specs, planned_axes(plan), self.scan.main_table)
         return {
             "format_version": FORMAT_VERSION,
             "family": plan.family,
             "samples": {"count": self.samples, "table": plan.sample_table},
             "main_table": self.scan.main_table,
-            "fields": described_fields(plan),
+            MAIN_ROWS: rules.main_rows,
+            "fields": described_fields(plan, rules),
             "options": dict(plan.options),
             "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
             **({} if self.reported is None else {"verdicts": self.reported}),
@@ -483,7 +501,7 @@ def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValue
     infos = {
         array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
     }
-    problems = list(specs.problems(infos, samples))
+    problems = specs.problems(infos, samples)
     if not problems:
         for array in plan.columns():
             spec = specs.of(array.field.path, shapes)

@@ -28,7 +28,7 @@ from unistore.system.hints import AnyArray, Int64s, JsonObject, PathLike
 SOURCE = "source"
 EXACT = "exact:"  # Prefix of shares that are met exactly
 COLUMN = "column:"  # Prefix of a column in ``--group-by``
-_METHODS = ("hash", "exact", "list", "")
+_METHODS = ("hash", "exact", "list")
 
 
 class RecordedSplits(NamedTuple):
@@ -47,9 +47,8 @@ class SplitRule:
     # share of each split; empty: all splits are taken over
     shares: Mapping[str, float] = field(default_factory=dict)
     # ``"hash"``: by the position of a name's hash on the cumulative shares. ``"exact"``: whatever is furthest
-    # below its share gets the next name, in the order of their hashes. ``"list"``: no shares. Empty, in
-    # stores that record no method: as ``"exact"``
-    method: Literal["hash", "exact", "list", ""] = "hash"
+    # below its share gets the next name, in the order of their hashes. ``"list"``: no shares
+    method: Literal["hash", "exact", "list"] = "hash"
     # unit that is never divided between splits: ``"source"``, or the name of a sample: ``"episode"``
     by: str = SOURCE
     seed: int = 0  # seed of the hash
@@ -69,7 +68,7 @@ class SplitRule:
         shares: dict[str, float] = {}
         if options["split"] is not None:
             shares = parse_shares(dict(options["split"]))
-        method = options.get("split_rule", "")
+        method = options.get("split_rule")
         if method not in _METHODS:
             msg = f"split_rule {method!r} is unknown"
             raise ValueError(msg)
@@ -96,8 +95,7 @@ class SplitRule:
         options: JsonObject = {"split": dict(self.shares) or None}
         if self.by != SOURCE:
             options["split_by"] = self.by
-        if self.method:
-            options["split_rule"] = self.method
+        options["split_rule"] = self.method
         if self.method == "hash":
             options["split_seed"] = self.seed
         if self.below:

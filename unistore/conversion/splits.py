@@ -121,7 +121,7 @@ class Units:
         owner = finalized.sample_source
         if finalized.sample_runs is not None:
             owner = np.repeat(owner, finalized.sample_runs)
-        if rule.method in ("exact", ""):
+        if rule.method == "exact":
             owner = _first_of_units(scan)[owner]
         names = partial(sample_names, scan.sources.names, owner, finalized.sample_names)
         return cls(
@@ -142,7 +142,7 @@ class Units:
         if taken is not None:
             return self._from_list(taken)
         codes = self._hashed(self.rule.seed) if self.rule.method == "hash" else self._exact()
-        if self.rule.method and not self.rule.is_recorded:
+        if not self.rule.is_recorded:
             self._check_filled(codes)
         return UnitSplits(codes, tuple(self.rule.shares))
 

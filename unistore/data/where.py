@@ -143,7 +143,7 @@ def known_of(store: Store) -> Known:
         readers[f"{noun}.length"] = partial(_lengths, store, offsets)
         if store.has(rewards := f"{store.attributes.get('main_table', table)}/reward"):
             readers[f"{noun}.return"] = partial(_sums, store, rewards, offsets)
-    texts = [path.removesuffix("/data") for path in store.paths() if store.specs.is_text(path, store.paths())]
+    texts = store.specs.texts()
     numbers = [path for path in table_columns(store, table) if store.array(path).shape == samples.shape]
     for path in (*numbers, *texts):
         name = path.removeprefix(f"{table}/")

@@ -21,7 +21,7 @@ from unistore.converters.common.columns import (
 from unistore.converters.registry import FamilyRecord, get_family
 from unistore.errors import AddOptions, InputError, Problem
 from unistore.growing.merging import FIX, KeptSource, Merging
-from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, RecordedSpecs, resolved
 from unistore.schemas.indices import ArrayView, whole
 from unistore.schemas.tables import Field, IndexValues
 from unistore.store.joined import OF_SOURCES
@@ -81,12 +81,15 @@ def _refilled_rows(array: ArrayView, field: Field, missing: Int64s, lo: int, hi:
 class _AlikeStore(Store):
     """A store with the arrays that it would have, were it converted together with others."""
 
-    def __init__(self, store: Store, new_arrays: Mapping[str, _NewArray], fields: Attributes) -> None:
+    def __init__(
+        self, store: Store, new_arrays: Mapping[str, _NewArray], fields: Attributes, specs: RecordedSpecs
+    ) -> None:
         self.__dict__.update(store.__dict__)
-        self._arguments = store, new_arrays, fields
+        self._arguments = store, new_arrays, fields, specs
         self._arrays = {**store._arrays, **cast("dict[str, StoredArray]", new_arrays)}
         self.attributes = {**store.attributes, "fields": fields}
         self.cached_indices = {}
+        self.specs = specs
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _AlikeStore, self._arguments
@@ -111,11 +114,13 @@ def make_alike(
         described.append(fields | {field.path: field for field, _ in forms})
     fields = _Joining(family, stores, described).fields(sources, columns)
     axes = {path: {"axes": list(field.axes)} for path, field in fields.items()}
+    described_axes = {path: field.axes for path, field in fields.items()}
+    specs = resolved(family.part("specs"), described_axes, stores[0].attributes["main_table"])
     alike = []
     problems = []
     for store, new_arrays, before in zip(stores, own, described, strict=True):
         completed = _Completed(family, store, new_arrays, before, fields)
-        alike.append(_AlikeStore(store, completed.arrays(), axes))
+        alike.append(_AlikeStore(store, completed.arrays(), axes, specs))
         problems += completed.problems
     if problems:
         raise InputError(problems)
@@ -156,7 +161,8 @@ class _Joining:
         self._source_counts = [len(store.array("sources/bytes")) for store in stores]
         self._described = described
         self._paths = dict.fromkeys(chain.from_iterable(described))
-        self._specs = {path: store.specs.of(path, self._paths) for path in self._paths}
+        specs: ArraySpecs = family.part("specs")
+        self._specs = {path: specs.of(path, self._paths) for path in self._paths}
         # whose rows are padded in all families, as another array says how far they reach
         limits = chain.from_iterable(spec.limits for spec in self._specs.values())
         self._limited = {limit.path for limit in limits}
@@ -297,6 +303,7 @@ class _Completed:
     ) -> None:
         self.problems: list[Problem] = []
         self._family = family
+        self._specs: ArraySpecs = family.part("specs")
         self._store = store
         self._before = before
         self._fields = fields
@@ -339,12 +346,12 @@ class _Completed:
     def _absent(self, field: Field) -> _NewArray:
         """Return the array that the store lacks."""
         path = field.path
-        spec = self._store.specs.of(path, self._fields)
+        spec = self._specs.of(path, self._fields)
         group, _, name = path.rpartition("/")
-        absent = self._store.specs.absent_value(path)
+        absent = self._specs.absent_value(path)
         if isinstance(absent, str):
             length = len(absent.encode())
-            offsets = self._store.specs.of(f"{group}/offsets", self._fields)
+            offsets = self._specs.of(f"{group}/offsets", self._fields)
             bounds = self._rows(offsets)
             if name == "offsets":
                 return _with_values(field, np.arange(bounds, dtype=np.int64) * length)

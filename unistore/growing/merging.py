@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.files.paths import natural_key
+from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem
-from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
 from unistore.schemas.indices import sample_sources, table_columns
 from unistore.schemas.tables import Field, offsets_of
 from unistore.store.reader import Store
@@ -58,7 +59,7 @@ class Merging:
         return Merging, (self.stores, self.sources, self.fields)
 
     def spec(self, path: str) -> ArraySpec:
-        return self.stores[0].specs.of(path, self.stores[0].attributes["fields"])
+        return self.stores[0].specs.of(path)
 
     def is_offsets(self, path: str) -> bool:
         """Return whether values are where ranges of rows, or of bits, begin."""
@@ -181,7 +182,8 @@ class Merging:
 
     def says_nothing(self, path: str) -> bool:
         """Return whether the sources have no other values than a store without the array stands for."""
-        absent = self.stores[0].specs.absent_value(path)
+        specs: ArraySpecs = get_family(self.stores[0].family).part("specs")
+        absent = specs.absent_value(path)
         if absent is None:
             return False
         if not isinstance(absent, str):

@@ -23,7 +23,15 @@ from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, is_warning
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
-from unistore.schemas.array_specs import GENERAL, ArrayInfo, offsets_errors
+from unistore.schemas.array_specs import (
+    MAIN_ROWS,
+    ArrayInfo,
+    ArraySpec,
+    ArraySpecs,
+    RuleError,
+    offsets_errors,
+    recorded,
+)
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row
 from unistore.schemas.tables import text_values
@@ -114,13 +122,24 @@ def _manifest_problems(
 
 def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attributes) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
-    specs = GENERAL
+    samples = attributes["samples"]["count"]
+    problems: list[Problem] = []
+    stated = dict[str, ArraySpec]()
     try:
-        specs = get_family(attributes["family"]).part("specs")
+        specs: ArraySpecs = get_family(attributes["family"]).part("specs")
+        problems += specs.problems(arrays, samples)
+        stated = {path: specs.of(path, arrays) for path in arrays}
     except InputError as unknown:
         for problem in unknown.problems:
             yield Problem(ROOT, str(problem), problem.fix, UNKNOWN_FAMILY)
-    for problem in specs.problems(arrays, attributes["samples"]["count"]):
+    try:
+        rules = recorded(attributes["fields"], attributes[MAIN_ROWS])
+        problems += rules.problems(arrays, samples)
+        other = [path for path, rule in stated.items() if rules.of(path) != rule]
+        problems += [Problem(path, "has another rule in the root than its family states") for path in other]
+    except RuleError as error:
+        problems.append(Problem(ROOT, str(error)))
+    for problem in dict.fromkeys(problems):
         yield replace(problem, fix=problem.fix or _FIX, kind="schema")
 
 
@@ -133,9 +152,8 @@ def indices(view: RuleView) -> Iterator[Problem]:
         spec = view.spec(path)
         if spec.bounds_values:
             yield from (broken(path, error) for error in spec.value_errors(view.whole(path), view.shape))
-    for path in view.store.paths():
-        if view.store.specs.is_text(path, view.store.paths()):
-            yield from _not_text(view, path)
+    for path in view.store.specs.texts():
+        yield from _not_text(view, f"{path}/data")
 
 
 def _not_text(view: RuleView, path: str) -> Iterator[Problem]:

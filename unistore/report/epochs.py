@@ -82,7 +82,7 @@ class _CountedEpoch:
 
     def _counted(self, path: str) -> StoredArray:
         array = self._open(path)
-        if not self._store.specs.of(path, self._store.paths()).bounds_values:
+        if not self._store.specs.of(path).bounds_values:
             array.reader._decode_stored = partial(self._count, array)  # type: ignore[method-assign]
         return array
 

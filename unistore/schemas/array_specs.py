@@ -1,16 +1,16 @@
-"""What the arrays of a store must be, and what follows for machines that read it."""
+"""What the arrays of a store must be, how its root records it, and what follows for machines that read it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.tables import HDF5_ATTRIBUTES
+from unistore.schemas.tables import HDF5_ATTRIBUTES, name_problem
 from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 
 # What an array of a store must be: axes, dtype, rows, and the range of values that index other arrays.
@@ -70,6 +70,7 @@ class ArraySpec:
     ascending: bool = False  # whether no value is less than the one before it
     least: int | None = None  # smallest value of each component
     limits: tuple[Limit, ...] = ()  # arrays whose shapes bound the values
+    text: bool = False  # whether the values are the UTF-8 bytes of a text column
 
     @property
     def needs(self) -> list[str]:
@@ -210,8 +211,9 @@ def _rows(shape_of: ShapeOf, path: str) -> int:
     return (shape_of(path) or (0,))[0]
 
 
-# Bytes of strings or files, one after the other; offsets say where each begins
+# Bytes of files, or of strings, one after the other; offsets say where each begins
 BYTES = spec_of("uint8")
+TEXT = spec_of("uint8", text=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,34 +250,10 @@ class ArraySpecs:
 
     def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:
         """Return arrays that are missing, or have other axes, dtype or rows than their spec."""
-        shapes = {SAMPLES: (samples,), **{path: info.shape for path, info in arrays.items()}}
         needed = (*self.arrays, *self.required)
         problems = [Problem(path, "is missing", kind="schema") for path in needed if path not in arrays]
-        for path, info in arrays.items():
-            spec = self.of(path, arrays)
-            error = next((f"needs the array {need}" for need in spec.needs if need not in shapes), None)
-            error = error or ("its spec refers to itself" if self._is_circular(path, arrays) else None)
-            error = error or spec.array_error(info, shapes.__getitem__)
-            if error is not None:
-                problems.append(Problem(path, error, kind="schema"))
+        problems += rule_problems({path: self.of(path, arrays) for path in arrays}, arrays, samples)
         return problems if problems or self.check is None else list(self.check(arrays))
-
-    def _is_circular(self, path: str, arrays: Collection[str]) -> bool:
-        """Return whether checking an array leads back to it, so that no reader could open it."""
-        seen: set[str] = set()
-        paths = self.of(path, arrays).shape_needs
-        while paths:
-            needed = paths.pop()
-            if needed == path:
-                return True
-            if needed not in seen:
-                seen.add(needed)
-                paths += self.of(needed, arrays).shape_needs
-        return False
-
-    def is_text(self, path: str, paths: Collection[str]) -> bool:
-        """Return whether an array holds the bytes of a text column."""
-        return path.endswith("/data") and self._is_text(path.removesuffix("/data"), paths)
 
     def _common(self, path: str, paths: Collection[str]) -> ArraySpec | None:
         """Spec of arrays that stores of every family may have: sources, splits and text. None for others."""
@@ -284,7 +262,7 @@ class ArraySpecs:
         group, _, name = path.rpartition("/")
         if self._is_text(group, paths) and name in ("data", "offsets"):
             if name == "data":
-                return BYTES
+                return TEXT
             table = group.partition("/")[0]
             rows = self.text.get(table, ("sources/path/offsets", 0)) if group != "sources/path" else None
             return spec_of("int64", rows=rows, offsets_of=f"{group}/data")
@@ -305,6 +283,257 @@ class ArraySpecs:
 
 # For families without specs of their own
 GENERAL = ArraySpecs()
+
+
+def rule_problems(
+    rules: Mapping[str, ArraySpec], arrays: Mapping[str, ArrayInfo], samples: int
+) -> list[Problem]:
+    """Return arrays of other axes, dtype or rows than their rule, and those whose rule none can keep."""
+    shapes = {SAMPLES: (samples,), **{path: info.shape for path, info in arrays.items()}}
+    problems = []
+    for path, info in arrays.items():
+        error = next((f"needs the array {need}" for need in rules[path].needs if need not in shapes), None)
+        error = error or ("its spec refers to itself" if is_circular(rules, path) else None)
+        error = error or rules[path].array_error(info, shapes.__getitem__)
+        if error is not None:
+            problems.append(Problem(path, error, kind="schema"))
+    return problems
+
+
+def is_circular(rules: Mapping[str, ArraySpec], path: str) -> bool:
+    """Return whether checking an array leads back to it, so that no reader could open it."""
+    seen: set[str] = set()
+    needs = rules[path].shape_needs
+    while needs:
+        needed = needs.pop()
+        if needed == path:
+            return True
+        if needed in rules and needed not in seen:
+            seen.add(needed)
+            needs += rules[needed].shape_needs
+    return False
+
+
+# What a root records: the rule of each array as a JSON object, and the array that has the main rows.
+
+RULE = "rule"  # member of each object in the root's ``fields``
+MAIN_ROWS = "main_rows"  # member of the root
+MORE = "extends"  # of the member ``side`` of a side table's root: what it adds to rules of its store
+
+_LIMITS = ("like", "limits")
+_DEFAULTS = {member.name: member.default for member in fields(ArraySpec)}
+
+
+class RuleError(ValueError):
+    """A document that states no rule, or rules that contradict each other."""
+
+
+def rule_of(spec: ArraySpec) -> JsonObject:
+    """Return the JSON object of a rule, without the members that say nothing."""
+    stated = {name: getattr(spec, name) for name in _DEFAULTS}
+    return {name: _plain(value) for name, value in stated.items() if value != _DEFAULTS[name]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Limit):
+        return {"array": value.path, "axes": list(value.axes), "scale": value.scale}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def parse_rule(document: object) -> ArraySpec:
+    """Return the rule that `rule_of` made a JSON object of.
+
+    Raises
+    ------
+    RuleError
+        If a member is unknown, or has another form.
+    """
+    if not isinstance(document, dict):
+        msg = f"is {document!r:.80}, expected an object"
+        raise RuleError(msg)
+    unknown = sorted(document.keys() - _PARSERS.keys())
+    if unknown:
+        msg = f"has the unknown member {unknown[0]!r:.80}"
+        raise RuleError(msg)
+    members = {}
+    for name, value in document.items():
+        try:
+            members[name] = _PARSERS[name](value)
+        except (TypeError, ValueError, KeyError) as error:
+            msg = f"member {name!r} is {value!r:.80}"
+            raise RuleError(msg) from error
+    return ArraySpec(**members)
+
+
+def _of_type(kind: type) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError
+        return value
+
+    return parse
+
+
+_text = _of_type(str)
+_whole = _of_type(int)
+
+
+def _several(parse: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    def parse_all(values: Any) -> tuple[Any, ...]:
+        return tuple(map(parse, _of_type(list)(values)))
+
+    return parse_all
+
+
+def _path(value: Any) -> str:
+    if _text(value) != SAMPLES and name_problem(value) is not None:
+        raise ValueError
+    return str(value)
+
+
+def _length(value: Any) -> int | None:
+    return None if value is None else int(_whole(value))
+
+
+def _counted(value: Any) -> tuple[str, int]:
+    path, more = _of_type(list)(value)
+    return _path(path), int(_whole(more))
+
+
+def _limit(value: Any) -> Limit:
+    members = _of_type(dict)(value)
+    if members.keys() != {"array", "axes", "scale"}:
+        raise ValueError
+    limit = Limit(_path(members["array"]), _several(_whole)(members["axes"]), int(_whole(members["scale"])))
+    if not limit.axes or min(limit.axes) < 0 or limit.scale < 1:
+        raise ValueError
+    return limit
+
+
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "dtypes": _several(_text),
+    "kinds": _text,
+    "row_shape": _several(_length),
+    "rows": _counted,
+    "beside": _several(_path),
+    "like": _several(_limit),
+    "offsets_of": lambda value: _path(value) if isinstance(value, str) else _limit(value),
+    "indexes": _counted,
+    "ascending": _of_type(bool),
+    "least": _whole,
+    "limits": _several(_limit),
+    "text": _of_type(bool),
+}
+
+
+class RecordedSpecs:
+    """The rules of the arrays of one store, by path.
+
+    Parameters
+    ----------
+    rules
+        Rule of each array, those of side tables included.
+    main_rows
+        Path of an array with the rows of the main table, or `SAMPLES`.
+
+    Raises
+    ------
+    RuleError
+        If a rule leads back to its own array.
+    """
+
+    def __init__(self, rules: Mapping[str, ArraySpec], main_rows: str) -> None:
+        self._rules = rules
+        self.main_rows = main_rows
+        circular = next((path for path in rules if is_circular(rules, path)), None)
+        if circular is not None:
+            msg = f"rule of {circular!r}: leads back to itself"
+            raise RuleError(msg)
+
+    def of(self, path: str) -> ArraySpec:
+        """Return the rule of an array."""
+        return self._rules[path]
+
+    def rules(self) -> Mapping[str, ArraySpec]:
+        """Return the rules of all arrays by path."""
+        return self._rules
+
+    def texts(self) -> list[str]:
+        """Return the paths of all text columns, which have ``data`` and ``offsets``."""
+        return [path.removesuffix("/data") for path, rule in self._rules.items() if rule.text]
+
+    def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:
+        """Return the arrays that have other axes, dtype or rows than their rule."""
+        return rule_problems(self._rules, arrays, samples)
+
+
+def resolved(specs: ArraySpecs, axes: Mapping[str, Sequence[str]], main_table: str) -> RecordedSpecs:
+    """Return what the specs of a family say of a store that has these arrays.
+
+    Parameters
+    ----------
+    specs
+        Specs of the family.
+    axes
+        Names of the axes of each array, by path.
+    main_table
+        Name of the table that has the rows of the sources.
+    """
+    rules = {path: specs.of(path, axes) for path in axes}
+    main_rows = specs.main_rows
+    if main_rows is None:
+        main_rows = next(iter(columns_of(axes, main_table)), SAMPLES)
+    return RecordedSpecs(rules, main_rows)
+
+
+def columns_of(axes: Mapping[str, Sequence[str]], table: str) -> list[str]:
+    """Return the paths of the columns of a table: its arrays whose first axis is the table's row axis."""
+    first = {path: names[0] for path, names in sorted(axes.items()) if path.startswith(f"{table}/") and names}
+    rows = [axis for axis in first.values() if not axis.endswith(("_bound", "_byte", "_item"))]
+    return [path for path, axis in first.items() if axis == rows[0]] if rows else []
+
+
+def recorded(documents: Mapping[str, JsonObject], main_rows: str) -> RecordedSpecs:
+    """Return the rules that a root states in its ``fields`` and ``main_rows``.
+
+    Raises
+    ------
+    RuleError
+        If a rule cannot be parsed, is missing, or contradicts others.
+    """
+    rules = {}
+    for path, document in documents.items():
+        try:
+            rules[path] = parse_rule(document.get(RULE))
+        except RuleError as error:
+            msg = f"rule of {path!r}: {error}"
+            raise RuleError(msg) from error
+    return RecordedSpecs(rules, main_rows)
+
+
+def extended(documents: Mapping[str, JsonObject], more: Mapping[str, JsonObject]) -> dict[str, JsonObject]:
+    """Return ``fields`` of a store with what a side table adds to its rules (`MORE`)."""
+    fields = dict(documents)
+    for path, added in more.items():
+        field = fields[path]
+        rule = dict(field[RULE])
+        for name, limits in added.items():
+            rule[name] = [*rule.get(name, ()), *limits]
+        fields[path] = {**field, RULE: rule}
+    return fields
+
+
+def extensions(before: RecordedSpecs, after: RecordedSpecs) -> dict[str, JsonObject]:
+    """Return what rules of `before` gain with further arrays: limits, by the path of their array."""
+    more: dict[str, JsonObject] = {}
+    for path, rule in before.rules().items():
+        further = after.of(path)
+        for name in _LIMITS:
+            known = getattr(rule, name)
+            gained = [_plain(limit) for limit in getattr(further, name) if limit not in known]
+            if gained:
+                more.setdefault(path, {})[name] = gained
+    return more
 
 
 # Attributes that say to machines how the arrays of a store belong together; they follow from the specs.
@@ -330,7 +559,7 @@ def relations(axes: Mapping[str, Sequence[str]], specs: ArraySpecs) -> dict[str,
             padded_axes = [axes[limit.path][axis] for axis in limit.axes]
             extents = attributes[limit.path].setdefault("padded", [])
             extents.append({"extent": path, "axes": padded_axes})
-        if specs.is_text(path, axes):
+        if spec.text:
             attributes[path]["encoding"] = "utf-8"
     return attributes
 

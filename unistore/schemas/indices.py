@@ -11,7 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, offsets_errors
+from unistore.schemas.array_specs import (
+    SAMPLES,
+    ArrayInfo,
+    ArraySpec,
+    RecordedSpecs,
+    columns_of,
+    offsets_errors,
+)
 from unistore.schemas.tables import text_values
 from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
@@ -78,8 +85,8 @@ class StoreView(Protocol):
         """Family of the store: ``"point_cloud"``."""
 
     @property
-    def specs(self) -> ArraySpecs:
-        """What its arrays must be."""
+    def specs(self) -> RecordedSpecs:
+        """What its arrays must be, as its root states it."""
 
     @property
     def attributes(self) -> Mapping[str, Any]:
@@ -205,6 +212,8 @@ class IndexColumn:
 
     def ranges(self, rows: Int64s) -> tuple[Int64s, Int64s]:
         """For offsets: begin and end of the range of each row, (k,) each."""
+        if self._spec.offsets_of is None:
+            raise contradiction(self._store, self._path, "has no rule that says what its offsets divide")
         lo = self.take(rows)
         hi = self.take(rows + 1)
         if self._values is None:
@@ -308,10 +317,7 @@ def check_codes(store: StoreView, codes: UInt8s, names: list[str]) -> None:
 
 def main_column(store: StoreView) -> str:
     """Return the path of an array with the rows of the main table, or `SAMPLES`."""
-    if store.specs.main_rows is not None:
-        return store.specs.main_rows
-    columns = table_columns(store, store.attributes.get("main_table", ""))
-    return columns[0] if columns else SAMPLES
+    return store.specs.main_rows
 
 
 def _main_rows(store: StoreView) -> int:
@@ -321,14 +327,11 @@ def _main_rows(store: StoreView) -> int:
 def table_columns(store: StoreView, table: str) -> list[str]:
     """Return the paths of the columns of a table: its arrays whose first axis is the table's row axis."""
     fields = store.attributes["fields"]
-    own = [path for path in store.paths() if path.startswith(f"{table}/")]
-    axes = {path: fields[path]["axes"][0] for path in own if fields[path].get("axes")}
-    rows = [axis for axis in axes.values() if not axis.endswith(("_bound", "_byte", "_item"))]
-    return [path for path, axis in axes.items() if axis == rows[0]] if rows else []
+    return columns_of({path: field.get("axes", ()) for path, field in fields.items()}, table)
 
 
 def _spec(store: StoreView, path: str) -> ArraySpec:
-    return store.specs.of(path, store.attributes["fields"])
+    return store.specs.of(path)
 
 
 def _shape(store: StoreView, path: str) -> Shape:

@@ -29,7 +29,7 @@ class RuleView:
 
     def spec(self, path: str) -> ArraySpec:
         """Return what an array must be."""
-        return self.store.specs.of(path, self.store.attributes["fields"])
+        return self.store.specs.of(path)
 
     def under(self, prefix: str) -> list[str]:
         """Return the paths of all arrays that begin with `prefix`."""

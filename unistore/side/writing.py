@@ -21,13 +21,16 @@ from unistore.conversion.new_store import (
     index_codec,
     index_plan,
     metadata_documents,
+    planned_axes,
     unique_dimension_names,
     versions,
     write_index_and_documents,
     write_root,
 )
 from unistore.conversion.plan import Plan
+from unistore.converters.registry import get_family
 from unistore.errors import writing_failed
+from unistore.schemas.array_specs import MAIN_ROWS, MORE, SAMPLES, ArraySpecs, extensions, resolved
 from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
 from unistore.store.reader import Store
 from unistore.store.side_tables import (
@@ -160,18 +163,23 @@ def write_side_table(
 ) -> None:
     """Write and seal arrays, with their paths in `store`, in an empty folder."""
     plan = _plan(store, arrays)
+    described = {path: field["axes"] for path, field in store.attributes["fields"].items()}
+    specs: ArraySpecs = get_family(store.family).part("specs")
+    rules = resolved(specs, {**described, **planned_axes(plan)}, store.attributes["main_table"])
     documents = metadata_documents(plan, {}, groups)
     target = Folder(folder)
     attributes = {
         "format_version": FORMAT_VERSION,
         "family": SIDE_FAMILY,
         "samples": store.attributes["samples"],
-        "fields": described_fields(plan),
+        MAIN_ROWS: SAMPLES,
+        "fields": described_fields(plan, rules),
         "created_with": dict(plan.versions),
         "side": {
             "store": store.attributes["seal"]["digest"],
             "table": table,
             "groups": sorted(groups),
+            MORE: extensions(store.specs, rules),
         },
     }
     planned = [(array.field, values) for array, (_, values) in zip(plan.index, arrays, strict=True)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.schemas.array_specs import GENERAL, SAMPLES, ArraySpec
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import main_column, table_columns, whole
 from unistore.store.listing import ABSENT, ListedArray, describe_array
 from unistore.store.names import OF_SOME, part_folder
@@ -117,9 +117,8 @@ class JoinedStore(Store):
         return np.concatenate(codes), [*names]
 
     @cached_property
-    def _specs_by_path(self) -> dict[str, ArraySpec]:
-        fields = self.example.attributes["fields"]
-        return {path: self.specs.of(path, fields) for path in fields}
+    def _specs_by_path(self) -> Mapping[str, ArraySpec]:
+        return self.specs.rules()
 
     def index_values(self, path: str) -> _ValuesOfParts:
         """Return the values of a small index array, of each part with the first use of its rows."""
@@ -189,8 +188,6 @@ class JoinedStore(Store):
     def _has_rows_of_one(self, path: str) -> bool:
         """Return whether rows of an array belong to samples, sources, or rows of other arrays."""
         spec = self._specs_by_path[path]
-        if self.specs is GENERAL:
-            return False
         if spec.rows is not None or spec.offsets_of is not None:
             return True
         needed = any(path in other.needs for other in self._specs_by_path.values())

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from unistore.converters.registry import find_family
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
 from unistore.remote.url import BUCKETS, local_folder, local_path, place_of
 from unistore.schemas import indices
-from unistore.schemas.array_specs import GENERAL, ArraySpecs
+from unistore.schemas.array_specs import MAIN_ROWS, MORE, RecordedSpecs, RuleError, extended, recorded
 from unistore.store.manifest import (
     MANIFEST_LIMIT,
     GrammarError,
@@ -176,11 +175,12 @@ class Store:
         return self.storage.fork_safe
 
     @cached_property
-    def specs(self) -> ArraySpecs:
-        """Return specs of its arrays, the general ones if the family is not installed."""
-        family = find_family(self.family)
-        specs: ArraySpecs = GENERAL if family is None else family.part("specs")
-        return specs
+    def specs(self) -> RecordedSpecs:
+        """Return what its arrays must be, as its root and those of its side tables state it."""
+        try:
+            return recorded(self.attributes["fields"], self.attributes[MAIN_ROWS])
+        except RuleError as error:
+            raise self._damaged(ROOT, str(error)) from error
 
     def array(self, path: str) -> StoredArray:
         """Return the array at `path` (``"points/xyz"``), opened once.
@@ -314,6 +314,9 @@ class Store:
             reads = f"this unistore reads {FORMAT_VERSION}; install a matching unistore"
             msg = f"{self.path}: format version {shown(version)}, {reads}"
             raise StoreError(msg)
+        if MAIN_ROWS not in unistore:
+            msg = f"{self.path}: was made before unistore 0.1.0; convert its sources again"
+            raise StoreError(msg)
         if "seal" not in unistore:
             msg = f"{self.path}: unfinished conversion (no seal); run the same convert command to resume"
             raise StoreError(msg)
@@ -336,6 +339,7 @@ class Store:
         if taken:
             msg = f"{side.path}: is a side table with {taken[0]}, which {self.path} has; remove one of both"
             raise StoreError(msg)
+        fields = extended(fields, about.get(MORE, {}))
         self.attributes = {**self.attributes, "fields": {**fields, **side.attributes["fields"]}}
         self.side_seals.append(side.attributes["seal"]["digest"])
         for path in (*side.paths(), *about["groups"]):

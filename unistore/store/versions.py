@@ -15,6 +15,7 @@ import numpy as np
 
 from unistore.errors import CorruptionError, InputError, Problem, StoreError, first_few
 from unistore.remote.url import BUCKETS, local_path, parse_url, place_of
+from unistore.schemas.array_specs import MAIN_ROWS
 from unistore.schemas.indices import sample_sources
 from unistore.store.listing import (
     Listing,
@@ -228,7 +229,13 @@ def describe_part(store: Store, schemas: list[Attributes], removed: tuple[int, .
         fields[path] = {name: value for name, value in field.items() if name != "amplification"}
     table = attributes["samples"]["table"]
     main_table = attributes.get("main_table", table)
-    schema = {"family": store.family, "table": table, "main_table": main_table, "fields": fields}
+    schema = {
+        "family": store.family,
+        "table": table,
+        "main_table": main_table,
+        MAIN_ROWS: attributes[MAIN_ROWS],
+        "fields": fields,
+    }
     if attributes.get("options", {}).get("columns") == "union":
         # Which columns some sources lack, or have in smaller shapes, decides which keys samples have
         uneven = [path for path in fields if not OF_SOME.isdisjoint(store.array(path).attributes)]

@@ -28,8 +28,8 @@ SHARES = st.lists(st.integers(1, 10), min_size=1, max_size=4).map(
 
 
 def former(shares: Mapping[str, float] | None, by: str = "source") -> SplitRule | None:
-    """The rule of stores that record none."""
-    return None if shares is None else SplitRule(shares=shares, method="", by=by)
+    """The exact rule of a store, which may leave splits empty."""
+    return None if shares is None else SplitRule(shares=shares, method="exact", by=by, is_recorded=True)
 
 
 def rule(split: str | None = "train=0.8,val=0.2", **options: Any) -> SplitRule:

@@ -163,6 +163,7 @@ def test_rows_of_the_main_table_of_any_store(make_store: Any) -> None:
         table="episodes",
         main_table="steps",
         splits={"train": [0, 1], "val": [2]},
+        rules={"episodes/offsets": {"offsets_of": "steps/force"}},
     )
     steps = unistore.Dataset(path, unistore.Rows(), fields=["force", "source"])
     assert [steps[index]["source"] for index in (4, 5)] == ["one.h5", "two.h5"]

@@ -13,6 +13,7 @@ import zarr
 
 from tests.stores import attributes_of
 from unistore import Dataset, export, verify
+from unistore.converters import registry
 from unistore.errors import CorruptionError, StoreError
 
 Copy = Callable[[str], Any]
@@ -187,3 +188,32 @@ def test_rules_about_an_array_with_damaged_metadata_are_not_checked(
     found = verify(store)
     assert [problem.location for problem in found.problems] == [f"{path}/zarr.json"]
     assert {"coordinates", "masks"} & set(found.unchecked)
+
+
+RECORDED = ("begins with 1", "but there are", "expected at most", "less than", "row 2 is 0", "stored in")
+BY_RECORDED_RULES = [
+    case for case in VALUES if case[3].startswith(RECORDED) and case[1] != "sources/first_row"
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "change", "message"),
+    BY_RECORDED_RULES,
+    ids=[f"{case[1]}-{number}" for number, case in enumerate(BY_RECORDED_RULES)],
+)
+def test_rules_that_the_store_records_are_checked_without_its_family(
+    name: str,
+    path: str,
+    change: Callable[[np.ndarray], np.ndarray],
+    message: str,
+    copy_case: Copy,
+    forge: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case, store = copy_case(name)
+    monkeypatch.setattr(registry, "_OURS", tuple(own for own in registry._OURS if own != case.family))
+    monkeypatch.setattr(registry, "families", dict)
+    assert {problem.kind for problem in verify(store).problems} == {"family"}
+    forge(store, {path: change(read(store, path))})
+    problems = [problem for problem in verify(store).problems if problem.kind != "family"]
+    assert any(problem.kind == "values" and message in problem.message for problem in problems), problems

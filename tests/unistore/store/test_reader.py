@@ -219,12 +219,9 @@ def soundings(make_store: Any, rows: list[int], main: str | None = "echoes") -> 
         },
         count=2,
         table="segments",
+        main_table=main,
         axes={"echoes/offsets": ["segment_bound"], "echoes/depth": ["echo"]},
     )
-    document = json.loads((path / "zarr.json").read_text())
-    if main is not None:
-        document["attributes"]["unistore"]["main_table"] = main
-    (path / "zarr.json").write_text(json.dumps(document))
     return Store(path)
 
 

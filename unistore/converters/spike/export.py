@@ -31,7 +31,6 @@ from unistore.schemas.spike.fields import (
     voxel_bins,
     voxel_path,
 )
-from unistore.schemas.spike.specs import require_version_2
 from unistore.system.hints import AnyArray, UInt8s
 
 _STREAM_ENDINGS = (".dat", ".bin")
@@ -134,7 +133,6 @@ def images_in(store: StoreView) -> list[str]:
 
 def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore the spikes, existing voxels and images of a frame. The scan says which file is which."""
-    require_version_2(store)
 
     def source(number: int) -> RestoredFiles:
         return _restored(Frame(store, number), scan.sources[number])
@@ -169,7 +167,6 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
 
 def files(store: StoreView) -> Iterator[File]:
     """Yield every file of a spike store."""
-    require_version_2(store)
     options = store.attributes["options"]
     sets = [path for path in store.paths() if voxel_bins(path) is not None]
     existing = [path for path in sets if not store.array(path).attributes["counted"]]

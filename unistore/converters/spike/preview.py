@@ -14,7 +14,6 @@ from unistore.converters.views import View, ViewLimits, stride
 from unistore.errors import InputError, StoreError
 from unistore.schemas.indices import StoreView, whole
 from unistore.schemas.spike.fields import BITS, FRAME_OFFSETS, voxel_bins, voxel_path
-from unistore.schemas.spike.specs import require_version_2
 from unistore.system.hints import AnyArray
 
 _MEASURED = 24
@@ -23,7 +22,6 @@ _MEASURED_BITS = 1 << 20
 
 def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     """Return one frame: its spikes, or voxel bins where the store has these alone, and images beside."""
-    require_version_2(store)
     frame = Frame(store, sample)
     height, width = frame.extent
     arrays: dict[str, AnyArray] = {}

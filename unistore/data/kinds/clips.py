@@ -61,7 +61,6 @@ from unistore.schemas.spike.fields import (
     SPIKE_EXTENT,
     unpack,
 )
-from unistore.schemas.spike.specs import require_version_2
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, as_names
 from unistore.system.hints import AnyArray, Int64s, Shape
@@ -205,9 +204,8 @@ def clip_starts(runs: Int64s, length: int, stride: int) -> Int64s:
 
 def attached_columns(store: Store) -> dict[str, str]:
     """Return the paths of columns of frames that no conversion writes, by name."""
-    fields = store.attributes["fields"]
     columns = table_columns(store, FRAMES)
-    attached = [path for path in columns if store.specs.of(path, fields) == ArraySpec(rows=(SAMPLES, 0))]
+    attached = [path for path in columns if store.specs.of(path) == ArraySpec(rows=(SAMPLES, 0))]
     return {path.removeprefix(f"{FRAMES}/"): path for path in attached}
 
 
@@ -227,7 +225,6 @@ class ClipReader(SampleReader):
     """Reads clips of frames, or windows of time steps."""
 
     def __init__(self, store: Store, kind: Clips | Steps, fields: Sequence[str], units: Int64s) -> None:
-        require_version_2(store)
         assert not isinstance(kind.crop, int)
         self._by_frame = isinstance(kind, Clips)
         self._length = kind.length
@@ -405,7 +402,6 @@ class Clips(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, SEQUENCE_OFFSETS)
-        require_version_2(store)
         natural, on_request = frame_fields(store)
         if self.voxel_bins is not None and "voxel" in on_request:
             on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]
@@ -475,7 +471,6 @@ class Steps(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, SEQUENCE_OFFSETS)
-        require_version_2(store)
         require_arrays(store, self, BITS)
         natural = ["spike"] if self.voxel_bins is None else ["voxel"]
         return select_keys(natural, self.fields if fields is None else fields, (*VIEWS, *natural, *_OF_STEPS))

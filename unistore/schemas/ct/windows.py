@@ -68,12 +68,11 @@ VALUE_SENTENCES: Mapping[ValueSource, str] = {
 
 def value_source(attributes: Mapping[str, Any]) -> ValueSource:
     """Return where the values of a window's points come from, by the attributes of its group."""
-    # Older stores have no `value_source` but only the sentence.
     word = attributes.get("value_source")
-    for source, sentence in VALUE_SENTENCES.items():
-        if word == source or (word is None and attributes["values"] == sentence):
+    for source in VALUE_SENTENCES:
+        if word == source:
             return source
-    msg = f"a window whose values are {word or attributes['values']!r} is not known"
+    msg = f"a window with the value source {word!r} is not known"
     raise ValueError(msg)
 
 

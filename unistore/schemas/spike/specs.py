@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from unistore.errors import InputError, Problem
+from unistore.errors import Problem
 from unistore.schemas.array_specs import BYTES, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit, spec_of
-from unistore.schemas.indices import StoreView
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
@@ -25,18 +24,6 @@ from unistore.schemas.spike.fields import (
 _ROWS = (SAMPLES, 0)
 _OFFSETS = spec_of("int64")
 _EXTENT = spec_of("int32", 2, rows=_ROWS, least=1)
-
-
-def require_version_2(store: StoreView) -> None:
-    """Refuse a store of version 1, by name."""
-    if _is_version_1(store.paths()):
-        message = "is a spike store of version 1, in which the spikes of a frame are one row"
-        fix = "convert its sources again; unistore.open_zarr still reads its arrays"
-        raise InputError(Problem(store.path, message, fix, "version"))
-
-
-def _is_version_1(paths: Collection[str]) -> bool:
-    return FRAME_SOURCE not in paths
 
 
 def _spec(path: str, paths: Collection[str]) -> ArraySpec:
@@ -78,8 +65,6 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
 
 
 def _no_frames(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
-    if _is_version_1(arrays):
-        return
     if BITS not in arrays and all(voxel_bins(path) is None for path in arrays):
         yield Problem(FRAMES, f"has neither {BITS} nor {FRAMES}/voxel/<bins>", kind="missing")
 

@@ -11,11 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
-from tests.golden import STORES
 from tests.spikes import stored_spikes
 from unistore.errors import InputError
 from unistore.order.permutation import At
-from unistore.store.reader import Store
 
 H, W = 20, 37
 LENGTHS = (50, 7, 33)
@@ -129,7 +127,7 @@ def test_windows_longer_than_any_recording(make_store: Any) -> None:
             unistore.Steps(**wrong)
 
 
-def test_stores_without_spikes_and_of_version_1_are_refused(make_store: Any) -> None:
+def test_stores_without_spikes_are_refused(make_store: Any) -> None:
     arrays = {
         "frames/voxel/2": np.ones((1, 2, 8, 16), np.uint8),
         "frames/source": np.zeros(1, np.int32),
@@ -141,10 +139,3 @@ def test_stores_without_spikes_and_of_version_1_are_refused(make_store: Any) -> 
     voxels = make_store("spike", arrays, count=1, table="frames")
     with pytest.raises(InputError, match="Steps reads spikes/bits"):
         unistore.Dataset(voxels, unistore.Steps(1))
-    old = STORES / "spike.zarr"
-    for kind in (None, unistore.Clips(1, crop=4), unistore.Steps(1)):
-        with pytest.raises(InputError, match=r"a spike store of version 1.*convert its sources again"):
-            len(unistore.Dataset(old, kind))
-    assert unistore.verify(old).ok
-    assert Store(old).array("frames/spike").shape == unistore.open_zarr(old)["frames/spike"].shape
-    assert "version 1" not in str(unistore.inspect(old))

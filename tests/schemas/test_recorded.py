@@ -1,0 +1,117 @@
+"""Rules of arrays as a root records them: JSON objects, and what they must not say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.golden import STORES
+from unistore.converters.registry import get_family
+from unistore.schemas.array_specs import (
+    SAMPLES,
+    ArrayInfo,
+    ArraySpec,
+    Limit,
+    RecordedSpecs,
+    RuleError,
+    extended,
+    extensions,
+    parse_rule,
+    recorded,
+    rule_of,
+)
+from unistore.store.reader import Store
+
+EVERYTHING = ArraySpec(
+    dtypes=("int32", "int64"),
+    kinds="iu",
+    row_shape=(3, None),
+    rows=("points/xyz", -1),
+    beside=("points/rgb",),
+    like=(Limit("volumes/image", (1, 2, 3), 8),),
+    offsets_of=Limit("windows/lung/mask", (1, 2, 3), 8),
+    indexes=("sources/path/offsets", -1),
+    ascending=True,
+    least=-7,
+    limits=(Limit("volumes/image", (1,)),),
+    text=True,
+)
+PLAIN = [path for path in sorted(STORES.iterdir()) if (path / "zarr.json").exists()]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [ArraySpec(), ArraySpec(rows=(SAMPLES, 1), offsets_of="points/xyz"), ArraySpec(row_shape=()), EVERYTHING],
+)
+def test_a_rule_is_json_and_back(rule: ArraySpec) -> None:
+    assert parse_rule(json.loads(json.dumps(rule_of(rule)))) == rule
+
+
+def test_a_rule_says_nothing_that_is_the_default() -> None:
+    assert rule_of(ArraySpec()) == {}
+    assert rule_of(ArraySpec(least=0, row_shape=())) == {"row_shape": [], "least": 0}
+
+
+@pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.stem)
+def test_a_golden_store_records_what_its_family_says(path: Any) -> None:
+    """By `ArraySpecs` of the family, which is another way to the same rules."""
+    store = Store(path)
+    specs = get_family(store.family).part("specs")
+    assert dict(store.specs.rules()) == {name: specs.of(name, store.paths()) for name in store.paths()}
+    arrays = {
+        name: ArrayInfo(store.array(name).shape, store.array(name).dtype.name) for name in store.paths()
+    }
+    assert store.specs.problems(arrays, store.sample_count) == []
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (None, "is None, expected an object"),
+        ([], "expected an object"),
+        ({"dtype": ["int32"]}, "unknown member 'dtype'"),
+        ({"dtypes": "int32"}, "member 'dtypes'"),
+        ({"rows": ["points/xyz"]}, "member 'rows'"),
+        ({"rows": ["../out", 0]}, "member 'rows'"),
+        ({"rows": ["points/xyz", True]}, "member 'rows'"),
+        ({"row_shape": [3.0]}, "member 'row_shape'"),
+        ({"least": "0"}, "member 'least'"),
+        ({"ascending": 1}, "member 'ascending'"),
+        ({"limits": [{"array": "a/b", "axes": [], "scale": 1}]}, "member 'limits'"),
+        ({"limits": [{"array": "a/b", "axes": [-1], "scale": 1}]}, "member 'limits'"),
+        ({"limits": [{"array": "a/b", "axes": [1], "scale": 0}]}, "member 'limits'"),
+        ({"like": [{"array": "a/b", "axes": [1]}]}, "member 'like'"),
+        ({"offsets_of": 3}, "member 'offsets_of'"),
+    ],
+)
+def test_what_is_no_rule(document: Any, message: str) -> None:
+    with pytest.raises(RuleError, match=message):
+        parse_rule(document)
+    with pytest.raises(RuleError, match=f"rule of 'rows/x': .*{message}"):
+        recorded({"rows/x": {"axes": ["row"], "rule": document}}, SAMPLES)
+
+
+def test_rules_in_a_circle_are_refused() -> None:
+    circle = {
+        "a/a": ArraySpec(rows=("a/b", 0)),
+        "a/b": ArraySpec(rows=("a/a", 0)),
+        "a/c": ArraySpec(rows=("a/a", 0)),
+    }
+    with pytest.raises(RuleError, match="rule of 'a/a': leads back to itself"):
+        RecordedSpecs(circle, SAMPLES)
+
+
+def test_a_side_table_adds_limits_to_rules_of_its_store() -> None:
+    """A further array of voxels bounds the extents of the frames, beside the bits that bound them before."""
+    bits, voxels, more = Limit("f/bits", (1, 2), 8), Limit("f/voxel/2", (2, 3)), Limit("f/voxel/4", (2, 3))
+    before = {"f/extent": ArraySpec(least=1, limits=(bits,)), "f/bits": ArraySpec()}
+    fields = {path: {"axes": ["frame"], "rule": rule_of(rule)} for path, rule in before.items()}
+    for limit in (voxels, more):
+        after = {**before, "f/extent": ArraySpec(least=1, limits=(bits, limit)), limit.path: ArraySpec()}
+        added = extensions(RecordedSpecs(before, SAMPLES), RecordedSpecs(after, SAMPLES))
+        assert [*added] == ["f/extent"]
+        fields = extended(fields, json.loads(json.dumps(added)))
+    assert parse_rule(fields["f/extent"]["rule"]) == ArraySpec(least=1, limits=(bits, voxels, more))
+    assert parse_rule(fields["f/bits"]["rule"]) == ArraySpec()
