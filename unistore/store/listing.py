@@ -9,11 +9,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from unistore.errors import StoreError, UnsupportedError
 from unistore.store.manifest import GrammarError, parse_object
 from unistore.store.reader import Store
 from unistore.system.hints import Attributes, Int64s, JsonObject, Shape
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import is_list_of
+from unistore.zarr3.metadata import ArrayMetadata
 
 ABSENT = -1
 
@@ -117,4 +119,15 @@ def parse_listing(document: Attributes, parts: int) -> dict[str, ListedArray]:
             msg = f"array {path!r} has forms or extents that no array has"
             raise GrammarError(msg)
         listing[path] = ListedArray(tuple(forms), form_of, shapes)
+        if any(_axes(form, path) > shapes.shape[1] for form in forms):
+            msg = f"array {path!r} has a form with more axes than extents"
+            raise GrammarError(msg)
     return listing
+
+
+def _axes(form: JsonObject, path: str) -> int:
+    """Return the axes of the document of an array. Raises `GrammarError` if it is none."""
+    try:
+        return len(ArrayMetadata.from_json(form, path).shape)
+    except (StoreError, UnsupportedError) as error:
+        raise GrammarError(str(error)) from error

@@ -286,6 +286,10 @@ def _resigned(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], b
         _resigned(lambda document: document["arrays"]["rows/x"].update(form=99)),
         _resigned(lambda document: document["arrays"]["rows/x"].update(forms=[])),
         _resigned(lambda document: document["arrays"]["rows/x"].update(shape=[])),
+        _resigned(lambda document: document["arrays"]["rows/x"]["forms"][0].pop("shape")),
+        _resigned(lambda document: document["arrays"]["rows/x"]["forms"][0].update(shape="5")),
+        _resigned(lambda document: document["arrays"]["rows/x"]["forms"][0].pop("codecs")),
+        _resigned(lambda document: document["arrays"]["rows/x"]["forms"][0].update(data_type="none")),
         _resigned(lambda document: document["schemas"][0]["fields"].update({"../x": {}})),
     ],
 )
