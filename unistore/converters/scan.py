@@ -16,7 +16,7 @@ import numpy as np
 
 from unistore.converters.files.folders import Folders
 from unistore.converters.opened import Origin
-from unistore.errors import Problem
+from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, IndexValues, Table
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.hints import Int64s, UInt8s
@@ -55,6 +55,8 @@ class Candidate(ExitStack):
         opened: Opened = outcome
         return opened
 
+
+_MOST = (1 << 63) - 1  # what an int64 holds
 
 # Kind of the problem of a file that a general family could read as well: neither takes it unless named
 TWO_FAMILIES = "two families"
@@ -225,7 +227,17 @@ class Sources(ObjectColumns[Source]):
         detail: Any = None,
         **numbers: int,
     ) -> None:
-        """Add a source by the fields of `Source`. Its path is its first file by default."""
+        """Add a source by the fields of `Source`. Its path is its first file by default.
+
+        Raises
+        ------
+        InputError
+            If a header makes one of its numbers larger than any file.
+        """
+        largest = max([*numbers.values(), *(rows or {}).values()], default=0)
+        if largest > _MOST:
+            message = f"states sizes that no file has: {largest:,} rows or bytes"
+            raise InputError(Problem(name, message, "get or write it again", "damaged", name))
         for which, values in self._numbers.items():
             values.append(numbers.get(which, 0))
         for table, count in (rows or {}).items():

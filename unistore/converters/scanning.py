@@ -253,7 +253,9 @@ class _FamilyScan:
         for part in parts if unreadable else ():
             names |= dict.fromkeys(map(str, part.files), part.name)
         for path, problem in unreadable.items():
-            yield replace(problem, source=names.get(path, problem.source))
+            source = names.get(path, problem.source)
+            if not self._exclusion.covers(source):
+                yield replace(problem, source=source)
 
     def _find(self, ask: Ask) -> Found:
         """Return the parts that the family finds. Raise one problem if all files are of other families."""
@@ -377,7 +379,8 @@ class _FamilyScan:
             path = Path(claims.paths[row])
             if path.is_symlink() and os.path.realpath(path) in elsewhere:
                 continue
-            if row in claims.unreadable and not self._is_excluded(str(path)):
+            is_excluded = self._is_excluded(str(path)) or reasons.get(row) == EXCLUDED
+            if row in claims.unreadable and not is_excluded:
                 self._problems.append(claims.unreadable[row])
             else:
                 left_out.append(self._unused(row, path, reasons.get(row, "")))

@@ -147,3 +147,15 @@ def test_voxels_inside_the_header_are_refused(tmp_path: Path, offset: int) -> No
     (tmp_path / "a.nii").write_bytes(content)
     with pytest.raises(InputError, match=f"places its voxels at byte {offset}, inside its header"):
         opened(tmp_path / "a.nii")
+
+
+@pytest.mark.parametrize("extent", [-1, -(1 << 62), 1 << 40, 1 << 62, (1 << 63) - 1])
+def test_an_extent_that_no_file_has_is_damage_of_it(tmp_path: Path, extent: int) -> None:
+    path = tmp_path / "a.nii"
+    nibabel.Nifti2Image(VOXELS, AFFINE).to_filename(path)
+    np.testing.assert_array_equal(opened(path)[0], of_nibabel(path))
+    content = bytearray(path.read_bytes())
+    content[24:32] = extent.to_bytes(8, "little", signed=True)  # dim[1] of nifti2.h
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.nii: has (the shape|\d+ bytes of voxels)"):
+        opened(path)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unistore.converters.common.faults import UNREADABLE, is_read_error
 from unistore.converters.ct.names import (
     DATASET,
     DICOM,
@@ -106,14 +107,13 @@ def group_series(
     for file in files:
         try:
             header = read_header(file.path)
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
+        except Exception as error:  # noqa: BLE001  pydicom raises anything at a damaged header
             # A source whose series is unknown, so that it can be left out; no text of it is told.
             name = f"{folders.get(file.path.parent, '')}unreadable-{len(unreadable) + 1:04d}"
             reason = f"a header that cannot be read ({type(error).__name__})"
             message = f"is DICOM with {reason}: a slice of any series"
-            series = Series("", "", _problem(name, message, "damaged"))
+            kind = UNREADABLE if is_read_error(error) else "damaged"
+            series = Series("", "", _problem(name, message, kind))
             unreadable.append(Group(name, (replace(file, name=name),), ("image/0",), detail=series))
             continue
         reason = _why_left_out(header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -65,8 +66,21 @@ _LINE = 256
 def begins_with_text(file: SourceFile) -> bool:
     """Return whether a file begins with a line of text that has a percent sign at its start."""
     line, end, _ = file.head(_LINE).partition(b"\n")
+    is_cut = not end and file.size < _LINE
     is_text = line.isascii() and line.decode("ascii", "replace").rstrip("\r").isprintable()
-    return bool(end) and line.startswith(b"% ") and is_text
+    return (bool(end) or is_cut) and line.startswith(b"% ") and is_text
+
+
+# A line of such a header, behind the first: of a file with a damaged beginning
+_LATER_LINE = re.compile(
+    rb"\n% (?:evt [234]|format EVT|geometry \d|end\n|end\r|Version 2|Width \d|Height \d|Data file|"
+    rb"date \d|Date \d|camera_|integrator_|plugin_|sensor_|serial_|system_|generation |subsystem_)"
+)
+
+
+def lost_its_first_line(file: SourceFile) -> bool:
+    """Return whether a file has such a header but for a damaged beginning, as no values without one have."""
+    return not begins_with_text(file) and _LATER_LINE.search(file.head()) is not None
 
 
 class Raw(Format):
@@ -78,7 +92,7 @@ class Raw(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take no file for sure: nothing in it says what it is. Lines of text with ``%`` are a header."""
-        if begins_with_text(file):
+        if begins_with_text(file) or lost_its_first_line(file):
             return no("begins with a header of lines with %")
         return maybe(f"is a {file.path.suffix.lower()} file without a known header")
 

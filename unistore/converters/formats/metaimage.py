@@ -108,7 +108,14 @@ def _header(file: SourceFile) -> tuple[dict[str, str], int]:
             line = raw.readline(_LONGEST_HEADER)
             if not line:
                 raise file.problem("ends inside its header", "copy it again", "truncated")
-            key, _, value = line.decode("latin-1").partition("=")
+            text = line.decode("latin-1").rstrip("\r\n")
+            key, sign, value = text.partition("=")
+            if text and not (sign and key.replace("\t", " ").isprintable()):
+                raise file.problem(
+                    f"has the line {text[:80]!r} in its header, expected KEY = VALUE",
+                    "copy it again",
+                    "damaged",
+                )
             header[key.strip()] = value.strip()
         end = raw.tell()
     missing = [key for key in ("DimSize", "ElementType") if key not in header]

@@ -36,6 +36,10 @@ class ParquetFile:
         self.columns = {field.name: field.type for field in handle.schema_arrow}
         self._handle = handle
         self._starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
+        if sum(rows) != self.row_count:
+            raise file.problem(
+                f"has {sum(rows)} rows in its row groups and states {self.row_count}", _AGAIN, "damaged"
+            )
         self._last: dict[str, tuple[int, Any]] = {}
 
     @property
@@ -73,6 +77,12 @@ class ParquetFile:
             with _reading(self.file):
                 table = self._handle.read_row_group(group, [column], use_threads=False)
                 values = table.column(0).combine_chunks()
+            if len(values) != self._starts[group + 1] - self._starts[group]:
+                stated = self._starts[group + 1] - self._starts[group]
+                message = (
+                    f"has {len(values)} values of {column!r} in row group {group}, which states {stated} rows"
+                )
+                raise self.file.problem(message, _AGAIN, "damaged")
             self._last[column] = group, values
         return values
 

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.arrays import begins_with_text
+from unistore.converters.formats.arrays import begins_with_text, lost_its_first_line
 from unistore.converters.formats.lazy import ForwardRecords, LazyRows
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
@@ -30,11 +30,6 @@ _DAT_RECORD = np.dtype([("t", "<u4"), ("place", "<u4")])
 # Types of events with a place: of any kind, and of a change of brightness
 _DAT_TYPES = (0, 12)
 _FIX = "export it again: metavision_file_to_dat -i FILE"
-# A line of such a header, behind the first: of a file with a damaged beginning
-_LATER_LINE = re.compile(
-    rb"\n% (?:evt [234]|format EVT|geometry \d|end\n|end\r|Version 2|Width \d|Height \d|Data file|"
-    rb"date \d|Date \d|camera_|integrator_|plugin_|sensor_|serial_|system_|generation |subsystem_)"
-)
 # Words that are decoded together
 _BLOCK = 1 << 16
 
@@ -89,7 +84,7 @@ class PropheseeFormat(Format):
     def recognise(self, file: SourceFile) -> Claim:
         if begins_with_text(file):
             return sure("begins with a header of lines with %")
-        if _LATER_LINE.search(file.head()):
+        if lost_its_first_line(file):
             raise file.wrong_beginning("with %, as its other lines do")
         return no("does not begin with a header of lines with %")
 

@@ -183,7 +183,8 @@ class ReplayZarr(Format):
     def recognise(self, file: SourceFile) -> Claim:
         has_ends = file.path.parts[-3:] == ("meta", "episode_ends", _METADATA)
         if file.path.name.lower().endswith(".zarr.zip"):
-            file.check_whole()
+            if file.head(2) != b"PK":
+                raise file.wrong_beginning("as a zip does")
             try:
                 with zipfile.ZipFile(file.path) as archive:
                     has_ends = f"{ENDS}/{_METADATA}" in archive.NameToInfo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -86,6 +87,11 @@ class Planes:
     stored: Dtype
     scaling: Scaling | None = None  # what they mean; None: themselves
     is_all: bool = False  # whether the stream has nothing else, so that what follows is damage
+
+    def __post_init__(self) -> None:
+        if min(self.shape, default=0) < 0 or prod(self.shape) * self.stored.itemsize > sys.maxsize:
+            message = f"has the shape {self.shape} in its header, which no file has"
+            raise self.file.problem(message, "copy it again, or write it again", "damaged")
 
     @property
     def dtype(self) -> Dtype:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from unistore.converters.common.columns import promote, storable
 from unistore.converters.common.faults import is_unreadable
@@ -124,12 +125,16 @@ def _image_group(image: str, labels: Mapping[str, str], files: Mapping[str, Sour
 
 def _could_be_one(files: Collection[SourceFile]) -> bool:
     """Return whether the arrays could be parts of one. True if a file is damaged: that is reported later."""
-    try:
-        headers = [read_header(file.path, file.name) for file in files]
-    except InputError as error:
-        if is_unreadable(error):
-            raise
-        return True
+    headers = []
+    for file in files:
+        try:
+            headers.append(read_header(file.path, file.name))
+        except InputError as error:
+            if is_unreadable(error):
+                raise InputError(
+                    [replace(problem, source=file.name) for problem in error.problems]
+                ) from error
+            return True
     dtypes = [header.dtype for header in headers]
     if len({header.shape[1:] for header in headers}) > 1:
         return False

@@ -247,8 +247,10 @@ class SeamConverter(Converter):
             with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
                 return self.with_origins(self.describe(part, group, openings, [one]), [one])
         with calling(openings[0], part.name), ExitStack() as stack:
-            files = zip(openings, group.files, strict=True)
-            opened = [stack.enter_context(open_file(opening, file)) for opening, file in files]
+            opened = []
+            for opening, file in zip(openings, group.files, strict=True):
+                with calling(opening, file.name):
+                    opened.append(stack.enter_context(open_file(opening, file)))
             return self.with_origins(self.describe(part, group, openings, opened), opened)
 
     def with_origins(self, scanned: Scanned, opened: Sequence[Opened]) -> Scanned:
