@@ -200,3 +200,55 @@ def test_damaged_files_are_named(dataset: Path) -> None:
         assert found, path
         assert all(path.name in problem for problem in found), (path, found)
         path.write_bytes(content)
+
+
+def unlist_last(root: Path) -> None:
+    """Remove the last episode from ``meta/``; its rows stay."""
+    change_info(root, total_episodes=2, total_frames=12)
+    if (root / "meta/episodes.jsonl").exists():
+        lines = (root / "meta/episodes.jsonl").read_text().splitlines(keepends=True)
+        (root / "meta/episodes.jsonl").write_text("".join(lines[:2]))
+    else:
+        (path,) = root.glob("meta/episodes/*/*.parquet")
+        pq.write_table(pq.read_table(path).slice(0, 2), path)
+
+
+def test_rows_that_no_episode_lists_are_named(dataset: Path, tmp_path: Path) -> None:
+    store = tmp_path / "before.zarr"
+    report = unistore.convert(dataset, store)
+    assert not any("in no episode" in note for note in report.notes)
+    before = unistore.Store(store).array("steps/action").read(0, 12)
+    unlist_last(dataset)
+    report = unistore.convert(dataset, tmp_path / "out.zarr")
+    rows = "rows 0 to 8 of data/chunk-000/episode_000002.parquet (9 rows)"
+    if dataset.name == "v3":
+        rows = "rows 12 to 20 of data/chunk-000/file-000.parquet (9 rows)"
+    assert f"left out, in no episode that meta/ lists: {rows}" in report.notes
+    assert np.array_equal(unistore.Store(tmp_path / "out.zarr").array("steps/action").read(), before)
+    receipt = unistore.verify(tmp_path / "out.zarr", against=dataset).receipt
+    assert receipt is not None
+    assert rows in receipt.left_out
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["short", "absent"])
+def test_rows_in_another_file_than_meta_says_are_found(is_there: bool, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(SAMPLES / "v3", tmp_path / "v3"))
+    unistore.convert(root, tmp_path / "before.zarr")
+    table = root / "data/chunk-000/file-000.parquet"
+    rows = pq.read_table(table)
+    moved = root / "data/chunk-000/file-007.parquet"
+    if is_there:  # rows of the last episode are elsewhere
+        pq.write_table(rows.slice(0, 12), table)
+        pq.write_table(rows.slice(12), moved)
+    else:
+        table.rename(moved)
+    report = unistore.convert(root, tmp_path / "out.zarr")
+    assert "names other files than data/chunk-000/file-007.parquet" in " ".join(report.notes)
+    before, after = (unistore.Store(tmp_path / name) for name in ("before.zarr", "out.zarr"))
+    for path in before.paths():
+        if path.startswith("steps/"):
+            assert np.array_equal(before.array(path).read(), after.array(path).read()), path
+    assert unistore.verify(tmp_path / "out.zarr", against=root).ok
+    pq.write_table(rows.slice(12, 8), moved)  # a row is nowhere
+    with pytest.raises(InputError, match="file-000"):
+        unistore.convert(root, tmp_path / "cut.zarr")

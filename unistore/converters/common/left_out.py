@@ -14,12 +14,13 @@ NOT_MAPPED = "not named by --map"
 NO_COLUMN = "being no column"
 BOOKKEEPING = "bookkeeping of what wrote the file"
 _LISTED = 20
+OF_ROWS = "rows "  # begins what is left out of rows, which are named by their numbers
 _NUMBER = re.compile(r"[0-9]+")
 
 
 def names_without_numbers(names: Iterable[str]) -> list[str]:
     """Return names with ``N`` for each number, without duplicates: ``segments/segment_N/unique_labels``."""
-    return list(dict.fromkeys(_NUMBER.sub("N", name) for name in names))
+    return list(dict.fromkeys(name if name.startswith(OF_ROWS) else _NUMBER.sub("N", name) for name in names))
 
 
 def left_out_notes(left_out: Iterable[tuple[str, str]]) -> list[str]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +20,14 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.common.columns import ANY_TEXT
+from unistore.converters.common.left_out import OF_ROWS
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
 from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
+from unistore.system.sizes import count_of
 
 _TASK_INDEX = "task_index"
 _TASK = "task"
@@ -37,6 +41,7 @@ _CONVERTERS = {
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 # Seconds between a timestamp, a float32, and the number of its step over the rate
 _TIME_TOLERANCE = 1e-3
+_NUMBERS_READ = 1 << 20  # rows of which the numbers of episodes are read at a time
 _DAMAGED = "get the dataset again"
 # What tells a damaged info.json: words that it has, and what lies beside it
 _WORDS = (b'"total_episodes"', b'"data_path"', b'"chunks_size"')
@@ -89,6 +94,53 @@ class _Episode(NamedTuple):
     @property
     def group(self) -> str:
         return f"data/episode_{self.number:06d}"
+
+
+class _Rows(NamedTuple):
+    """Rows ``start:stop`` of a table that have the number of an episode."""
+
+    episode: int
+    table: str
+    start: int
+    stop: int
+
+
+def _runs(table: ParquetFile, name: str) -> Iterator[_Rows]:
+    """Yield the rows of a table that follow each other with one number of an episode."""
+    column = ParquetColumn(lambda: table, "episode_index", 0, table.row_count, np.dtype("i8"), ())
+    last: _Rows | None = None
+    for lo in range(0, table.row_count, _NUMBERS_READ):
+        numbers = column[lo : min(lo + _NUMBERS_READ, table.row_count)]
+        bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for start, stop in pairwise(bounds):
+            rows = _Rows(int(numbers[start]), name, lo + start, lo + stop)
+            if last is not None and last.episode == rows.episode:
+                rows = rows._replace(start=last.start)
+            elif last is not None:
+                yield last
+            last = rows
+    if last is not None:
+        yield last
+
+
+class _LazyReasons(Mapping[str, str]):
+    """What is left out, each with the reason, which is found when it is asked for."""
+
+    def __init__(self, find: Callable[[], dict[str, str]]) -> None:
+        self._find = find
+
+    @cached_property
+    def _reasons(self) -> dict[str, str]:
+        return self._find()
+
+    def __getitem__(self, name: str) -> str:
+        return self._reasons[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reasons)
+
+    def __len__(self) -> int:
+        return len(self._reasons)
 
 
 class LeRobot(Format):
@@ -159,6 +211,14 @@ class _DatasetMeta:
         """List the arrays of all episodes. A table is opened with its first use."""
         tasks, episodes = self._from_tables() if self.version == "v3.0" else self._from_lines()
         self._check(episodes, tasks)
+        notes = {}
+        if self.version == "v3.0" and not self._fills_tables(episodes, tables):
+            before = {episode.number: episode.table for episode in episodes}
+            episodes = self._by_their_rows(episodes, tables)
+            moved = sorted({episode.table for episode in episodes if episode.table != before[episode.number]})
+            if moved:
+                notes["data"] = f"{self.file.name}: meta/episodes names other files than {', '.join(moved)}, "
+                notes["data"] += "where rows have the numbers of its episodes: they are taken from there"
         arrays: dict[str, Array] = {}
         for episode in episodes:
             arrays |= self._arrays(episode, tables)
@@ -174,10 +234,60 @@ class _DatasetMeta:
             facts=facts,
             further=list(self.files.values()),
             memory=3 * largest,
-            left_out=numbers,
+            left_out=_LazyReasons(lambda: {**numbers, **self._rows_of_none(episodes, tables)}),
+            notes=notes,
             of_groups={"": facts} | {episode.group: {"tasks": list(episode.tasks)} for episode in episodes},
             file=self.file,
         )
+
+    def _fills_tables(self, episodes: Sequence[_Episode], tables: Tables) -> bool:
+        """Return whether the episodes of each table have as many rows as it has."""
+        lengths = Counter[str]()
+        for episode in episodes:
+            lengths[episode.table] += episode.length
+        root = self.file.path.parents[1]
+        are_there = all((root / table).is_file() for table in lengths)
+        return are_there and all(
+            tables.open(self._beside(table)).row_count == length for table, length in lengths.items()
+        )
+
+    def _by_their_rows(self, episodes: Sequence[_Episode], tables: Tables) -> list[_Episode]:
+        """Return episodes where rows have their numbers, if in one place as many as they are long."""
+        places: dict[int, list[_Rows]] = {}
+        for table in self._data_tables(episodes):
+            for rows in _runs(tables.open(self._beside(table)), table):
+                places.setdefault(rows.episode, []).append(rows)
+        placed = []
+        for episode in episodes:
+            found = places.get(episode.number, [])
+            is_found = len(found) == 1 and found[0].stop - found[0].start == episode.length
+            moved = episode._replace(table=found[0].table, first_row=found[0].start) if is_found else episode
+            placed.append(moved)
+        return placed
+
+    def _data_tables(self, episodes: Sequence[_Episode]) -> list[str]:
+        """Return the tables of rows that are there, and those of episodes."""
+        root = self.file.path.parents[1]
+        there = {path.relative_to(root).as_posix() for path in root.glob("data/**/*.parquet")}
+        return sorted(there.union(episode.table for episode in episodes if (root / episode.table).is_file()))
+
+    def _rows_of_none(self, episodes: Sequence[_Episode], tables: Tables) -> dict[str, str]:
+        """Return rows of tables that are in no episode, each with the reason."""
+        taken: dict[str, list[tuple[int, int]]] = {}
+        for episode in episodes:
+            taken.setdefault(episode.table, []).append(
+                (episode.first_row, episode.first_row + episode.length)
+            )
+        reasons = {}
+        for table in self._data_tables(episodes):
+            opened = tables.open(self._beside(table))
+            start = 0
+            for first, stop in [*sorted(taken.get(table, ())), (opened.row_count, 0)]:
+                if first > start:
+                    rows = f"{OF_ROWS}{start} to {first - 1} of {table} ({count_of(first - start, 'row')})"
+                    reasons[rows] = "in no episode that meta/ lists"
+                start = max(start, stop)
+        return reasons
 
     def _arrays(self, episode: _Episode, tables: Tables) -> Iterator[tuple[str, Array]]:
         open_table = partial(tables.open, self._beside(episode.table))
