@@ -96,7 +96,7 @@ class _Episode(NamedTuple):
         return f"data/episode_{self.number:06d}"
 
 
-class _Rows(NamedTuple):
+class _RowsOfEpisode(NamedTuple):
     """Rows ``start:stop`` of a table that have the number of an episode."""
 
     episode: int
@@ -105,15 +105,15 @@ class _Rows(NamedTuple):
     stop: int
 
 
-def _runs(table: ParquetFile, name: str) -> Iterator[_Rows]:
+def _runs(table: ParquetFile, name: str) -> Iterator[_RowsOfEpisode]:
     """Yield the rows of a table that follow each other with one number of an episode."""
     column = ParquetColumn(lambda: table, "episode_index", 0, table.row_count, np.dtype("i8"), ())
-    last: _Rows | None = None
+    last: _RowsOfEpisode | None = None
     for lo in range(0, table.row_count, _NUMBERS_READ):
         numbers = column[lo : min(lo + _NUMBERS_READ, table.row_count)]
         bounds = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         for start, stop in pairwise(bounds):
-            rows = _Rows(int(numbers[start]), name, lo + start, lo + stop)
+            rows = _RowsOfEpisode(int(numbers[start]), name, lo + start, lo + stop)
             if last is not None and last.episode == rows.episode:
                 rows = rows._replace(start=last.start)
             elif last is not None:
@@ -253,7 +253,7 @@ class _DatasetMeta:
 
     def _by_their_rows(self, episodes: Sequence[_Episode], tables: Tables) -> list[_Episode]:
         """Return episodes where rows have their numbers, if in one place as many as they are long."""
-        places: dict[int, list[_Rows]] = {}
+        places: dict[int, list[_RowsOfEpisode]] = {}
         for table in self._data_tables(episodes):
             for rows in _runs(tables.open(self._beside(table)), table):
                 places.setdefault(rows.episode, []).append(rows)
