@@ -99,7 +99,12 @@ def test_a_store_is_read_without_unistore(demo_stores: Path) -> None:
     assert np.array_equal(names["validation"]["label"], [sample["label"] for sample in held_out])
 
 
-FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspect"}
+FRAMEWORKS = {
+    "lightning": "training",
+    "accelerate": "training",
+    "transformers": "training",
+    "rerun": "inspect",
+}
 """What is no dependency of the tests, and the guide that shows it in a block of ``py``."""
 
 

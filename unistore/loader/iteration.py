@@ -85,8 +85,11 @@ WINDOW = 4096
 QUICK_SECONDS = 0.002
 
 
-class _Epoch:
+class PlannedEpoch:
+    """The batches of one rank in an epoch, which have consecutive numbers."""
+
     # Samples are computed in windows
+
     def __init__(self, sequence: EpochSequence, epoch: int, share: RankShare, first: int) -> None:
         self.epoch = epoch
         self.share = share
@@ -128,7 +131,7 @@ class Requests:
         self._sequence = sequence
         self._share = share
         self._across_epochs = across_epochs
-        self._epochs: list[_Epoch] = []
+        self._epochs: list[PlannedEpoch] = []
         self._taken = self._requested = 0
 
     def begin(self, epoch: int, start: int) -> RankShare:
@@ -168,8 +171,8 @@ class Requests:
         numbers = range(self._requested, self._requested + room)
         self._requested += self._producer.submit([self._request(number) for number in numbers])
 
-    def _append(self, epoch: int, start: int, first: int) -> _Epoch:
-        self._epochs.append(_Epoch(self._sequence, epoch, replace(self._share, start=start), first))
+    def _append(self, epoch: int, start: int, first: int) -> PlannedEpoch:
+        self._epochs.append(PlannedEpoch(self._sequence, epoch, replace(self._share, start=start), first))
         return self._epochs[-1]
 
     def _request(self, number: int) -> Request:
@@ -344,9 +347,16 @@ class EpochProgress:
         self.delivered = delivered
         self.begun = True
 
+    @property
+    def upcoming(self) -> int:
+        """Return the epoch that the next iteration is of."""
+        return self._after() if self.begun else self.epoch
+
+    def _after(self) -> int:
+        return self.epoch + 1 if self._following is None else self._following
+
     def finish(self) -> None:
-        following = self.epoch + 1 if self._following is None else self._following
-        self.epoch = following
+        self.epoch = self._after()
         self.delivered = 0
         self.begun = False
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 from unistore.data.typed import CollatedT, DatasetT, SampleT
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import cache_file, cached, check_cache
+from unistore.loader.epoch_batches import EpochBatches
 from unistore.loader.fetch import InProcess, choose_fetch
 from unistore.loader.iteration import (
     EpochProgress,
@@ -37,7 +38,7 @@ from unistore.loader.ordering import (
     workers_for,
 )
 from unistore.memory import SlabRing
-from unistore.order.sequences import NAMED, EpochSequence, RankShare
+from unistore.order.sequences import NAMED, EpochSequence, InOrder, RankShare
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
 from unistore.system.hints import JsonObject
 from unistore.system.machine import available_memory
@@ -223,7 +224,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         self.dataset: Any = dataset
         self.batch_size = int(batch_size or 1)
         self.seed = int(seed)
-        self.sampler = sampler
+        self._sampler = sampler
         self._sampler_epoch = 0
         self._sequence_for = partial(
             sequence_for,
@@ -239,11 +240,11 @@ class Loader(Generic[DatasetT, CollatedT]):
         self._extended: EpochSequence | None = None  # order of later epochs, if this one is of an old version
         self._reads = reading_ahead(dataset, self.sequence)
         self.num_workers = workers_for(num_workers, len(self.sequence))
-        self.prefetch_factor = int(prefetch_factor or DEFAULT_PREFETCH)
+        self._ahead = int(prefetch_factor or DEFAULT_PREFETCH)
         self._collate_fn = collate_fn
-        self._worker_init_fn = worker_init_fn
+        self.worker_init_fn = worker_init_fn
         self.drop_last = drops_last(drop_last, sampler, self.sequence, self.world_size)
-        self._pin = pin_memory and _can_pin()
+        self.pin_memory = pin_memory and _can_pin()
         self._cache = cache
         self._log_every = log_every
         self._progress = EpochProgress(dataset_digest(dataset), getattr(dataset, "version", None))
@@ -299,7 +300,7 @@ class Loader(Generic[DatasetT, CollatedT]):
             return iteration
 
     def _follow_sampler(self) -> None:
-        epoch = getattr(self.sampler, "epoch", 0) if hasattr(self.sampler, "set_epoch") else 0
+        epoch = getattr(self._sampler, "epoch", 0) if hasattr(self._sampler, "set_epoch") else 0
         if epoch != self._sampler_epoch:
             self._sampler_epoch = epoch
             self.set_epoch(epoch)
@@ -386,6 +387,65 @@ class Loader(Generic[DatasetT, CollatedT]):
         """Return the store, and totals since the loader was made, see `unistore.loader.iteration.Stats`."""
         return {"store": getattr(self.dataset, "path", None), **asdict(self._stats)}
 
+    # What else a `DataLoader` has, which Trainers look at
+
+    timeout = 0
+    generator = None
+    pin_memory_device = ""
+    in_order = True
+
+    @property
+    def batch_sampler(self) -> EpochBatches:
+        """Return the indices of the batches of the next epoch, of which a ``DataLoader`` makes the same."""
+        return EpochBatches(self)
+
+    @property
+    def sampler(self) -> Any:
+        """Return the sampler that was given, or torch's ``SequentialSampler`` if samples come in order."""
+        if self._sampler is None and isinstance(self.sequence, InOrder):
+            from torch.utils.data import SequentialSampler
+
+            return SequentialSampler(self.dataset)
+        return self._sampler
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any]:
+        """Return the function that makes batches of samples: the one that was given, or the default."""
+        if self._collate_fn is not None:
+            return self._collate_fn
+        if hasattr(self.dataset, "read_batch"):
+            from unistore.data.collate import collate
+
+            return collate
+        from unistore.loader.collating import collate_samples
+
+        return collate_samples
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """Return the batches that are made ahead for each worker, None without workers."""
+        return self._ahead if self.num_workers else None
+
+    @property
+    def persistent_workers(self) -> bool:
+        """Return whether there are workers, which live until the loader is closed."""
+        return self.num_workers > 0
+
+    @property
+    def multiprocessing_context(self) -> str | None:
+        """Return how workers are started, None without workers."""
+        return self.start_method if self.num_workers else None
+
+    @property
+    def finishes_batches(self) -> bool:
+        """Return whether batches are copied to a device or transformed in this process."""
+        return self._to_device is not None
+
+    def upcoming_epoch(self) -> int:
+        """Return the epoch that the next iteration is of."""
+        self._follow_sampler()
+        return self._progress.upcoming
+
     @property
     def worker_pids(self) -> list[int]:
         """Return the process ids of the workers that are running now."""
@@ -442,7 +502,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         fetch = choose_fetch(self._reads, self._collate_fn, self.seed)
         file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
         ring = SlabRing(
-            in_flight=self.prefetch_factor * workers,
+            in_flight=self._ahead * workers,
             held=HELD_BATCHES,
             budget=available_memory() // MEMORY_DIVISOR,
             least=max(1, workers),
@@ -459,7 +519,7 @@ class Loader(Generic[DatasetT, CollatedT]):
                 seed=self.seed,
                 dataset=self._reads,
                 collate=self._collate_fn,
-                worker_init_fn=self._worker_init_fn,
+                worker_init_fn=self.worker_init_fn,
                 cache=file,
             )
             producer = WorkerPool(config, self.start_method, ring, round_robin=lanes is not None)
@@ -507,7 +567,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         self._progress.deliver(iteration.epoch, iteration.delivered)
         if self._log_every and self._stats.batches % self._log_every == 0:
             self._report(iteration)
-        batch = pin(batch) if self._pin else batch
+        batch = pin(batch) if self.pin_memory else batch
         return batch if self._to_device is None else self._to_device(batch)
 
     def _report(self, iteration: Iteration) -> None:

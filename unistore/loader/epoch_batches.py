@@ -1,0 +1,61 @@
+"""The batches of an epoch as indices of samples, of which torch's ``DataLoader`` makes the same batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from unistore.errors import LoaderError
+from unistore.loader.iteration import PlannedEpoch
+from unistore.order.permutation import At, takes_rng
+
+
+class EpochBatches:
+    """What torch calls the batch sampler of a loader: the indices of each batch of this rank.
+
+    ``accelerate.skip_first_batches``, with which the Trainer of transformers resumes, makes a ``DataLoader``
+    of it and of the Loader's dataset, collation and workers. An iteration is the epoch that the Loader would
+    iterate next, from its first batch, whatever of it was delivered. That epoch is over with its last batch.
+
+    Parameters
+    ----------
+    loader
+        The Loader, whose epoch it follows.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self.batch_size = loader.batch_size
+        self.drop_last = loader.drop_last
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make ``epoch`` the next one to be iterated."""
+        self._loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[list[At]]:
+        loader = self._loader
+        if difference := _difference(loader):
+            msg = (
+                f"a DataLoader cannot make the batches of this Loader: {difference}; "
+                "resume with loader.load_state_dict(state), which needs no other loader"
+            )
+            raise LoaderError(msg)
+        epoch = loader.upcoming_epoch()
+        planned = PlannedEpoch(loader.sequence, epoch, loader.share(), 0)
+        for number in range(len(self)):
+            yield [At(index, epoch) for index in planned.request(number).indices.tolist()]
+        loader.set_epoch(epoch + 1)
+
+
+def _difference(loader: Any) -> str:
+    """Return what batches would lose without the Loader, empty if they would be the same."""
+    if not hasattr(loader.dataset, "read_batch"):
+        return "it seeds the samples of a dataset without read_batch"
+    if loader.finishes_batches:
+        return "it copies batches to a device or transforms them (device=, batch_transform=)"
+    if takes_rng(loader.collate_fn):
+        return "it gives collate_fn its rng"
+    return ""
