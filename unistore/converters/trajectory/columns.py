@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from io import BytesIO
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -29,86 +28,19 @@ from unistore.converters.formats.video import Frames
 from unistore.converters.plugin import Array
 from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import EpisodeRecording
+from unistore.converters.trajectory.names import (
+    RESERVED,
+    column_of,
+    is_core,
+    is_ignored,
+    is_of_episodes,
+    is_role,
+)
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.system.hints import AnyArray, Shape, UInt8s
-
-# Make column names from the names of an episode's datasets.
-#
-# - ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) are the columns ``action``,
-#   ``reward``, ``terminated`` and ``truncated``; so are LeRobot's ``next.reward`` and ``next.done``, and
-#   ``is_terminal`` of RLDS.
-# - ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a
-#   single dataset ``observations`` is ``observation/state``.
-# - Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
-#   only what the source calls actions becomes the action.
-
-_ROLES = {
-    "action": ("actions", "action"),
-    "reward": ("rewards", "reward", "next.reward"),
-    "terminated": (
-        "terminals",
-        "terminal",
-        "terminated",
-        "terminations",
-        "dones",
-        "done",
-        "next.done",
-        "is_terminal",
-    ),
-    "truncated": ("timeouts", "timeout", "truncated", "truncations"),
-}
-_OBSERVATIONS = ("obs", "observations", "observation")
-_NEXT = ("next_obs", "next_observations", "next_observation")
-# Datasets that can be derived from others: lengths of padded frames
-_DERIVED = "compress_len"
-RESERVED = ("next_valid", "observation", "next_observation")  # names that the stored form uses itself
-
-
-def is_ignored(dataset: str, options: TrajectoryOptions) -> bool:
-    """Return whether the user leaves a dataset out: a pattern does, and no ``--map`` names it."""
-    if any(dataset == source.strip("/") for source in options.map.values()):
-        return False
-    return any(fnmatchcase(dataset, pattern) for pattern in options.ignore)
-
-
-def column_of(
-    dataset: str, options: TrajectoryOptions, name: str = "", *, is_bare: bool = False
-) -> str | None:
-    """Return the column name of a dataset, such as ``observation/eef_pos``, or None if it is left out."""
-    # `name` is what it is known by, if not by its path. `is_bare`: datasets outside of groups of observations
-    # are observations, too.
-    if is_ignored(dataset, options):
-        return None
-    for column, source in options.map.items():
-        if dataset == source.strip("/"):
-            return column
-    if dataset.rsplit("/", 1)[-1].endswith(_DERIVED):
-        return None
-    dataset = name or dataset
-    for role, names in _ROLES.items():
-        if dataset in names:
-            return role
-    head, _, below = dataset.replace("observation.", "observation/", 1).partition("/")
-    if head in _OBSERVATIONS:
-        return f"observation/{below or 'state'}"
-    if head in _NEXT:
-        return f"next_observation/{below or 'state'}"
-    return f"observation/{dataset}" if is_bare else dataset
-
-
-def is_role(column: str) -> bool:
-    """Return whether a column is the action, the reward, or says that an episode ends."""
-    return column in _ROLES
-
-
-def is_core(path: str, column: str) -> bool:
-    """Return whether a dataset of any size must have one row per step."""
-    head = path.partition("/")[0]
-    return is_role(column) or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"
-
 
 # Read rows with any number of values, as the scans of a lidar.
 #
@@ -291,6 +223,7 @@ class Episode:
     notes: list[str] = field(default_factory=list)
     # Problems of clocks that count only if episodes of other files have streams of other rates
     clock_problems: Sequence[Problem] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)  # of all arrays that have one, by their paths
 
 
 class EpisodeArrays:
@@ -342,6 +275,8 @@ class EpisodeArrays:
 
     def _must_match(self, path: str) -> bool:
         # Whether another number of rows is an error: for roles, observations, and large data beside them
+        if is_of_episodes(self._columns[path]):
+            return False
         is_large = "/" not in path and _bytes(self._arrays[path]) > SMALL
         return is_large or is_core(path, self._columns[path])
 
@@ -350,7 +285,7 @@ class EpisodeArrays:
         clocks = self._clocks
         problems = [*self._problems, *self._length_problems()]
         variant = Variant({}, [], {}, clocks.streams)
-        episode = Episode(self._length, variant, clocks.lengths, problems=problems)
+        episode = Episode(self._length, variant, clocks.lengths, problems=problems, columns=self._columns)
         has_streams = any(rows != self._length for rows in clocks.lengths.values())
         is_used = has_streams or bool(self.recording.times)
         if (is_used or (clocks.of and STEPS in clocks.streams)) and not problems:
@@ -379,7 +314,7 @@ class EpisodeArrays:
         clock = self._clocks.of.get(path, STEPS)
         variant = episode.variant
         if clock == STEPS and not (may_be_step and self._is_per_step(path)):
-            if _bytes(array) > SMALL:
+            if _bytes(array) > SMALL and not is_of_episodes(column):
                 episode.left_out[path] = "not per step and too large for attributes"
                 return
             if problems := array.problems(as_objects=True):

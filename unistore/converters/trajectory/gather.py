@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -19,6 +19,7 @@ from unistore.converters.files.paths import size_of, split_of
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.converters.trajectory.columns import VIDEO
+from unistore.converters.trajectory.names import is_of_episodes
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import (
     CUT,
@@ -66,7 +67,8 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
     if stored.streams:
         problems += chain.from_iterable(one.clock_problems for one in used)
     if not problems:
-        problems = _unused(stored, options) + ([] if used else _no_episodes(scanned))
+        values = {value for one in used for variant in one.index.variants for value in variant.values}
+        problems = _unused(stored, values, options) + ([] if used else _no_episodes(scanned))
     if problems:
         raise InputError(problems)
     tables = stored.tables()
@@ -172,7 +174,7 @@ def _datasets_left_out(stored: StoredColumns) -> Iterator[tuple[str, str]]:
             yield from ((dataset, reason) for dataset in datasets)
 
 
-def _unused(stored: StoredColumns, options: TrajectoryOptions) -> list[Problem]:
+def _unused(stored: StoredColumns, values: Collection[str], options: TrajectoryOptions) -> list[Problem]:
     # Problems of datasets that options name and no episode has
     used = set[str]().union(*stored.datasets.values())
     groups = {dataset.rpartition("/")[0] for dataset in used}
@@ -183,7 +185,7 @@ def _unused(stored: StoredColumns, options: TrajectoryOptions) -> list[Problem]:
             message = "no dataset, group or clock has this name"
             problems.append(Problem(f"--rate {name}={rate}", message, kind="missing"))
     for name, path in options.map.items():
-        if path.strip("/") not in used:
+        if path.strip("/") not in used and not (is_of_episodes(name) and path.strip("/") in values):
             message = "no episode has a per-step dataset of this name"
             problems.append(Problem(f"--map {name}={path}", message, kind="missing"))
     return problems

@@ -23,7 +23,17 @@ from unistore.errors import AddOptions, Fix, InputError, Location, location_of
 METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
 STAMP, LOG_TIME = "header_stamp", "log_time"  # names of the times of the messages of a topic, in bags
 _ACTIONS = ("action", "actions")
-_RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
+_RESULTS = (
+    "rewards",
+    "reward",
+    "terminals",
+    "terminal",
+    "dones",
+    "timeouts",
+    "terminated",
+    "terminateds",
+    "truncateds",
+)
 TIMES = ("timestamps", "timestamp", "time", "t")  # names of the timestamps of all arrays of a group
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
 MASKS = "mask/"  # begins the paths of lists of episodes

@@ -245,11 +245,10 @@ def _values_follow(
 
 
 def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
-    # Episodes cut by the end of the recording: no flag ends them. Only the last one of a group can be
-    last = {episode.group: number for number, episode in enumerate(index.episodes)}
+    # Episodes that no flag ends, although there are flags of truncation: the end of the recording, or a
+    # column of episodes, ends them
     cut = []
-    for number in last.values():
-        (span,) = index.last_steps(number, number + 1)
+    for number, span in enumerate(index.last_steps(0, len(index.episodes))):
         features = span.variant.features
         is_ended = "truncated" not in features
         for column in {"terminated", "truncated"} & features.keys() if not is_ended else ():

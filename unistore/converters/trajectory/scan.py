@@ -14,7 +14,8 @@ import numpy as np
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.converters.plugin import Array, Opened, as_json
 from unistore.converters.scan import Scanned
-from unistore.converters.trajectory.columns import Episode, EpisodeArrays, Feature, RangesOf, Variant, flags
+from unistore.converters.trajectory.columns import Episode, EpisodeArrays, Feature, RangesOf, Variant
+from unistore.converters.trajectory.ends import EndFinder
 from unistore.converters.trajectory.layouts import (
     MASKS,
     EpisodeLayout,
@@ -355,7 +356,8 @@ class _SoundEpisodes:
         if episode.length == 0:
             self._without_steps.append(recording.location())
             return
-        firsts = self._first_rows(recording, episode) if self._layout.joined else [0]
+        may_be_joined = self._layout.container is None and not self._layout.timed
+        firsts = self._first_rows(recording, episode) if may_be_joined else [0]
         if len(firsts) > 1 and any(rows != episode.length for rows in episode.clocks.values()):
             names = ", ".join(episode.clocks)
             message = f"holds several episodes in the same arrays, and streams of other rates ({names})"
@@ -364,8 +366,8 @@ class _SoundEpisodes:
             return
         variant = episode.variant
         facts = {path: as_json(recording.arrays[path].item()) for path in variant.values}
-        if self._layout.joined:
-            self._of_file |= facts
+        if self._layout.joined or len(firsts) > 1:
+            self._of_file |= facts if self._layout.joined else {**recording.facts(), **facts}
             facts = {}
         else:
             facts = {**recording.facts(), **facts}
@@ -381,26 +383,16 @@ class _SoundEpisodes:
             self._of_episodes.append(facts)
 
     def _first_rows(self, recording: EpisodeRecording, episode: Episode) -> list[int]:
-        # First rows of the episodes in a group, which terminal and timeout flags end
+        # First rows of the episodes in a group
+        divided = EndFinder(recording, episode.columns, episode.length, self._layout.joined).divide()
         location = recording.location()
-        ends = np.zeros(episode.length, bool)
-        flag_datasets = []
-        for column in ("terminated", "truncated"):
-            feature = episode.variant.features.get(column)
-            if feature is None:
-                continue
-            array, where = recording.arrays[feature.dataset], recording.location(feature.dataset)
-            for lo, hi in feature.blocks(0, episode.length):
-                ends[lo:hi] |= flags(array[lo:hi], where, lo)
-            flag_datasets.append(feature.dataset)
-        firsts = [0, *(np.flatnonzero(ends[:-1]) + 1).tolist()]
-        if not flag_datasets:
+        if divided.by and (self._layout.joined or len(divided.firsts) > 1):
+            cut = ", the last one cut by the end of the file" if divided.is_cut else ""
+            by = " and ".join(divided.by)
+            self._notes.append(f"{location}: {len(divided.firsts)} episodes by {by}{cut}")
+        elif self._layout.joined:
             self._notes.append(f"{location}: no terminals or timeouts: taken as one episode")
-        else:
-            cut = "" if ends[-1] else ", the last one cut by the end of the file"
-            by = " and ".join(flag_datasets)
-            self._notes.append(f"{location}: {len(firsts)} episodes by {by}{cut}")
-        return firsts
+        return divided.firsts
 
     def facts(self) -> str:
         of_file = {**self._layout.file_facts(self._opened), **self._of_file}

@@ -40,6 +40,7 @@ from unistore.converters.seam.stored import open_arrays
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.converter import Trajectory
 from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
+from unistore.converters.trajectory.names import is_of_episodes
 from unistore.converters.trajectory.scan import EpisodeIndex
 from unistore.converters.trajectory.stored_steps import (
     FLAGS,
@@ -242,6 +243,9 @@ def files(store: StoreView) -> Iterator[File]:
                 values.setdefault(run.path_of(dataset), empty_values)  # others have values of this name
             if run.last == run.first + 1:
                 attributes.setdefault(run.group, {}).update(of_episodes[run.first])
+        for path in _ends_in(store, of_sources[number]) if layout.container is None else ():
+            numbers = attributes[""].pop(path) if "" in attributes else of_sources[number][path]
+            values[path] = array_values(np.array(numbers, np.int64))
         for mask, listed in _masks_of(store, runs).items():
             values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
         yield File(
@@ -256,6 +260,14 @@ def files(store: StoreView) -> Iterator[File]:
             text = np.frombuffer(json.dumps(of_sources[number]).encode(), np.uint8)
             beside = PurePosixPath(name).with_name(METADATA)
             yield File(name=str(beside), form="raw", source=number, values={"": array_values(text)})
+
+
+def _ends_in(store: StoreView, facts: Mapping[str, Any]) -> list[str]:
+    # Datasets of a file that say with a value an episode where episodes end, which are kept as attributes
+    mapped = store.attributes["options"].get("map", {})
+    named = {path.strip("/") for name, path in mapped.items() if is_of_episodes(name)}
+    listed = [path for path, value in facts.items() if isinstance(value, list)]
+    return [path for path in listed if path in named or is_of_episodes(path)]
 
 
 def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
