@@ -226,14 +226,15 @@ class _DatasetMeta:
                 indices = arrays[f"{episode.group}/{_TASK_INDEX}"]
                 texts = LazyRows((episode.length,), ANY_TEXT, partial(self._task_texts, tasks, indices))
                 arrays[f"{episode.group}/{_TASK}"] = Array(texts)
-        largest = max((self._beside(episode.table).size for episode in episodes), default=0)
+        names = dict.fromkeys(episode.table for episode in episodes)
+        largest = max(map(self._beside, names), key=lambda table: table.size, default=None)
         numbers = dict.fromkeys(_NUMBERS, "follows from the order of the rows")
         facts = {"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}}
         return Opened(
             arrays=arrays,
             facts=facts,
             further=list(self.files.values()),
-            memory=3 * largest,
+            memory=0 if largest is None else tables.open(largest).held,
             left_out=_LazyReasons(lambda: {**numbers, **self._rows_of_none(episodes, tables)}),
             notes=notes,
             of_groups={"": facts} | {episode.group: {"tasks": list(episode.tasks)} for episode in episodes},
@@ -381,7 +382,8 @@ class _DatasetMeta:
     def _check(self, episodes: Sequence[_Episode], tasks: Sequence[str]) -> None:
         """Refuse episodes that are missing or out of order, and tasks that nobody names."""
         numbers = [episode.number for episode in episodes]
-        if numbers != list(range(int(self.info["total_episodes"]))):
+        stated = int(self.info["total_episodes"])
+        if len(numbers) != stated or numbers != list(range(stated)):
             wrong = next(
                 (position for position, number in enumerate(numbers) if number != position), len(numbers)
             )

@@ -1,4 +1,4 @@
-"""Parquet: columns of numbers, read a row group at a time."""
+"""Parquet: columns of numbers, of which some rows are decoded at a time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ import numpy as np
 
 from unistore.converters.common.faults import is_read_error
 from unistore.converters.files.paths import is_inside
+from unistore.converters.formats.parquet_pages import largest_page
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 
 LIBRARY = "Arrow"
+_BATCH = 1 << 20  # bytes of rows of a column that are decoded at a time
+_LISTS = 256  # and rows, of lists and of texts or files of any length
+_TEXTS = 64
+_BUFFER = 1 << 18  # bytes of a column that are read at a time
+_MOST_ROWS = 1 << 16  # rows of any table that is read as a whole; larger ones have a byte a row, at least
 _AGAIN = "get the file again"
 # Folders up from a table of a LeRobot dataset, the dataset's own among them
 _LEROBOT_DEPTH = 4
 
 
 class ParquetFile:
-    """An open Parquet file. Of each column the row group that was read last is kept."""
+    """An open Parquet file. Of each column the rows that were read last are kept, some of a row group."""
+
+    # A page of a few bytes may hold any number of equal rows: they are decoded some at a time.
 
     def __init__(self, file: SourceFile, handle: Any) -> None:
         metadata = handle.metadata
@@ -40,19 +48,44 @@ class ParquetFile:
             raise file.problem(
                 f"has {sum(rows)} rows in its row groups and states {self.row_count}", _AGAIN, "damaged"
             )
-        self._last: dict[str, tuple[int, Any]] = {}
+        self._readers: dict[str, _ColumnRows] = {}
 
     @property
-    def largest_column(self) -> int:
-        """Bytes of the largest column of a row group, as it is held in memory."""
+    def held(self) -> int:
+        """Most bytes that are held while all columns are read: pages and rows of each."""
         metadata = self._handle.metadata
-        sizes = [0]
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            sizes += [group.column(column).total_uncompressed_size for column in range(group.num_columns)]
-        return max(sizes)
+        held: dict[str, int] = {}
+        with self.file.path.open("rb") as raw, self._damages():
+            for number in range(metadata.num_row_groups):
+                group = metadata.row_group(number)
+                for chunk in map(group.column, range(group.num_columns)):
+                    path = chunk.path_in_schema
+                    size = 3 * largest_page(raw, chunk) + self._batch_bytes(path, group.num_rows, chunk)
+                    held[path] = max(held.get(path, 0), size + 2 * _BUFFER)
+        return sum(held.values())
+
+    def _batch_bytes(self, path: str, group_rows: int, chunk: Any) -> int:
+        """Return the bytes of rows of a leaf of a column that are held: Arrow's, its numbers, and a copy."""
+        name = next((name for name in self.columns if f"{path}.".startswith(f"{name}.")), "")
+        kind = self.columns.get(name)
+        rows = min(group_rows, _batch_rows(kind))
+        # Rows of any length are as long as they are on average, more or less
+        average = chunk.total_uncompressed_size // max(1, group_rows)
+        return 3 * rows * (_row_bytes(kind) or 2 * max(1, average))
+
+    @contextmanager
+    def _damages(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            raise self.file.problem(f"is damaged: {error}", _AGAIN, "damaged") from error
 
     def rows(self, is_wanted: Callable[[str], bool]) -> list[JsonObject]:
+        """Read all rows of a table that has a few, as those of ``meta/`` in a LeRobot dataset."""
+        if self.row_count > max(_MOST_ROWS, self.file.size):
+            raise self.file.problem(
+                f"states {self.row_count} rows in {self.file.size} bytes", _AGAIN, "damaged"
+            )
         columns = sorted(filter(is_wanted, self.columns))
         with _reading(self.file):
             records: list[JsonObject] = self._handle.read(columns, use_threads=False).to_pylist()
@@ -65,26 +98,79 @@ class ParquetFile:
         if hi > self.row_count:
             raise self.file.problem(f"has {self.row_count} rows, and {hi} are needed", _AGAIN, "truncated")
         while lo < hi:
-            group = int(np.searchsorted(self._starts, lo, "right")) - 1
-            start = int(self._starts[group])
-            stop = min(hi, int(self._starts[group + 1]))
-            yield self._row_group(group, column).slice(lo - start, stop - lo)
-            lo = stop
-
-    def _row_group(self, group: int, column: str) -> Any:
-        number, values = self._last.get(column, (-1, None))
-        if number != group:
+            reader = self._readers.get(column)
+            if reader is None or not reader.start <= lo < reader.end:
+                group = int(np.searchsorted(self._starts, lo, "right")) - 1
+                self._readers.pop(column, None)
+                reader = self._reader(column, group)
+                self._readers[column] = reader
             with _reading(self.file):
-                table = self._handle.read_row_group(group, [column], use_threads=False)
-                values = table.column(0).combine_chunks()
-            if len(values) != self._starts[group + 1] - self._starts[group]:
-                stated = self._starts[group + 1] - self._starts[group]
+                is_sound = reader.reach(lo)
+            if not is_sound:
                 message = (
-                    f"has {len(values)} values of {column!r} in row group {group}, which states {stated} rows"
+                    f"has other rows of {column!r} in a row group than the {reader.count} that it states"
                 )
                 raise self.file.problem(message, _AGAIN, "damaged")
-            self._last[column] = group, values
-        return values
+            stop = min(hi, reader.start + len(reader.values))
+            yield reader.values.slice(lo - reader.start, stop - lo)
+            lo = stop
+
+    def _reader(self, column: str, group: int) -> _ColumnRows:
+        rows = _batch_rows(self.columns[column])
+        batches = self._handle.iter_batches(rows, [group], [column], use_threads=False)
+        return _ColumnRows(batches, int(self._starts[group]), int(self._starts[group + 1]))
+
+
+@dataclass(eq=False)
+class _ColumnRows:
+    """Rows of a column of a row group, which are decoded one batch after the other."""
+
+    batches: Iterator[Any]
+    start: int  # row of the file of the first of `values`
+    end: int  # and the one behind the last of the row group
+    values: Any = ()
+
+    def __post_init__(self) -> None:
+        self.count = self.end - self.start
+
+    def reach(self, row: int) -> bool:
+        """Decode up to a row, at `start` or behind it. False: there are fewer than stated, or more."""
+        while row >= self.start + len(self.values):
+            self.start += len(self.values)
+            self.values = ()
+            batch = next(self.batches, None)
+            if batch is None:
+                return False
+            self.values = batch.column(0)
+            if self.start + len(self.values) >= self.end and self._rows_behind():
+                return False
+        return True
+
+    def _rows_behind(self) -> int:
+        """Count rows behind the end that is stated, as far as they are decoded next."""
+        further = next(self.batches, ())
+        return self.start + len(self.values) + len(further) - self.end
+
+
+def _row_bytes(kind: Any) -> int:
+    """Return the bytes of a row in memory, 0 if rows have any length."""
+    count = 1
+    while hasattr(kind, "list_size"):
+        count *= kind.list_size
+        kind = kind.value_type
+    try:
+        bits = int(kind.bit_width)
+    except (AttributeError, ValueError):  # as Arrow says that a type has no width
+        return 0
+    return max(1, count * bits // 8)
+
+
+def _batch_rows(kind: Any) -> int:
+    """Return how many rows are decoded at a time."""
+    row_bytes = _row_bytes(kind)
+    if row_bytes:
+        return max(1, _BATCH // row_bytes)
+    return _LISTS if hasattr(kind, "value_type") else _TEXTS
 
 
 @contextmanager
@@ -93,7 +179,9 @@ def open_parquet(file: SourceFile) -> Iterator[ParquetFile]:
     parquet = file.library("pyarrow.parquet", "robots")
     with opening(file.path, file.name, LIBRARY):
         with _reading(file):
-            handle = parquet.ParquetFile(file.path, page_checksum_verification=True)
+            handle = parquet.ParquetFile(
+                file.path, page_checksum_verification=True, buffer_size=_BUFFER, pre_buffer=False
+            )
         with handle:
             yield ParquetFile(file, handle)
 
@@ -206,7 +294,7 @@ class Parquet(Format):
                     left_out[name] = f"is of the type {kind}, which no array has"
                 else:
                     arrays[name] = Array(ParquetColumn(lambda: table, name, 0, table.row_count, *form))
-            yield Opened(arrays, left_out=left_out, memory=table.largest_column)
+            yield Opened(arrays, left_out=left_out, memory=table.held)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         pa = import_module("pyarrow")
