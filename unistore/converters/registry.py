@@ -76,6 +76,8 @@ class FamilyRecord:
             raise InputError(msg)
         try:
             return resolve(reference)
+        except MemoryError:  # not the package's fault
+            raise
         except Exception as error:
             message = f"{reference} cannot be imported: {type(error).__name__}: {error}"
             fix = "install what it needs, or remove its package"

@@ -41,7 +41,9 @@ def test_what_the_system_and_the_memory_refuse() -> None:
         (OSError(errno.EIO, "Input/output error"), "unreadable", "check its disk"),
         (KeyError("cannot open (file read failed: errno = 5, …)"), "unreadable", "check its disk"),
         (OSError("truncated file"), "unreadable", "get or write it again"),
-        (MemoryError("Unable to allocate 8 EiB"), "damaged", "give --memory"),
+        (MemoryError("Unable to allocate 8 EiB"), "memory", "give more --memory"),
+        (ValueError("(-4:Insufficient memory) Failed to allocate 9 bytes"), "memory", "give more --memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory", "give more --memory"),
     ):
         with pytest.raises(InputError) as caught, as_problem("a.h5"):
             raise error

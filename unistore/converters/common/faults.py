@@ -19,7 +19,17 @@ from unistore.system.foreign import NO_FAULTS
 UNREADABLE = "unreadable"
 CHECK_DISK = "check its disk and its rights, then run again"
 
+# Kind of the problem of a file that takes more memory than there is: nothing says that it is damaged
+OUT_OF_MEMORY = "memory"
+MORE_MEMORY = "give more --memory, or fewer --workers; if its sizes cannot be right, get or write it again"
+
 _MAX_TEXT = 300
+# What libraries say that raise other errors for want of memory: OpenCV, HDF5, Rust, C++
+_NO_MEMORY = re.compile(
+    r"insufficient memory|out ?of ?memory|bad_alloc|memory allocation|"
+    r"(?:cannot|unable to|failed to|can't) allocate",
+    re.IGNORECASE,
+)
 _SYSTEM_ERROR = re.compile(r"error message = '([^']+)'")
 
 
@@ -27,6 +37,11 @@ def is_read_error(error: BaseException) -> bool:
     """Return whether the system failed to read, not the file: HDF5 says so only in its text."""
     is_of_system = isinstance(error, OSError) and error.errno is not None
     return is_of_system or "read failed" in str(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether a library found no memory, whatever it raises then."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
 def is_unreadable(error: InputError) -> bool:
@@ -49,16 +64,20 @@ def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
         raise
     except BaseException as error:
         text = printable(reason_of(error))
-        message = f"cannot be read: {type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
-        trace = "".join(format_exception(error))
+        named = f"{type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
+        message = f"cannot be read: {named}"
         kind = UNREADABLE if is_read_error(error) or isinstance(error, OSError) else "damaged"
+        if is_out_of_memory(error):
+            message = f"cannot be read in the memory there is: {named}"
+            kind = OUT_OF_MEMORY
+        trace = "".join(format_exception(error))
         problem = Problem.at(location, message, _fix(error), kind, source)
         raise InputError(replace(problem, trace=trace)) from error
 
 
 def _fix(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return "are its shapes right? then give --memory, or fewer workers; else get or write it again"
+    if is_out_of_memory(error):
+        return MORE_MEMORY
     if is_read_error(error):
         return CHECK_DISK
     return "get or write it again; if other programs read it, report this with --debug"

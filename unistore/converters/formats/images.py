@@ -12,6 +12,7 @@ from typing import IO, Literal, NamedTuple
 
 import numpy as np
 
+from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Problem, Where
 from unistore.system.foreign import opening
@@ -229,6 +230,8 @@ def decode(image: UInt8s | bytes, where: Where, *, exact: bool = False, swapped:
     try:
         pixels = cv2.imdecode(np.frombuffer(image, np.uint8), flags)
     except cv2.error as error:
+        if is_out_of_memory(error):
+            raise
         reason = f": {error.err}"
     if pixels is None:
         raise InputError.at(where, f"cannot be decoded{reason}", _FIX, "corrupt")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.faults import is_read_error
+from unistore.converters.common.faults import is_out_of_memory, is_read_error
 from unistore.converters.files.paths import is_inside
 from unistore.converters.formats.parquet_pages import largest_page
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
@@ -193,7 +193,7 @@ def _reading(file: SourceFile) -> Iterator[None]:
     try:
         yield
     except (arrow.ArrowException, OSError) as error:
-        if is_read_error(error):
+        if is_read_error(error) or is_out_of_memory(error):
             raise
         text = str(error).partition("\n")[0]
         raise file.problem(f"is damaged: {text}", _AGAIN, "damaged") from error

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.formats.lazy import Stretch, Unread
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
@@ -119,6 +120,8 @@ class _ZarrArray:
         try:
             content = _decoded(encoded, self._compressor, self.chunk_bytes)
         except (ValueError, RuntimeError, zlib.error) as error:
+            if is_out_of_memory(error):
+                raise
             raise self._hierarchy.file.problem(f"{name} is damaged: {error}", _AGAIN, "corrupt") from error
         chunk: AnyArray = np.frombuffer(content, self.dtype).reshape(self.chunks, order=self._order)
         return chunk

@@ -11,6 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
+from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.formats.packets import (
     DECODERS,
     Packet,
@@ -169,4 +170,6 @@ class Frames(Array):
                     stream.codec_context.thread_count = 1
                     yield container, stream
             except (av.FFmpegError, IndexError) as error:
+                if is_out_of_memory(error):
+                    raise
                 raise self._file.problem(f"cannot be decoded: {error}", _AGAIN, "damaged") from error

@@ -23,7 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, is_read_error, reason_of
+from unistore.converters.common.faults import (
+    CHECK_DISK,
+    MORE_MEMORY,
+    OUT_OF_MEMORY,
+    UNREADABLE,
+    as_problem,
+    is_out_of_memory,
+    is_read_error,
+    reason_of,
+)
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.chunks import (
@@ -275,6 +284,10 @@ def _reading(dataset: h5py.Dataset, location: Location, what: str) -> Iterator[N
     except FAILURES as error:
         if is_read_error(error):
             problem = Problem.at(location, f"{what}: {reason_of(error)}", CHECK_DISK, UNREADABLE)
+        elif is_out_of_memory(error):
+            problem = Problem.at(
+                location, f"{what} in the memory there is: {error}", MORE_MEMORY, OUT_OF_MEMORY
+            )
         else:
             problem = Problem.at(location, f"{what}: {error}", _AGAIN, "damaged")
         raise InputError(problem) from error
