@@ -26,13 +26,15 @@ from unistore.conversion.split_rule import SplitRule
 from unistore.converters.files.comparison import Compared, Restore, compare_source, difference
 from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.registry import get_family
-from unistore.converters.scan import Stored
+from unistore.converters.scan import Scan, Stored
 from unistore.converters.scanning import scan_sources
 from unistore.errors import (
     ConversionError,
+    Fix,
     InputError,
     Location,
     Problem,
+    RunCommand,
     StoreError,
     WritingError,
     named,
@@ -57,8 +59,13 @@ def plan_recorded_conversion(
     progress: Progress,
     executor: Executor,
     others: frozenset[str] = frozenset(),  # names of sources there that are not the store's
+    *,
+    check: Callable[[Scan], None] | None = None,
 ) -> tuple[Conversion, NewStore]:
-    """Scan and derive the sources, and plan their conversion with the options of a store."""
+    """Scan and derive the sources, and plan their conversion with the options of a store.
+
+    `check` may refuse what was scanned, before values are read.
+    """
     try:
         options: Attributes = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
@@ -71,6 +78,8 @@ def plan_recorded_conversion(
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
     scan = scan_sources(converter, sources, (), asking(executor), stored=Stored(names=others))
+    if check is not None:
+        check(scan)
     if "skipped" in options:
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
     with FolderBuild(work / "store") as build:
@@ -98,7 +107,7 @@ def differences(store: Store, new_store: NewStore) -> list[str]:
     """Return one line for each source, option or array that differs between a store and a plan."""
     # Arrays are compared only where sources and options are the same, and if they can be opened
     plan = new_store.plan
-    lines = _source_lines(store, new_store)
+    lines = _source_lines(store, new_store.scan.sources.names)
     options = _without_compaction(store.attributes["options"])
     lines += [
         f"option {name}: {options.get(name)} in the store, {plan.options.get(name)} now"
@@ -141,19 +150,46 @@ def is_later(store: Store, path: str) -> bool:
     return path.startswith(f"{SOURCE_FILES}/") and not store.has(path)
 
 
-def _source_lines(store: Store, new_store: NewStore) -> list[str]:
+def _other_sources(path: str, lines: Sequence[str], fixes: tuple[Fix, ...] = ()) -> InputError:
+    shown = "\n  ".join(lines)
+    message = f"these are not the sources that it was made from:\n  {shown}"
+    return InputError(Problem(path, message, fixes, "source"))
+
+
+def _check_names(store: Store, path: str, given: Sequence[Path], scan: Scan) -> None:
+    """Refuse sources of other names than the store's, with the commands that go on.
+
+    `path`: what the user calls the store, of which `store` may be a part.
+    """
+    lines = _source_lines(store, scan.sources.names)
+    if not lines:
+        return
+    before = set(store.text("sources/path"))
+    gone = sorted(before.difference(scan.sources.names))
+    fixes: list[Fix] = []
+    if before.issuperset(scan.sources.names):
+        fixes.append("give the folders of all of its sources")
+    else:
+        words = ("convert", get_family(store.family).command, *map(str, given), path, "--append")
+        fixes.append(RunCommand(words, "to take what is new"))
+    if gone:
+        purpose = "to leave out what is gone, and then unistore compact to a new store"
+        fixes.append(RunCommand(("remove", path, *gone), purpose))
+    raise _other_sources(path, lines, tuple(fixes))
+
+
+def _source_lines(store: Store, now: Sequence[str]) -> list[str]:
     try:
         before = store.text("sources/path")
     except (StoreError, UnicodeDecodeError):
         return []
-    now = [source.name for source in new_store.scan.sources]
     gone = [f"source {name}: not among those given" for name in before if name not in now]
     new = [f"source {name}: not one of the store's" for name in now if name not in before]
     lines = gone[:_SHOWN] + new[:_SHOWN]
     more = len(gone) + len(new) - len(lines)
     if more:
         lines.append(f"and {more} further sources")
-    if not lines and before != now:
+    if not lines and before != [*now]:
         return ["the order of the sources"]
     return lines
 
@@ -214,6 +250,8 @@ class Receipt:
         have besides.
     libraries
         What read the files: ``"numpy"``, ``"h5py"``, ``"OpenCV"``. ``"unistore"`` where none of these does.
+    unread
+        Files that these do not read, each with the reason: what the converter reads of them was compared.
     """
 
     values: int
@@ -222,6 +260,7 @@ class Receipt:
     sample: float
     left_out: tuple[str, ...]
     libraries: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     def merge(self, other: Receipt) -> Receipt:
         """Return the receipt of both comparisons, of parts of one store."""
@@ -232,20 +271,22 @@ class Receipt:
             sample=self.sample,
             left_out=tuple(sorted({*self.left_out, *other.left_out})),
             libraries=tuple(sorted({*self.libraries, *other.libraries}, key=str.lower)),
+            unread=tuple(sorted({*self.unread, *other.unread})),
         )
 
     @property
     def line(self) -> str:
         """Return one line for a log or a notebook."""
         part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
-        if not self.files:  # the family has no second way to read its sources
-            return f"as converted: {self.stored_values:,} stored values equal{part}"
+        unread = f"; not read by another library: {', '.join(self.unread)}" if self.unread else ""
+        if not self.files:  # there is no second way to read the sources
+            return f"as converted: {self.stored_values:,} stored values equal{part}{unread}"
         verb = "reads" if len(self.libraries) == 1 else "read"
         readers = f"as {' and '.join(self.libraries)} {verb} them"
         equal = f"{self.values:,} values of {self.files:,} files equal, {readers}{part}"
         if not self.left_out:
-            return f"lossless: {equal}"
-        return f"{equal}; in the sources and not in the store: {', '.join(self.left_out)}"
+            return f"{equal}{unread}" if unread else f"lossless: {equal}"
+        return f"{equal}; in the sources and not in the store: {', '.join(self.left_out)}{unread}"
 
 
 @dataclass(slots=True)
@@ -256,6 +297,7 @@ class _Findings:
     files: set[Path] = field(default_factory=set)
     left_out: set[str] = field(default_factory=set)
     libraries: set[str] = field(default_factory=set)
+    unread: set[str] = field(default_factory=set)
 
     def refuse(self, location: Location | str, message: str) -> None:
         self.problems.append(Problem.at(location, message, _FIX, "source"))
@@ -267,6 +309,7 @@ class _Findings:
         self.files |= other.files
         self.left_out |= other.left_out
         self.libraries |= other.libraries
+        self.unread |= other.unread
 
 
 def compare(
@@ -276,18 +319,23 @@ def compare(
     progress: Progress,
     executor: Executor,
     others: frozenset[str] = frozenset(),  # names of sources there that are not the store's
+    path: str = "",  # what the user calls it, if it is a part
 ) -> tuple[list[Problem], Receipt | None]:
     """Compare a sound store with its sources."""
     # There is no receipt if anything differs
     findings = _Findings()
     with _temporary_folder() as work:
         conversion, new_store = plan_recorded_conversion(
-            store.attributes, sources, work, progress, executor, others
+            store.attributes,
+            sources,
+            work,
+            progress,
+            executor,
+            others,
+            check=partial(_check_names, store, path or store.path, sources),
         )
         if lines := differences(store, new_store):
-            shown_lines = "\n  ".join(lines)
-            msg = f"{store.path}: these are not the sources that it was made from:\n  {shown_lines}"
-            raise InputError(msg)
+            raise _other_sources(path or store.path, lines)
         comparison = _Comparison(store, conversion, _in_shards_of(store, new_store), sample, findings)
         comparison.compare_arrays()
     if not findings.problems and get_family(store.family).restore:
@@ -302,6 +350,7 @@ def compare(
         sample=sample,
         left_out=tuple(sorted(findings.left_out | skipped)),
         libraries=tuple(sorted(findings.libraries, key=str.lower)),
+        unread=tuple(sorted(findings.unread)),
     )
     return [], receipt
 
@@ -356,11 +405,13 @@ class _CompareSource:
     def __call__(self, number: int) -> _Findings:
         source = self.inputs.scan.sources[number]
         findings = _Findings()
-        compared: list[Compared] = []
+        compared: Sequence[Compared] = []
         try:
             with self.inputs.reading(number):
-                compared, left_out = compare_source(source.name, source.path, self._restore(number))
-                findings.left_out |= set(left_out)
+                comparison = compare_source(source.name, source.path, self._restore(number))
+                compared = comparison.compared
+                findings.left_out |= set(comparison.left_out)
+                findings.unread |= set(comparison.unread)
         except InputError as error:
             findings.problems += error.problems
             return findings

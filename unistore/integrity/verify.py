@@ -403,7 +403,8 @@ def _verify_parts(
     every = frozenset[str]().union(*names)
     for store, own in zip(opened.stores, names, strict=True):
         try:
-            verified.append(verify_with(executor, store.path, against, sample, progress, every - own))
+            of_part = verify_with(executor, store.path, against, sample, progress, every - own, opened.path)
+            verified.append(of_part)
         except NoStoreError as error:
             fix = "restore it from a copy"
             problems.append(Problem(store.path, str(error).removeprefix(f"{store.path}: "), fix, "missing"))
@@ -447,6 +448,7 @@ def verify_with(
     sample: float = 1.0,
     progress: Progress = NO_PROGRESS,
     others: frozenset[str] = frozenset(),  # names of sources in `against` that are not the store's
+    whole: str = "",  # path of the store that it is a part of, if it is one
 ) -> Verified:
     """Run `verify` with an executor."""
     check_exist(against)
@@ -472,12 +474,12 @@ def verify_with(
                     problems, missed = run_rules(view, rules, executor)
                     unchecked += missed
         problems += _side_problems(store, executor)
-        whole = (*verified.problems, *structure, *problems)
-        verified = replace(verified, problems=whole, unchecked=tuple(unchecked))
+        found = (*verified.problems, *structure, *problems)
+        verified = replace(verified, problems=found, unchecked=tuple(unchecked))
         if not against or not verified.ok:
             return verified
-        differing, receipt = compare(store, against, sample, progress, executor, others)
-        return replace(verified, problems=(*whole, *differing), receipt=receipt)
+        differing, receipt = compare(store, against, sample, progress, executor, others, whole)
+        return replace(verified, problems=(*found, *differing), receipt=receipt)
 
 
 def _side_problems(store: Store, executor: Executor) -> list[Problem]:

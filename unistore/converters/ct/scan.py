@@ -48,14 +48,18 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
 
 
 def numbers_in(content: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return ``spacing``, ``origin`` and ``direction`` as far as they are stated, in rows or not."""
+    """Return ``spacing``, ``origin`` and ``direction`` as far as they are known, in rows or not.
+
+    Numbers that are not finite, and a spacing that is not above 0, say nothing.
+    """
     stated = {}
     for name, count in LENGTHS.items():
         try:
             numbers = np.asarray(content.get(name), np.float64).ravel()
         except (TypeError, ValueError, OverflowError):
             continue
-        if len(numbers) == count and np.isfinite(numbers).all():
+        is_known = len(numbers) == count and np.isfinite(numbers).all()
+        if is_known and (name != "spacing" or numbers.min() > 0):
             stated[name] = numbers.tolist()
     return stated
 
@@ -326,6 +330,8 @@ class VolumeScan:
                 self._notes.append("HDF5: names and attributes of arrays are left out")
             if kind == "image":
                 self._state(placed, BY_FILE)
+                if "spacing" in opened.facts and "spacing" not in placed:
+                    self._notes.append(f"spacing {opened.facts['spacing']} is none, so it is not known")
                 header = opened.facts.get("header")
                 self._header = json.dumps(header) if header else ""
         role = array.role

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +13,10 @@ import numpy as np
 
 from unistore.converters.common.columns import is_lossless
 from unistore.converters.common.exported import ExportedArray
+from unistore.converters.common.faults import is_read_error, reason_of
 from unistore.converters.common.left_out import names_without_numbers
 from unistore.converters.files.libraries import ONLY, Open, OpenedByLibrary, open_with_library
-from unistore.errors import Location
+from unistore.errors import Location, UnistoreError
 from unistore.system.hints import AnyArray, Dtype, Shape
 
 
@@ -121,20 +123,52 @@ class Compared(NamedTuple):
     library: str  # that read the file
 
 
-def compare_source(name: str, path: Path, restored: RestoredFiles) -> tuple[list[Compared], list[str]]:
-    """Compare a source, called `name`, whose first file is `path`, and also return what the store lacks."""
+class SourceComparison(NamedTuple):
+    """What became of the comparison of a source."""
+
+    compared: Sequence[Compared]
+    left_out: Sequence[str]  # what the source holds and the store does not
+    unread: Sequence[str]  # files that the other library does not read, each with the reason
+
+
+class _UnreadError(Exception):
+    """The other library does not read a file, which the converter reads."""
+
+
+@contextmanager
+def _by_library() -> Iterator[None]:
+    """Tell what a library raises of a file from a difference. What the system cannot read passes."""
+    try:
+        yield
+    except UnistoreError:
+        raise
+    except Exception as error:
+        if is_read_error(error) or isinstance(error, MemoryError):
+            raise
+        raise _UnreadError(f"{type(error).__name__}: {reason_of(error)}") from error
+
+
+def compare_source(name: str, path: Path, restored: RestoredFiles) -> SourceComparison:
+    """Compare a source, called `name`, whose first file is `path`."""
     compared: list[Compared] = []
     left_out: list[str] = []
+    unread: list[str] = []
     for file in restored.files:
-        with file.open(file.path) as opened:
-            differences, lacking = _compare_file(file, opened)
+        try:
+            with ExitStack() as stack:
+                with _by_library():
+                    opened = stack.enter_context(file.open(file.path))
+                differences, lacking = _compare_file(file, opened)
+        except _UnreadError as error:
+            unread.append(f"{name if file.path == path else file.path.name} ({error})")
+            continue
         for part, size, differing, library in differences:
             location = Location(name, _label(part, file.path, path))
             compared.append(Compared(location, file.path, size, differing, library))
         for array in lacking:
             remark = f" ({file.remarks[array]})" if array in file.remarks else ""
             left_out.append(f"{_label(array, file.path, path) or file.path.stem}{remark}")
-    return compared, names_without_numbers([*left_out, *restored.left_out])
+    return SourceComparison(compared, names_without_numbers([*left_out, *restored.left_out]), unread)
 
 
 # Name of an array, an attribute or a fact of a file, number of values, difference, and library
@@ -193,15 +227,19 @@ def _other_fields(arrays: Sequence[RestoredArray], opened: OpenedByLibrary) -> I
 
 def _array_difference(array: RestoredArray, name: str, opened: OpenedByLibrary) -> str | None:
     try:
-        of_file = opened.array(name)
-    except KeyError:
-        return "only the store has it"
+        with _by_library():
+            of_file = opened.array(name)
+    except _UnreadError as error:
+        if isinstance(error.__cause__, KeyError) and name not in opened.names:
+            return "only the store has it"
+        raise
     if len(of_file) != array.values.shape[0]:
         return f"shapes {array.values.shape} and {tuple(of_file.shape)}"
     first = 0
     try:
         for block in array.values.blocks():
-            rows = of_file[first : first + len(block)]
+            with _by_library():
+                rows = of_file[first : first + len(block)]
             if array.field:
                 rows = rows[array.field]
             if array.of_file is not None:

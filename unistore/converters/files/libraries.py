@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,8 @@ from unistore.system.foreign import begin_reading, opening, refuse_here
 # Name of the array of a file with one array, which has none
 ONLY = ""
 _OPENCV = "OpenCV"
+# Bytes of the header of a ``.npy`` file: NumPy refuses more than 10,000 unless it is told
+_MOST_HEADER = 1 << 30
 # Stands for a library where no other reads a format
 UNISTORE = "unistore"
 
@@ -38,14 +41,14 @@ Open = Callable[[Path], AbstractContextManager[OpenedByLibrary]]
 @contextmanager
 def open_npy(path: Path) -> Iterator[OpenedByLibrary]:
     """Map a ``.npy`` file."""
-    values = np.load(path, mmap_mode="r", allow_pickle=False)
+    values = np.load(path, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER)
     yield OpenedByLibrary("numpy", [ONLY], lambda _: values)
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[OpenedByLibrary]:
     """Open a ``.npz`` file."""
-    with np.load(path, allow_pickle=False) as members:
+    with np.load(path, allow_pickle=False, max_header_size=_MOST_HEADER) as members:
         yield OpenedByLibrary("numpy", members.files, members.__getitem__)
 
 
@@ -90,14 +93,24 @@ def open_nifti(path: Path) -> Iterator[OpenedByLibrary]:
     """Read a NIfTI file with nibabel, its axes in reverse, the slowest first."""
     import nibabel
 
-    proxy: Any = nibabel.load(path).dataobj  # type: ignore[attr-defined]  # of the class of all its images
+    # By its bytes: nibabel goes by the ending, and files are called `.nii.gz` that are not compressed
+    with path.open("rb") as raw, ExitStack() as stack:
+        stream: Any = raw
+        if raw.read(2) == b"\x1f\x8b":
+            stream = stack.enter_context(gzip.GzipFile(path))
+        stream.seek(0)
+        length = stream.read(4)
+        stream.seek(0)
+        is_long = 540 in (int.from_bytes(length, "little"), int.from_bytes(length, "big"))
+        kind: Any = nibabel.Nifti2Image if is_long else nibabel.Nifti1Image
+        proxy = kind.from_file_map({"image": nibabel.FileHolder(fileobj=stream)}).dataobj
 
-    def voxels(_: str) -> Any:
-        values = np.asanyarray(proxy)
-        trailing = tuple(range(3, values.ndim))
-        return values.squeeze(trailing).T
+        def voxels(_: str) -> Any:
+            values = np.asanyarray(proxy)
+            trailing = tuple(range(3, values.ndim))
+            return values.squeeze(trailing).T
 
-    yield OpenedByLibrary("nibabel", [ONLY], voxels)
+        yield OpenedByLibrary("nibabel", [ONLY], voxels)
 
 
 _open_exactly = partial(open_image, exact=True)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.formats.volumes import (
-    MILLIMETRES,
     MOST_DEFLATE,
     RAS_TO_LPS,
     Planes,
@@ -33,6 +32,7 @@ from unistore.system.hints import JsonObject
 _LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348
 # By the length of a header: where it says that the voxels are in the same file, and how.
 _MAGIC = {348: (344, b"n+1\0"), _LONG: (4, b"n+2\0\r\n\x1a\n")}
+_MILLIMETRES = {1: 1000.0, 2: 1.0, 3: 1e-3}  # by the unit of lengths: metre, millimetre, micrometre
 _MOST = 32767  # voxels of an axis that NIfTI-1 counts
 _SFORM_TAKEN = "sform and qform place it differently: sform was taken, both are kept in the header"
 
@@ -54,6 +54,7 @@ class Nifti(VolumeFormat):
         with stream_of(file, gzip=is_compressed(file)) as stream:
             with reading(file):  # without extensions, which may state any size
                 header = kind(stream.read(kind.sizeof_hdr), check=False)
+            taken = _mend(header)
             shape = header.get_data_shape()
             while len(shape) > 3 and shape[-1] == 1:
                 shape = shape[:-1]
@@ -69,8 +70,9 @@ class Nifti(VolumeFormat):
             else:
                 planes.check_size(file.size - planes.start)
             facts = _facts(header)
-            differ = {"image": _SFORM_TAKEN} if _contradicts(facts["header"]) else {}
-            yield Opened({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=differ)
+            taken += [_SFORM_TAKEN] if _contradicts(facts["header"]) else []
+            notes = {"image": "; ".join(taken)} if taken else {}
+            yield Opened({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=notes)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         (array,) = arrays.values()
@@ -97,6 +99,19 @@ def _header_bytes(file: SourceFile) -> int:
     return 0
 
 
+def _mend(header: Any) -> list[str]:
+    """Take numbers of a header that should not occur as nifti1.h and nibabel do, and say so."""
+    taken = []
+    qfac, *zooms = header["pixdim"][:4].tolist()
+    if qfac not in (1, -1):
+        header["pixdim"][0] = 1
+        taken.append(f"pixdim[0] is {qfac:g}: it was taken as 1")
+    if any(zoom < 0 for zoom in zooms):
+        header["pixdim"][1:4] = np.abs(zooms)
+        taken.append(f"pixdim[1:4] is {zooms}: it was taken without signs")
+    return taken
+
+
 def _scaling(header: Any) -> Scaling | None:
     slope, intercept = header.get_slope_inter()
     if slope is None or (slope == 1 and intercept == 0):
@@ -110,7 +125,7 @@ def _scaling(header: Any) -> Scaling | None:
 
 def _facts(header: Any) -> JsonObject:
     """Return where the voxels lie, and what is kept of the header: no texts, which may name the patient."""
-    length = MILLIMETRES.get(header.get_xyzt_units()[0], 1.0)
+    length = _MILLIMETRES.get(int(header["xyzt_units"]) & 7, 1.0)
     scale = np.diag([length, length, length, 1.0])
     slope, intercept = header.get_slope_inter()
     kept: JsonObject = {"format": "nifti", "dtype": header.get_data_dtype().str}
