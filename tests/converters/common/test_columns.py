@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import unistore
 from unistore.converters.common.columns import SourceColumn, is_lossless, promote, reconcile, storable
+from unistore.converters.ct.converter import converter as ct_converter
+from unistore.converters.rows.family import converter as rows_converter
+from unistore.converters.scanning import scan_sources
+from unistore.errors import InputError
 
 DTYPES = ["?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8"]
 
@@ -73,3 +80,41 @@ def test_modes() -> None:
     assert "--columns intersection" in reconcile(with_others, "union")[1][0].advice
     assert list(reconcile(with_others, "intersection")[0]) == ["z"]
     assert reconcile([], "exact") == ({}, [])
+
+
+def test_a_note_says_which_files_were_promoted_and_to_what(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    whole = np.arange(4, dtype="i4") + 2**30 + 1  # no float32 holds these
+    for name, values in (("a", whole), ("b", np.arange(4, dtype="f4") / 8), ("c", np.ones(4, "f4"))):
+        order = np.arange(4.0).astype(">f8" if name == "a" else "<f8")
+        np.savez(folder / f"{name}.npz", value=values, order=order)
+    scan = scan_sources(rows_converter(), [folder])
+    notes = [note for note in scan.notes if "is stored as" in note]
+    assert notes == [
+        "value is stored as float64, which holds every value of: int32 of a.npz, float32 of b.npz (+1)"
+    ], "byte order is no other dtype"
+    unistore.convert(folder, tmp_path / "store", "rows", workers=0)
+    stored = np.array([row["value"] for row in unistore.Dataset(tmp_path / "store")])
+    assert stored.dtype == np.float64
+    np.testing.assert_array_equal(stored, [*whole, *np.arange(4) / 8, *np.ones(4)])
+
+
+def test_what_no_dtype_holds_is_not_promoted(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    np.savez(folder / "a.npz", value=np.array([2**53 + 1]))
+    np.savez(folder / "b.npz", value=np.array([0.5]))
+    with pytest.raises(InputError, match=r"value: int64 in a\.npz, float64 in b\.npz"):
+        unistore.convert(folder, tmp_path / "store", "rows", workers=0)
+
+
+def test_volumes_of_several_dtypes_are_told(tmp_path: Path) -> None:
+    hu = np.random.default_rng(0).integers(-1000, 2000, (16, 16, 16))
+    for name, dtype in (("ct_1", "i2"), ("ct_2", "f4")):
+        np.save(tmp_path / f"{name}.npy", hu.astype(dtype))
+    notes = scan_sources(ct_converter(), [tmp_path]).notes
+    assert (
+        "image is stored as float32, which holds every value of: int16 of ct_1.npy, float32 of ct_2.npy"
+        in notes
+    )

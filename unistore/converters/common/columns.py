@@ -44,6 +44,7 @@ class Merged(NamedTuple):
     # indices of the sources without the column, where it is filled. `source_row_shape`: the indices of the
     # sources by row shape (`"4x3"`), where smaller rows are padded with zeros.
     attributes: Mapping[str, Any]
+    origins: Mapping[str, Sequence[str]] = {}  # names of sources by the dtypes that became this one
 
     @property
     def is_padded(self) -> bool:
@@ -125,6 +126,8 @@ def reconcile(
     for name in names:
         of_sets = [column_set.columns.get(name) for column_set in column_sets]
         column = _merge(of_sets, np.frombuffer(numbers, np.intc), is_padded=may_pad(name))
+        if column is not None:
+            column = column._replace(origins=_origins(name, column_sets))
         if column is not None and (mode == "union" or not column.is_padded):
             merged[name] = column
         elif mode != "intersection":
@@ -206,6 +209,31 @@ def within(target: AnyArray, shape: Shape) -> AnyArray:
     if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
         return target
     return target[(slice(None), *map(slice, shape[1:]))]
+
+
+def _origins(name: str, column_sets: Sequence[_ColumnSet]) -> dict[str, list[str]]:
+    """Return which sources have a column of numbers in which dtype: of alike ones the first, with a count."""
+    origins: dict[str, list[str]] = {}
+    for column_set in column_sets:
+        column = column_set.columns.get(name)
+        if column is not None and np.dtype(column.dtype).kind not in TEXT_KINDS:
+            others = f" (+{column_set.count - 1})" if column_set.count > 1 else ""
+            origins.setdefault(np.dtype(column.dtype).name, []).append(f"{column_set.source}{others}")
+    return origins
+
+
+def promotion_notes(merged: Mapping[str, Merged]) -> list[str]:
+    """Return a remark on each column whose sources have several dtypes: which, and what became of them."""
+    notes = [promotion_note(name, form.dtype, form.origins) for name, form in merged.items()]
+    return list(filter(None, notes))
+
+
+def promotion_note(name: str, dtype: str, origins: Mapping[str, Sequence[str]]) -> str:
+    """Return the remark on values of sources by their dtypes, empty if these are all the same."""
+    if len(origins) < 2:
+        return ""
+    held = ", ".join([f"{own} of {first_few(sources)}" for own, sources in origins.items()])
+    return f"{printable(name)} is stored as {dtype}, which holds every value of: {held}"
 
 
 def padding_notes(merged: Mapping[str, Merged]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import promote
+from unistore.converters.common.columns import promote, promotion_note
 from unistore.converters.ct.names import is_plain, without_suffix
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import Detail, ScannedVolume
@@ -210,8 +210,21 @@ def _roles(volumes: Volumes, kinds: Sequence[str]) -> list[str]:
     return roles
 
 
+def _promotion_notes(volumes: Volumes, agreement: Agreement) -> Iterator[str]:
+    # Images, and labels and distances, whose files have several dtypes
+    stored = {"image": agreement.image, **agreement.values, **agreement.classes}
+    for role in ("image", *_roles(volumes, (schema.LABELS, schema.SDF))):
+        arrays = [volume.detail.array(role) for volume in volumes]
+        origins: dict[str, list[str]] = {}
+        for array in filter(None, arrays):
+            origins.setdefault(array.kind.name, []).append(array.name)
+        if note := promotion_note(role, stored[role], origins):
+            yield note
+
+
 def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]:
     # Remarks of one line each: how files were interpreted, and what volumes lack
+    yield from _promotion_notes(volumes, agreement)
     if agreement.windows:
         form = "points or bits, whichever is smaller" if sparse == "auto" else sparse
         yield f"windows {', '.join(map(str, agreement.windows.values()))}: stored as {form}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unistore.converters.common.columns import Merged, reconcile
+from unistore.converters.common.columns import Merged, promotion_notes, reconcile
 from unistore.converters.common.faults import as_problem
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import AttributeCollector, attribute_arrays
@@ -274,6 +274,7 @@ def gather_clouds(parts: Parts, described: Sequence[Described], options: PointCl
             *_folder_notes(sources, sorted(named.values())),
             *texts.notes(),
             *rooms.notes,
+            *promotion_notes({**of_points, **of_segments}),
         ),
         estimated_rows=dict.fromkeys([POINTS, *map(voxel_group, options.voxel_size)], points),
         shared={

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Merged, SourceColumn, padding_notes, reconcile
+from unistore.converters.common.columns import Merged, SourceColumn, padding_notes, promotion_notes, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
 from unistore.converters.files.paths import size_of, split_of
@@ -149,6 +150,7 @@ def gather_sources(
             *seen.remarks(),
             *left_out_notes(seen.left_out),
             *padding_notes(merged[main]),
+            *chain.from_iterable(map(promotion_notes, merged.values())),
             *([f"left out: {first_few(seen.not_taken)}"] if seen.not_taken else ()),
             *attributes.notes(),
         ),
@@ -255,7 +257,7 @@ def _tables(
         is_spilled = seen.forward_only or table in schema.derived
         yield Table(name=table, fields=tuple(fields), spilled=is_spilled)
     for name in schema.ragged:
-        values = value_field(name, schema.table, *merged[schema.table][name])
+        values = value_field(name, schema.table, *merged[schema.table][name][:3])
         yield Table(name=f"{schema.table}/{name}", fields=(values,), spilled=True)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import promote
+from unistore.converters.common.columns import promote, promotion_note
 from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.left_out import left_out_notes
 from unistore.converters.preview import evenly
@@ -66,6 +66,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             *_firing_notes(frames, spikes),
             *voxels.notes,
             *_padding_notes([source.extent for source in spikes.values()], list(spikes)),
+            *_voxel_note(voxels.existing),
             *left_out_notes(_left_out(frames, options.frames)),
         ),
         shared={"counted": voxels.counted, "upside_down": voxels.upside_down},
@@ -252,6 +253,15 @@ def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str
         for role, header in frame.images.items():
             if images == "tiles" and not header.exact:
                 yield frame.called(role), "alpha or bits beyond 8, which --convert-images drops"
+
+
+def _voxel_note(grids: Sequence[FrameValues]) -> Iterator[str]:
+    dtype = promote([grid.dtype for grid in grids]) if grids else None
+    origins: dict[str, list[str]] = {}
+    for grid in grids:
+        origins.setdefault(grid.dtype.name, []).append(grid.name)
+    if dtype is not None and (note := promotion_note("voxels", dtype.name, origins)):
+        yield note
 
 
 def _tables(

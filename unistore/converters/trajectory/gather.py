@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import padding_notes
+from unistore.converters.common.columns import padding_notes, promotion_notes
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes, names_without_numbers
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
 from unistore.converters.files.paths import size_of, split_of
@@ -152,6 +152,7 @@ def _notes(used: Sequence[ScannedFile], stored: StoredColumns, options: Trajecto
     yield from left_out_notes([*left_out.items(), *_datasets_left_out(stored)])
     padded = {name: column.form for name, column in stored.columns.items() if column.has_extents}
     yield from padding_notes(padded)
+    yield from promotion_notes({name: column.form for name, column in stored.columns.items()})
     if listed := ", ".join(name for name, own in stored.columns.items() if own.keeps and VIDEO in own.kinds):
         yield f"packets of video ({listed}) kept bit for bit: whoever reads them needs PyAV"
     elif options.video == "keep":
