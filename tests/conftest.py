@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.machines import HISTORIES
 from tests.waiting import patience
+from unistore.store.names import SOURCES
 from unistore.zarr3 import durable
 
 if TYPE_CHECKING:
@@ -208,10 +209,10 @@ def copy_case(
 
 @pytest.fixture
 def tree() -> Callable[[Path], dict[str, bytes]]:
-    """``tree(folder)``: every file of a folder by its path."""
+    """``tree(folder)``: every file of a folder by its path, but for the times of sources in stores."""
 
     def read(folder: Path) -> dict[str, bytes]:
-        files = (path for path in folder.rglob("*") if path.is_file())
+        files = (path for path in folder.rglob("*") if path.is_file() and path.name != SOURCES)
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
     return read

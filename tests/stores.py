@@ -8,10 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+from unistore.store.names import SOURCES
+
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Return every file below a folder by its path."""
-    files = (path for path in folder.rglob("*") if path.is_file())
+    """Return every file below a folder by its path, but for the times of sources in stores."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != SOURCES)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 

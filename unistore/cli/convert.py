@@ -171,7 +171,8 @@ def _append(family: str | None, arguments: Mapping[str, Any]) -> int:
 
 
 def _appended_text(appended: Appended) -> str:
-    skipped = f"skipped, as the store has or removed them: {count_of(len(appended.skipped), 'source')}"
+    count = count_of(len(appended.skipped), "source")
+    skipped = f"skipped, as the store has or removed them: {count} ({first_few(appended.skipped)})"
     lines = [f"{appended.store}: up to date: version {appended.version}"]
     if appended.report is not None:
         lines = [f"appended to {appended.store}: version {appended.version}"]

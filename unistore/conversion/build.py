@@ -17,7 +17,7 @@ from typing import Any, Self, cast
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.conversion.parts import SEALING, JobPart, check_begun_parts, sealing_part
 from unistore.errors import AddOptions, ConversionError, Fix, InputError, RunCommand, StoreError
-from unistore.store.names import ROOT, build_folder
+from unistore.store.names import build_folder
 from unistore.store.reader import Store
 from unistore.system.hints import JsonObject, PathLike
 from unistore.system.progress import COUNTS
@@ -178,10 +178,6 @@ class Build(ABC):
         self.check(overwrite=overwrite)
 
     @abstractmethod
-    def sealed_at(self) -> int:
-        """Return when the store at the destination was sealed, in ns since 1970."""
-
-    @abstractmethod
     def move_into_place(self) -> None:
         """Give the sealed store its final name, replacing an older one."""
 
@@ -264,6 +260,13 @@ class Build(ABC):
         self._lock.release()
 
     @property
+    def scanned(self) -> int:
+        """Return when the first scan of the sources began, in ns since 1970, 0 if that is not recorded."""
+        begun = next(self.journal.each("begin"))
+        started = begun.get("scanned")
+        return started if isinstance(started, int) else 0
+
+    @property
     def is_begun(self) -> bool:
         """Return whether any part has begun."""
         return next(self.journal.each("begin"), None) is not None
@@ -341,6 +344,7 @@ class Build(ABC):
         sources: Sequence[tuple[str, Any]],
         # sources as they were given; only recorded, for the report on unfinished conversions
         paths: Sequence[Path],
+        scanned: int,  # when the scan of the sources began, in ns since 1970
     ) -> None:
         """Record what is converted, or compare it with the record of the run that is continued."""
         begun = self.journal.of("begin")
@@ -349,7 +353,8 @@ class Build(ABC):
             states = iter(sources)
             while states_of_record := dict(islice(states, SOURCES_PER_RECORD)):
                 self.journal.append({"step": "sources", "of": states_of_record})
-            self.journal.append({"step": "begin", "identity": identity, "paths": absolute_paths})
+            begin = {"step": "begin", "identity": identity, "paths": absolute_paths, "scanned": scanned}
+            self.journal.append(begin)
             return
         pairs = zip_longest(self._recorded_sources(), sources)
         if begun[0]["identity"] == identity and all(recorded == other for recorded, other in pairs):
@@ -427,10 +432,6 @@ class FolderBuild(Build):
             raise finished_store(str(destination), self.sources)
         msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another path"
         raise InputError(msg)
-
-    def sealed_at(self) -> int:
-        """Return when the root was written."""
-        return (self.output_path / ROOT).stat().st_mtime_ns
 
     def move_into_place(self) -> None:
         """Rename the sealed store to the destination, moving an older one to ``old/`` first."""

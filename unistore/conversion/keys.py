@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +22,11 @@ from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import ConversionError, InputError, UnistoreError
-from unistore.system.hints import Int64s
+from unistore.store.names import SOURCES
+from unistore.system.hints import Int64s, PathLike
 from unistore.system.packed import PackedObjects, view
+from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
+from unistore.zarr3.storage import AbsentError, Storage
 
 # Fingerprints of source files (size and times), to detect changes during a conversion.
 
@@ -49,6 +54,106 @@ def _state_of(file: str) -> FileState:
     return FileState(file, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
+# What the files of each source were when a conversion scanned them, kept with its sealed store. The manifest
+# does not list the document, and the digest of a store does not depend on it: times differ between two
+# conversions of the same files. Without it nobody knows which sources are as they were, and values are read.
+
+_SECOND = 1_000_000_000
+# File systems that keep whole seconds, or every other one, give the same time to what is written later in it
+_COARSE = 2 * _SECOND
+
+
+class FileTime(NamedTuple):
+    """Size of a file in bytes, and the later of its times of modification and status change in ns."""
+
+    size: int
+    changed: int
+
+    @classmethod
+    def of(cls, path: PathLike) -> FileTime:
+        """Return that of a file as it is now."""
+        state = os.stat(path)  # noqa: PTH116  twice as fast as Path.stat
+        return cls(state.st_size, max(state.st_mtime_ns, state.st_ctime_ns))
+
+
+class SourceState(NamedTuple):
+    """The files of a source, and when the scan began that found them so, in ns since 1970."""
+
+    scanned: int
+    files: tuple[FileTime, ...]
+
+    def is_now(self, paths: Iterable[PathLike]) -> bool:
+        """Return whether files are surely these, unchanged. False where they may be."""
+        if not self.files or not all(map(self._is_settled, self.files)):
+            return False
+        try:
+            return sorted(map(FileTime.of, paths)) == sorted(self.files)
+        except OSError:  # told by whoever reads them
+            return False
+
+    def _is_settled(self, file: FileTime) -> bool:
+        # One that changed after the scan began may have changed once more within the same time stamp
+        margin = 0 if file.changed % _SECOND else _COARSE
+        return file.changed < self.scanned - margin
+
+
+UNKNOWN = SourceState(0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStates:
+    """The states of all sources of a store, by number."""
+
+    states: Sequence[SourceState]
+
+    @property
+    def scanned(self) -> int:
+        """Return when the earliest scan began, 0 if that is unknown of any source."""
+        return min((state.scanned for state in self.states), default=0)
+
+    def to_bytes(self, seal: str) -> bytes:
+        """Return the document of a store, by the digest of its seal."""
+        scans = sorted({state.scanned for state in self.states})
+        files = [file for state in self.states for file in state.files]
+        document = {
+            "seal": seal,
+            "scans": scans,
+            "scan": [scans.index(state.scanned) for state in self.states],
+            "files": [len(state.files) for state in self.states],
+            "sizes": [file.size for file in files],
+            "changed": [file.changed for file in files],
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+def read_states(storage: Storage, seal: str, sources: int) -> SourceStates:
+    """Return the states of the sources of a store, unknown where it has none, or those of another store.
+
+    Raises a `StoreError` where the file is there and cannot be read.
+    """
+    unknown = SourceStates([UNKNOWN] * sources)
+    try:
+        document = parse_document(storage.get(SOURCES))
+    except (AbsentError, DocumentError):
+        return unknown
+    columns = [document.get(name) for name in ("scans", "scan", "files", "sizes", "changed")]
+    lists = [column for column in columns if is_list_of(column, int)]
+    if document.get("seal") != seal or len(lists) != len(columns):
+        return unknown
+    scans, scan, counts, sizes, changed = lists
+    is_whole = len(scan) == len(counts) == sources and len(sizes) == len(changed) == sum(counts)
+    if not is_whole or min(counts, default=0) < 0 or not {*scan} <= {*range(len(scans))}:
+        return unknown
+    files = [FileTime(*file) for file in zip(sizes, changed, strict=True)]
+    ends = accumulate(counts)
+    return SourceStates(
+        [
+            SourceState(scans[number], tuple(files[end - count : end]))
+            for number, count, end in zip(scan, counts, ends, strict=True)
+        ]
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """What is converted: a converter, the sources that it found, and the state of their files."""
@@ -71,6 +176,19 @@ class Inputs:
         """Return bytes of the files of each source."""
         sizes = (sum(file.size for file in fingerprint) for fingerprint in self.fingerprints)
         return np.fromiter(sizes, np.int64, len(self.fingerprints))
+
+    def states(self, scanned: int) -> SourceStates:
+        """Return what a store keeps of the files. `scanned` is when the scan began, in ns since 1970."""
+        states = []
+        for fingerprint in self.fingerprints:
+            files = [FileTime(file.size, max(file.modified, file.changed)) for file in fingerprint]
+            states.append(SourceState(scanned, tuple(files)))
+        return SourceStates(states)
+
+    def check_unchanged(self) -> None:
+        """Refuse sources that changed since the scan."""
+        for fingerprint in self.fingerprints:
+            check_unchanged(fingerprint)
 
     @contextmanager
     def reading(self, number: int) -> Iterator[str]:

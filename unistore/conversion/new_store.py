@@ -16,6 +16,7 @@ import numpy as np
 
 from unistore.conversion.build import Journal
 from unistore.conversion.job import ShardJob, index_rows, metadata_of, source_digest, write_column
+from unistore.conversion.keys import SourceStates
 from unistore.conversion.moments import Moments
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.skipping import report_document, skipped_sources
@@ -37,7 +38,7 @@ from unistore.schemas.array_specs import (
 )
 from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
-from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
+from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT, SOURCES
 from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.zarr3.codecs import encoder
 from unistore.zarr3.durable import Files, Target
@@ -107,12 +108,15 @@ def write_root(
     entries: Sequence[Entry],  # of every file that was written
     documents: Mapping[str, bytes],  # from `metadata_documents`
     attributes: Mapping[str, Any],  # the root's ``unistore`` object without the seal
+    states: SourceStates | None = None,  # kept beside the files that the manifest lists
 ) -> JsonObject:
     """Write the manifest, remove files that it does not list, write the root, and return the seal."""
     manifest = manifest_bytes(entries)
-    target.put(MANIFEST, [manifest])
-    target.keep_only({MANIFEST, *(entry.key for entry in entries)})
     sealed = make_seal(entries, manifest)
+    if states is not None:
+        target.put(SOURCES, [states.to_bytes(sealed["digest"])])
+    target.put(MANIFEST, [manifest])
+    target.keep_only({MANIFEST, SOURCES, *(entry.key for entry in entries)})
     target.put(ROOT, [root_document(attributes, sealed, documents)])
     return sealed
 
@@ -402,7 +406,7 @@ class NewStore:
             "created_with": dict(plan.versions),
         }
 
-    def seal(self, target: Target, journal: Journal) -> JsonObject:
+    def seal(self, target: Target, journal: Journal, states: SourceStates | None = None) -> JsonObject:
         """Write index arrays, metadata and manifest, the root last, and return the seal."""
         plan = self.plan
         entries = _shard_entries(target, plan, journal)
@@ -410,7 +414,8 @@ class NewStore:
         index = self.index(source_digests(plan, journal.each("shard")))
         entries += write_index_and_documents(target, plan, index, documents)
         statistics = merged_statistics(plan, journal.each("shard"))
-        return write_root(target, entries, documents, {**self.attributes, "statistics": statistics})
+        attributes = {**self.attributes, "statistics": statistics}
+        return write_root(target, entries, documents, attributes, states)
 
 
 def plan_of(

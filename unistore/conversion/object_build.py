@@ -163,10 +163,12 @@ class ObjectBuild(Build):
         """Return where files are written, once `discard_on_input_error` has claimed the destination."""
         return ObjectTarget(self._written, self.local)
 
-    def begin(self, identity: JsonObject, sources: Sequence[tuple[str, Any]], paths: Sequence[Path]) -> None:
+    def begin(
+        self, identity: JsonObject, sources: Sequence[tuple[str, Any]], paths: Sequence[Path], scanned: int
+    ) -> None:
         """Record or compare what is converted, and the destination."""
         self._begun = next(self.journal.each("place"), None)  # by another part meanwhile
-        super().begin({**identity, "destination": str(self.location)}, sources, paths)
+        super().begin({**identity, "destination": str(self.location)}, sources, paths, scanned)
 
     def check(self, *, overwrite: bool) -> None:
         """Refuse a destination that exists already."""
@@ -185,10 +187,6 @@ class ObjectBuild(Build):
         elif begun is None and self._client.size(BUILD_MARK) is None and self._client.list(limit=1):
             msg = f"{self.location}: holds objects that are not a unistore store: choose another place"
             raise InputError(msg)
-
-    def sealed_at(self) -> int:
-        """Return when the root was written, by this machine's clock or the server's, which is earlier."""
-        return int(self._client.sealed(ROOT) * 1e9)
 
     def discard_on_input_error(self) -> None:
         """Claim the destination, before objects are written."""

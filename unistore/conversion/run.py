@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +26,7 @@ from unistore.conversion.keys import (
     Fingerprint,
     Inputs,
     Keys,
+    read_states,
     source_keys,
     task_keys,
 )
@@ -159,7 +161,9 @@ class Conversion:
             return self._seal(new_store, resumed)
 
     def _seal(self, new_store: NewStore, resumed: int) -> Report:
-        sealed = new_store.seal(self.build.target, self.build.journal)
+        self.inputs.check_unchanged()
+        states = self.inputs.states(self.build.scanned)
+        sealed = new_store.seal(self.build.target, self.build.journal, states)
         report = self._report(new_store, resumed, sealed)
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
         self.build.move_into_place()
@@ -468,8 +472,8 @@ def _whole_store(build: Build) -> Store | None:
 def _finished_report(
     build: Build, store: Store, inputs: Inputs, options: JsonObject, paths: Sequence[Path]
 ) -> Report | None:
-    # Values are not read: names and sizes are the same, and nothing under the given paths, lists of splits
-    # included, was modified or changed status after the seal
+    # Values are not read: names, sizes and times of the sources are the same, and nothing under the given
+    # paths, lists of splits included, was modified or changed status since they were scanned
     scan = inputs.scan
     now = json.loads(json.dumps(options))
     before = dict(store.attributes.get("options", {}))
@@ -483,11 +487,17 @@ def _finished_report(
         return None
     if not np.array_equal(sizes, store.array("sources/bytes").read()):
         return None
+    seal = store.attributes["seal"]
+    states = read_states(store.storage, seal["digest"], len(names))
     every = chain.from_iterable(chain((path,), path.rglob("*")) for path in paths)
     copies = copies_folder(build.folder.with_suffix(""))
-    if max(_changed(path, is_copy=copies in path.parents) for path in every) >= build.sealed_at():
+    if max(_changed(path, is_copy=copies in path.parents) for path in every) >= states.scanned:
         return None
-    seal = store.attributes["seal"]
+    for state, fingerprint in zip(states.states, inputs.fingerprints, strict=True):
+        files = [file.path for file in fingerprint]
+        is_copied = any(copies in Path(file).parents for file in files)  # of objects, at another time
+        if not is_copied and not state.is_now(files):
+            return None
     raw_bytes = 0
     for array in store.arrays().values():
         raw_bytes += math.prod(array.shape) * array.dtype.itemsize
@@ -563,6 +573,7 @@ def run(
     progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`."""
+    scanned = time.time_ns() if claims is None else claims.begun
     opened = open_build(
         destination, work=settings.work, restart=settings.restart, part=settings.own_part, sources=paths
     )
@@ -596,6 +607,7 @@ def run(
                     _identity(converter, valid, settings.codec, rule),
                     _source_states(inputs),
                     paths,
+                    scanned,
                 )
                 check_resumed(build.journal, skips=settings.skips)
                 if (report := finished_before(build)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -143,6 +144,7 @@ class Claims:
     """A table of the files under some paths, in natural order: which family takes each, and why."""
 
     def __init__(self, roots: Sequence[Path], converter: Converter | None = None) -> None:
+        self.begun = time.time_ns()  # before any file is looked at, in ns since 1970
         self.roots = list(roots)
         self.folders = _folders_among(roots)  # those of `roots` that are folders, without links
         self._converter = converter

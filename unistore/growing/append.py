@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from unistore.conversion.convert import executor_for, recorded_converter, source_paths
-from unistore.conversion.keys import Inputs
+from unistore.conversion.keys import Inputs, SourceState, read_states
 from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
@@ -23,10 +23,9 @@ from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts, default_kind
 from unistore.errors import InputError, Problem, StoreError, first_few
 from unistore.growing.growth import Growth, growing
+from unistore.growing.same import same_sources
 from unistore.progress import resolve_progress
-from unistore.remote.url import local_path
 from unistore.store.joined import OF_SOURCES
-from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import Part, describe_part
 from unistore.system.hints import Attributes, JsonObject, PathLike
@@ -75,29 +74,25 @@ class _Known(NamedTuple):
     part: int  # number of its part in the version
     number: int  # its number there
     size: int  # bytes of its files
-    digest: bytes  # of its values
-    sealed: float  # modification time of the root of its part, seconds
+    state: SourceState  # of its files when they were scanned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sources:
     """The sources that a store has, by name."""
 
+    stores: Sequence[Store]  # of the parts
     known: Mapping[str, _Known]  # those of the version
     removed: Mapping[str, _Known]  # those that the version leaves out
     replaces: bool
 
     def is_stored(self, part: SourcePart, given: frozenset[str]) -> bool:
-        """Return whether a source has the name and bytes of one that is known, as it was sealed."""
+        """Return whether a source has the name of one that is known, and surely its files, unchanged."""
         # what was removed comes back where its file is given, not with its folder
         known = self.known.get(part.name)
         if known is None and given.isdisjoint(map(str, part.files)):
             known = self.removed.get(part.name)
-        if known is None:
-            return False
-        states = [file.stat() for file in part.files]
-        is_older = all(state.st_mtime < known.sealed for state in states)
-        return is_older and sum(state.st_size for state in states) == known.size
+        return known is not None and known.state.is_now(part.files)
 
     def has_like(self, file_name: str, size: int) -> bool:
         """Return whether a source of this file name, below whatever folder, and size is known."""
@@ -126,62 +121,75 @@ class _Sources:
 
     def same_rows(self, new: Store) -> tuple[int, ...]:
         """Return the sources of a new store that have the values of known ones. Refuse those with others."""
-        same = []
+        rows = {name: row for row, (name, _) in enumerate(_source_rows(new)) if name in self.known}
+        pairs = {name: (self.known[name], row) for name, row in rows.items()}
+        same = self._same_values(new, pairs)
         problems = []
-        for row, (name, _, digest) in enumerate(_source_rows(new)):
-            known = self.known.get(name)
-            if known is None:
-                continue
-            if known.digest == digest:
-                same.append(row)
-            elif not self.replaces:
+        for name in rows:
+            if name not in same and not self.replaces:
                 message = "was changed after it was converted into the store, in name and size the same"
                 problems.append(Problem(name, message, _REPLACE, "changed", name))
         if problems:
             raise InputError(problems)
-        return tuple(same)
+        return tuple(rows[name] for name in rows if name in same)
 
-    def check_digests(self, new: Store) -> None:
+    def check_names(self, new: Store) -> None:
         """Refuse sources that the store has under another name, as names begin at another folder."""
-        new_names = defaultdict(list)
-        for name, size, digest in _source_rows(new):
-            if name not in self.known:
-                new_names[size, digest].append(name)
+        longer: dict[str, list[str]] = defaultdict(list)
+        for other in self.known:
+            for end in _ends(other):
+                longer[end].append(other)
+        pairs = {}
+        for row, (name, size) in enumerate(_source_rows(new)):
+            if name in self.known:
+                continue
+            for other in (*longer.get(name, ()), *(end for end in _ends(name) if end in self.known)):
+                if self.known[other].size == size:
+                    pairs[name, other] = self.known[other], row
         problems = []
-        for other, known in self.known.items():
-            for name in new_names.get((known.size, known.digest), ()):
-                if f"/{name}".endswith(f"/{other}") or f"/{other}".endswith(f"/{name}"):
-                    message = f"holds the values of {other}, which the store has"
-                    fix = f"give the folder at which its names begin, or --exclude {name}"
-                    problems.append(Problem(name, message, fix, "changed", name))
+        for name, other in self._same_values(new, pairs):
+            message = f"holds the values of {other}, which the store has"
+            fix = f"give the folder at which its names begin, or --exclude {name}"
+            problems.append(Problem(name, message, fix, "changed", name))
         if problems:
             raise InputError(problems)
 
+    def _same_values(self, new: Store, pairs: Mapping[_Key, tuple[_Known, int]]) -> list[_Key]:
+        """Return the keys of the pairs, a known source and the number of a new one, of the same values."""
+        by_part: dict[int, dict[_Key, tuple[int, int]]] = defaultdict(dict)
+        for key, (known, row) in pairs.items():
+            by_part[known.part][key] = known.number, row
+        same: set[_Key] = set()
+        for part, numbers in by_part.items():
+            are_same = same_sources(self.stores[part], new, [*numbers.values()])
+            same.update(key for key, is_same in zip(numbers, are_same, strict=True) if is_same)
+        return [key for key in pairs if key in same]
 
-def _source_rows(store: Store) -> Iterable[tuple[str, int, bytes]]:
-    sizes = store.array("sources/bytes").read().tolist()
-    digests = store.array("sources/digest").read().view("V16")[:, 0].tolist()
-    return zip(store.text("sources/path"), sizes, digests, strict=True)
+
+_Key = TypeVar("_Key")
 
 
-def _seal_times(stores: Sequence[Store]) -> list[float]:
-    if local_path(stores[0].path) is not None:
-        return [Path(store.path, ROOT).stat().st_mtime for store in stores]
-    from unistore.remote.client import ObjectClient, map_concurrently
+def _ends(name: str) -> list[str]:
+    """Return what is left of a name without the first of its folders, the first two, ..."""
+    parts = name.split("/")
+    return ["/".join(parts[first:]) for first in range(1, len(parts))]
 
-    return [*map_concurrently(lambda store: ObjectClient(store.path).sealed(ROOT), stores)]
+
+def _source_rows(store: Store) -> Iterable[tuple[str, int]]:
+    return zip(store.text("sources/path"), store.array("sources/bytes").read().tolist(), strict=True)
 
 
 def known_sources(growth: Growth) -> tuple[dict[str, _Known], dict[str, _Known]]:
     """Return the sources of a version, and those that it leaves out, by name."""
     known: dict[str, _Known] = {}
     removed: dict[str, _Known] = {}
-    parts = zip(growth.stores, growth.version.parts, _seal_times(growth.stores), strict=True)
-    for number, (store, part, sealed) in enumerate(parts):
+    for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
         left_out = frozenset(part.removed)
-        for row, (name, size, digest) in enumerate(_source_rows(store)):
+        states = read_states(store.storage, part.seal["digest"], part.sources).states
+        rows = zip(_source_rows(store), states, strict=True)
+        for row, ((name, size), state) in enumerate(rows):
             sources = removed if row in left_out else known
-            sources[name] = _Known(number, row, size, digest, sealed)
+            sources[name] = _Known(number, row, size, state)
     return known, removed
 
 
@@ -209,9 +217,9 @@ def append(
     ----------
     sources
         Files and folders. Names of sources begin at their common folder: give the folder that was converted,
-        or files of it. Sources that the store has are skipped: by name and size where they were not modified
-        since, else by their values, which are read. So are those that were removed, unless their files are
-        given.
+        or files of it. Sources that the store has are skipped: by name where their files have the size and
+        times of the scan that found them, else by their values, which are read. So are those that were
+        removed, unless their files are given.
     store
         Folder of the store, or its URL in a bucket.
     replace
@@ -240,7 +248,7 @@ def append(
     paths = source_paths(sources)
     with growing(store, work) as growth:
         sources_by_name, removed = known_sources(growth)
-        known = _Sources(known=sources_by_name, removed=removed, replaces=replace)
+        known = _Sources(stores=growth.stores, known=sources_by_name, removed=removed, replaces=replace)
         options = growth.stores[0].attributes.get("options", {})
         settings = Settings(
             codec=options.get("codec", "auto"),
@@ -298,9 +306,10 @@ def _append(
         )
     new = Store(growth.new_store)
     try:
-        _check_forms(growth.stores[0], new)
-        known.check_digests(new)
         same = known.same_rows(new)
+        known.check_names(new)
+        if len(same) < len(new.array("sources/bytes")):
+            _check_forms(growth.stores[0], new)
     except InputError:
         growth.place.clear()
         raise

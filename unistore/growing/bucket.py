@@ -20,6 +20,7 @@ from unistore.store.names import (
     MANIFEST,
     ROOT,
     SIDE_TABLES,
+    SOURCES,
     STATISTICS,
     growth_folder,
     split_part_key,
@@ -140,9 +141,10 @@ def _sizes(store: ObjectClient, key: str) -> dict[str, int]:
         raise ConversionError(msg)
     entries = parse_manifest(manifest, str(store.location))
     sizes = {entry.key: entry.bytes for entry in entries}
-    statistics = store.size(STATISTICS)
-    if statistics is not None:
-        sizes[STATISTICS] = statistics
+    for key in (STATISTICS, SOURCES):
+        size = store.size(key)
+        if size is not None:
+            sizes[key] = size
     return {**sizes, MANIFEST: len(manifest)}
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from unistore.conversion.convert import executor_for
-from unistore.conversion.keys import Inputs
+from unistore.conversion.keys import Inputs, SourceStates, read_states
 from unistore.conversion.run import Conversion, Report, finished_before, open_build
 from unistore.conversion.settings import Settings
 from unistore.converters.protocol import Facts, SourceReader
@@ -149,6 +150,14 @@ class _StoredInputs(Inputs):
     def sizes(self) -> Int64s:
         return np.array([detail["bytes"] for detail in self.scan.sources.details], np.int64)
 
+    def states(self, scanned: int) -> SourceStates:  # noqa: ARG002  as their parts keep them
+        merging = cast("StoredSources", self.converter).merging
+        kept = []
+        for store in merging.stores:
+            count = len(store.array("sources/bytes"))
+            kept.append(read_states(store.storage, store.attributes["seal"]["digest"], count).states)
+        return SourceStates([kept[source.part][source.number] for source in merging.sources])
+
 
 def _scan(converter: StoredSources, options: Attributes) -> Scan:
     merging = converter.merging
@@ -266,7 +275,7 @@ def compact(
         resolve_progress(progress) as callbacks,
         executor_for(settings, scan.family, callbacks) as executor,
     ):
-        build.begin(identity, states, [*map(Path, folders)])
+        build.begin(identity, states, [*map(Path, folders)], time.time_ns())
         if (report := finished_before(build)) is not None:
             return report
         build.check(overwrite=overwrite)

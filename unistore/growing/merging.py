@@ -125,7 +125,7 @@ class Merging:
         spec = self.spec(path)
         if self.is_offsets(path):
             return offsets_of(self._gathered(path, lambda part: np.diff(self._whole(part, path))))
-        values = self._gathered(path, lambda part: self._padded(path, self._whole(part, path)))
+        values = self._gathered(path, lambda part: self.padded(path, self._whole(part, path)))
         if spec.indexes is not None:
             _, count = self.rows(path)
             old = np.array([source.number for source in self.sources])
@@ -152,7 +152,7 @@ class Merging:
     def _whole(self, part: int, path: str) -> AnyArray:
         return self.stores[part].array(path).read()
 
-    def _padded(self, path: str, values: AnyArray) -> AnyArray:
+    def padded(self, path: str, values: AnyArray) -> AnyArray:
         # with fill, where other parts have larger rows
         field = self.fields[path]
         if values.shape[1:] == field.row_shape:

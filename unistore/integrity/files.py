@@ -16,7 +16,7 @@ from unistore.conversion.executors.local import Executor, Serial, asking
 from unistore.errors import Location, Problem, StoreError
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_digest
-from unistore.store.names import MANIFEST, ROOT, STATISTICS
+from unistore.store.names import MANIFEST, ROOT, SOURCES, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.shard_cache import CachedStorage
 from unistore.system.hints import Attributes, JsonObject
@@ -225,7 +225,7 @@ def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
             if not stat.S_ISDIR(file.lstat().st_mode):
                 keys.add(file.relative_to(path).as_posix())
     problems = []
-    for key in sorted(keys - {*entries, ROOT, MANIFEST, STATISTICS}):
+    for key in sorted(keys - {*entries, ROOT, MANIFEST, STATISTICS, SOURCES}):
         left = " (left behind by a process that was killed)" if key.endswith(PART_SUFFIX) else ""
         message = f"is not in the manifest{left}: no part of the store"
         problems.append(Problem(key, message, "remove it, if nobody needs it", _EXTRA))

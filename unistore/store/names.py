@@ -14,6 +14,8 @@ MANIFEST = "unistore-manifest.jsonl"
 REPORT = "unistore-report.json"
 # Statistics of the samples; may be added to a sealed store, which does not list it.
 STATISTICS = "unistore-statistics.npz"
+# Sizes and times of the source files when they were scanned; the manifest does not list it.
+SOURCES = "unistore-sources.json"
 # Suffix of the folder beside a store that a repair works in.
 REPAIR = "unistore-repair"
 # Suffix of the folder beside a store that holds its side tables, and the family in their roots.

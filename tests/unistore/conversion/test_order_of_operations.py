@@ -161,7 +161,7 @@ def test_what_the_tasks_did_not_write_is_named_once_all_of_it_is_on_disk(
     """Index arrays and metadata wait for the disk together, and the manifest for them."""
     done = max(i for i, event in enumerate(events) if event.record.get("step") == "shard")
     root = next(i for i, event in enumerate(events) if event.target == build / "store/zarr.json")
-    *named, manifest = [i for i in range(done, root) if events[i].what == "rename"]
+    *named, _, manifest = [i for i in range(done, root) if events[i].what == "rename"]
     assert events[manifest].target == build / "store" / MANIFEST
     assert position(events, "sync", events[manifest].path, after=named[-1]) < manifest
     assert len(named) > 20

@@ -26,6 +26,7 @@ import pytest
 
 from tests.stores import tree
 from tests.waiting import wait_until
+from unistore.store.names import SOURCES
 
 SERVER = """
 import logging, sys, threading
@@ -77,8 +78,8 @@ class Bucket:
         return f"s3://{self.name}/{prefix}"
 
     def objects(self, prefix: str = "") -> dict[str, bytes]:
-        """Content of every object below a prefix, by key relative to it."""
-        keys = self.keys(prefix)
+        """Content of every object below a prefix by key relative to it, but for the times of sources."""
+        keys = [key for key in self.keys(prefix) if not key.endswith(SOURCES)]
         return {key.removeprefix(prefix).lstrip("/"): self.get(key) for key in keys}
 
     def keys(self, prefix: str = "") -> list[str]:
