@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -16,10 +17,10 @@ from unistore.schemas.array_specs import (
     Limit,
     RecordedSpecs,
     RuleError,
+    StatedRules,
     extended,
     extensions,
     parse_rule,
-    recorded,
     rule_of,
 )
 from unistore.store.reader import Store
@@ -87,20 +88,25 @@ def test_a_golden_store_records_what_its_family_says(path: Any) -> None:
     ],
 )
 def test_what_is_no_rule(document: Any, message: str) -> None:
-    with pytest.raises(RuleError, match=message):
+    with pytest.raises(ValueError, match=message):
         parse_rule(document)
-    with pytest.raises(RuleError, match=f"rule of 'rows/x': .*{message}"):
-        recorded({"rows/x": {"axes": ["row"], "rule": document}}, SAMPLES)
+    rules = StatedRules({"rows/x": {"axes": ["row"], "rule": document}}, "a.zarr")
+    with pytest.raises(
+        RuleError, match=f"a.zarr: zarr.json is damaged: rule of 'rows/x': .*{message}"
+    ) as error:
+        rules["rows/x"]
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 
 def test_rules_in_a_circle_are_refused() -> None:
-    circle = {
-        "a/a": ArraySpec(rows=("a/b", 0)),
-        "a/b": ArraySpec(rows=("a/a", 0)),
-        "a/c": ArraySpec(rows=("a/a", 0)),
-    }
-    with pytest.raises(RuleError, match="rule of 'a/a': leads back to itself"):
-        RecordedSpecs(circle, SAMPLES)
+    counted_by = {"a/a": "a/b", "a/b": "a/a", "a/c": "a/a", "a/d": "a/e", "a/e": SAMPLES}
+    rules = StatedRules(
+        {path: {"rule": {"rows": [other, 0]}} for path, other in counted_by.items()}, "a.zarr"
+    )
+    for path in ("a/a", "a/b"):
+        with pytest.raises(RuleError, match=r"rule of 'a/[ab]': leads back"):
+            rules[path]
+    assert rules["a/d"] == ArraySpec(rows=("a/e", 0))
 
 
 def test_a_side_table_adds_limits_to_rules_of_its_store() -> None:

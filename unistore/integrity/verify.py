@@ -28,9 +28,10 @@ from unistore.schemas.array_specs import (
     ArrayInfo,
     ArraySpec,
     ArraySpecs,
+    RecordedSpecs,
     RuleError,
+    StatedRules,
     offsets_errors,
-    recorded,
 )
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row
@@ -133,12 +134,12 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
         for problem in unknown.problems:
             yield Problem(ROOT, str(problem), problem.fix, UNKNOWN_FAMILY)
     try:
-        rules = recorded(attributes["fields"], attributes[MAIN_ROWS])
+        rules = RecordedSpecs(StatedRules(attributes["fields"], ROOT), attributes[MAIN_ROWS])
         problems += rules.problems(arrays, samples)
         other = [path for path, rule in stated.items() if rules.of(path) != rule]
         problems += [Problem(path, "has another rule in the root than its family states") for path in other]
     except RuleError as error:
-        problems.append(Problem(ROOT, str(error)))
+        problems.append(Problem(ROOT, error.reason))
     for problem in dict.fromkeys(problems):
         yield replace(problem, fix=problem.fix or _FIX, kind="schema")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.errors import Problem
+from unistore.errors import CorruptionError, Problem
 from unistore.schemas.tables import HDF5_ATTRIBUTES, name_problem
 from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 
@@ -324,8 +324,16 @@ _LIMITS = ("like", "limits")
 _DEFAULTS = {member.name: member.default for member in fields(ArraySpec)}
 
 
-class RuleError(ValueError):
-    """A document that states no rule, or rules that contradict each other."""
+class RuleError(CorruptionError):
+    """A root states something that is no rule, or a rule that leads back to its own array."""
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(f"{store}: zarr.json is damaged: {reason}; run 'unistore verify {store}'")
+        self.store = store
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[RuleError], tuple[str, str]]:
+        return type(self), (self.store, self.reason)
 
 
 def rule_of(spec: ArraySpec) -> JsonObject:
@@ -345,23 +353,23 @@ def parse_rule(document: object) -> ArraySpec:
 
     Raises
     ------
-    RuleError
+    ValueError
         If a member is unknown, or has another form.
     """
     if not isinstance(document, dict):
         msg = f"is {document!r:.80}, expected an object"
-        raise RuleError(msg)
+        raise ValueError(msg)
     unknown = sorted(document.keys() - _PARSERS.keys())
     if unknown:
         msg = f"has the unknown member {unknown[0]!r:.80}"
-        raise RuleError(msg)
+        raise ValueError(msg)
     members = {}
     for name, value in document.items():
         try:
             members[name] = _PARSERS[name](value)
         except (TypeError, ValueError, KeyError) as error:
             msg = f"member {name!r} is {value!r:.80}"
-            raise RuleError(msg) from error
+            raise ValueError(msg) from error
     return ArraySpec(**members)
 
 
@@ -426,6 +434,42 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+class StatedRules(Mapping[str, ArraySpec]):
+    """The rules that a root states in its ``fields``, each parsed with its first use."""
+
+    def __init__(self, documents: Mapping[str, JsonObject], store: str) -> None:
+        self._documents = documents
+        self._store = store
+        self._parsed: dict[str, ArraySpec] = {}
+
+    def __getitem__(self, path: str) -> ArraySpec:
+        """Return the rule of an array. `RuleError` if none can keep it."""
+        rule = self._parsed.get(path)
+        if rule is None:
+            try:
+                rule = parse_rule(self._documents[path].get(RULE))
+            except ValueError as error:
+                raise RuleError(self._store, f"rule of {path!r}: {error}") from error
+            self._parsed[path] = rule  # found by the search for circles, and forgotten if there is one
+            if self._is_circular(path):
+                del self._parsed[path]
+                raise RuleError(self._store, f"rule of {path!r}: leads back to itself")
+        return rule
+
+    def _is_circular(self, path: str) -> bool:
+        try:
+            return is_circular(self, path)
+        except RuleError:
+            del self._parsed[path]
+            raise
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+
 class RecordedSpecs:
     """The rules of the arrays of one store, by path.
 
@@ -435,20 +479,11 @@ class RecordedSpecs:
         Rule of each array, those of side tables included.
     main_rows
         Path of an array with the rows of the main table, or `SAMPLES`.
-
-    Raises
-    ------
-    RuleError
-        If a rule leads back to its own array.
     """
 
     def __init__(self, rules: Mapping[str, ArraySpec], main_rows: str) -> None:
         self._rules = rules
         self.main_rows = main_rows
-        circular = next((path for path in rules if is_circular(rules, path)), None)
-        if circular is not None:
-            msg = f"rule of {circular!r}: leads back to itself"
-            raise RuleError(msg)
 
     def of(self, path: str) -> ArraySpec:
         """Return the rule of an array."""
@@ -491,24 +526,6 @@ def columns_of(axes: Mapping[str, Sequence[str]], table: str) -> list[str]:
     first = {path: names[0] for path, names in sorted(axes.items()) if path.startswith(f"{table}/") and names}
     rows = [axis for axis in first.values() if not axis.endswith(("_bound", "_byte", "_item"))]
     return [path for path, axis in first.items() if axis == rows[0]] if rows else []
-
-
-def recorded(documents: Mapping[str, JsonObject], main_rows: str) -> RecordedSpecs:
-    """Return the rules that a root states in its ``fields`` and ``main_rows``.
-
-    Raises
-    ------
-    RuleError
-        If a rule cannot be parsed, is missing, or contradicts others.
-    """
-    rules = {}
-    for path, document in documents.items():
-        try:
-            rules[path] = parse_rule(document.get(RULE))
-        except RuleError as error:
-            msg = f"rule of {path!r}: {error}"
-            raise RuleError(msg) from error
-    return RecordedSpecs(rules, main_rows)
 
 
 def extended(documents: Mapping[str, JsonObject], more: Mapping[str, JsonObject]) -> dict[str, JsonObject]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
 from unistore.remote.url import BUCKETS, local_folder, local_path, place_of
 from unistore.schemas import indices
-from unistore.schemas.array_specs import MAIN_ROWS, MORE, RecordedSpecs, RuleError, extended, recorded
+from unistore.schemas.array_specs import MAIN_ROWS, MORE, RecordedSpecs, StatedRules, extended
 from unistore.store.manifest import (
     MANIFEST_LIMIT,
     GrammarError,
@@ -177,10 +177,7 @@ class Store:
     @cached_property
     def specs(self) -> RecordedSpecs:
         """Return what its arrays must be, as its root and those of its side tables state it."""
-        try:
-            return recorded(self.attributes["fields"], self.attributes[MAIN_ROWS])
-        except RuleError as error:
-            raise self._damaged(ROOT, str(error)) from error
+        return RecordedSpecs(StatedRules(self.attributes["fields"], self.path), self.attributes[MAIN_ROWS])
 
     def array(self, path: str) -> StoredArray:
         """Return the array at `path` (``"points/xyz"``), opened once.
