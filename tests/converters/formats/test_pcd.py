@@ -145,6 +145,16 @@ def test_points_that_are_not_finite_are_refused_or_in_no_segment(tmp_path: Path,
     assert receipt.left_out == (), "the point is in the store"
 
 
+def test_types_may_be_in_small_letters(tmp_path: Path) -> None:
+    points, _ = cloud(200)
+    write(tmp_path / "a.pcd", "binary", points)
+    content = (tmp_path / "a.pcd").read_bytes()
+    (tmp_path / "a.pcd").write_bytes(content.replace(b"TYPE F F F F U U F", b"TYPE f f f f u u f"))
+    with Pcd().open(SourceFile(tmp_path / "a.pcd", "a.pcd")) as opened:
+        np.testing.assert_array_equal(opened.arrays["fpfh"][0:200], points["fpfh"])
+        np.testing.assert_array_equal(opened.arrays["x"][0:200], points["x"])
+
+
 @pytest.mark.parametrize("stated", [199, 201, 200])
 def test_lines_of_points_are_as_many_as_the_header_states(tmp_path: Path, stated: int) -> None:
     points, _ = cloud(200)

@@ -97,7 +97,7 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
             if min(shape, default=1) < 1:
                 raise ValueError(f"COUNT {count}")
             own_name = f"_{number}" if name == _PADDING else name
-            fields.append((own_name, f"<{_KINDS[kind]}{int(size)}", shape))
+            fields.append((own_name, f"<{_KINDS[kind.upper()]}{int(size)}", shape))
         dtype = np.dtype(fields)
         width, height = (int(header[key][0]) if key in header else None for key in ("WIDTH", "HEIGHT"))
         by_extent = None if width is None or height is None else width * height
