@@ -16,7 +16,7 @@ from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.plugin import Facts
 from unistore.converters.trajectory.layouts import LOG_TIME, STAMP, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.errors import InputError, Problem
+from unistore.errors import AddOptions, Fix, Fixes, InputError, Problem
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.system.hints import AnyArray, Int64s
@@ -39,7 +39,10 @@ _MOST_REPEATED = 0.5  # of whole numbers: a count of milliseconds may be the sam
 # Nanoseconds beyond the length of a bag, from which on stamps are of another clock.
 _OF_ANOTHER_CLOCK = 60_000_000_000
 _SET_UNIT = "set its attribute unit to s, ms, us or ns, or give --time-unit"
-_OF_TOPIC = "--stamps log takes the times at which messages were logged, --ignore leaves the topic out"
+_OF_TOPIC: tuple[Fix, ...] = (
+    AddOptions(("--stamps", "log"), "takes the times at which messages were logged"),
+    "--ignore leaves the topic out",
+)
 
 
 class Stream(NamedTuple):
@@ -272,15 +275,17 @@ def _read_times(recording: EpisodeRecording, clock: str, stream: Stream) -> Int6
     is_time = np.abs(np.asarray(values, np.float64) * NANOSECONDS[stream.unit]) < _MOST_NANOSECONDS
     if not is_time.all():
         row = int(np.argmin(is_time))
-        fix = f"{_SET_UNIT}, give --rate {clock}=HZ, or leave the stream out with --ignore"
+        unit_fix = f"{_SET_UNIT}, give --rate {clock}=HZ, or leave the stream out with --ignore"
         message = f"row {row} is {values[row]}, no time in {stream.unit}"
-        raise InputError.at(location, message, fix, "clock")
+        raise InputError.at(location, message, unit_fix, "clock")
     times = in_nanoseconds(values, stream.unit)
     falling = np.flatnonzero(np.diff(times) < 0)
     if len(falling):
         row = int(falling[0]) + 1
         message = f"row {row} is {values[row]}, earlier than the row before it ({values[row - 1]})"
-        fix = _OF_TOPIC if recording.times else "sort the stream by time, or leave it out with --ignore"
+        fix: Fixes = (
+            _OF_TOPIC if recording.times else "sort the stream by time, or leave it out with --ignore"
+        )
         raise InputError.at(location, message, fix, "clock")
     if message := _why_still(values, times, stream.unit):
         fix = f"give --rate {clock}=HZ, which says the times in their place"
@@ -344,7 +349,7 @@ def _contradictions(
         stream = streams[name]
         least, most = sorted((of_steps, own))
         message = ""
-        fix = _SET_UNIT
+        fix: Fixes = _SET_UNIT
         if stream.rate:
             if most - least > _MOST_DIFFERENCE * most + _MOST_APART:
                 lasting = f"{rows[name]} rows at {stream.rate:g} a second"
