@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -15,15 +15,17 @@ from unistore.errors import UnistoreError
 from unistore.remote.client import PART, ObjectStorage, coalesce
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
-from unistore.system.hints import AnyArray
-from unistore.zarr3.array import StoredArray
-from unistore.zarr3.chunks import ChunkLocations
+from unistore.store.reader import Store
+from unistore.zarr3.array import read_metadata
+from unistore.zarr3.codecs import encoder
 from unistore.zarr3.gather import forget_chunks
 
 if TYPE_CHECKING:
     from unistore.data.dataset import Dataset
 
-SECONDS = 3.0  # of counting an order. The rest of a longer epoch is taken to be alike
+# Of an order that are counted. The rest of a longer epoch is taken to be alike
+MOST_SAMPLES = 200_000
+MOST_BYTES = 4 << 30  # of decoded chunks
 _ORDERS: tuple[Literal["full", "blocks"], ...] = ("full", "blocks")
 
 
@@ -36,8 +38,13 @@ class EpochCost:
     bytes: int
 
 
-def epoch_costs(dataset: Dataset, batch_size: int) -> list[EpochCost]:
-    """Count the requests of an epoch in each order. None of a folder, and of a version of several parts."""
+def epoch_costs(
+    dataset: Dataset, batch_size: int, *, most_samples: int = MOST_SAMPLES, most_bytes: int = MOST_BYTES
+) -> list[EpochCost]:
+    """Count the requests of an epoch in each order. None of a folder, and of a version of several parts.
+
+    What is counted depends on the store alone, not on the speed of the machine.
+    """
     storage = dataset.runs[0].store.storage
     if len(dataset.runs) > 1 or not isinstance(storage, ObjectStorage):
         return []
@@ -46,74 +53,95 @@ def epoch_costs(dataset: Dataset, batch_size: int) -> list[EpochCost]:
     costs: list[EpochCost] = []
     try:
         for order in _ORDERS:
-            epoch = _CountedEpoch(dataset)
-            share = epoch.read(order, batch_size)
-            arrays = {key.partition("/c/")[0] for key in epoch.storage.shards}
+            counting = CountingStorage(storage.location)
+            share = _read_epoch(dataset, counting, order, batch_size, most_samples, most_bytes)
+            arrays = {key.partition("/c/")[0] for key in counting.shards}
             sizes = [size for key, size in shards.items() if key.partition("/c/")[0] in arrays]
             if order == "blocks" and share < 1:  # more blocks are open than were delivered
-                share = min(1, epoch.bytes / sum(sizes))
-            unreached = len(sizes) - len(epoch.storage.shards)  # of which the index was not read, either
-            requests = epoch.storage.requests + unreached + round(epoch.requests / share)
-            whole = sum(shards[key] for key in epoch.storage.shards - epoch.shards)
-            costs.append(EpochCost(order=order, requests=requests, bytes=whole + round(epoch.bytes / share)))
+                share = min(1, counting.chunk_bytes / sum(sizes))
+            unreached = len(sizes) - len(counting.shards)  # of which the index was not read, either
+            requests = counting.requests + unreached + round(counting.chunk_requests / share)
+            whole = sum(shards[key] for key in counting.shards - counting.chunk_shards)
+            nbytes = whole + round(counting.chunk_bytes / share)
+            costs.append(EpochCost(order=order, requests=requests, bytes=nbytes))
     except UnistoreError:  # zeros are no samples of this kind
         return costs
     parts = sum(-(-size // PART) for size in sizes)
-    copied = epoch.storage.documents_read + 1 + parts
+    copied = counting.documents_read + 1 + parts
     return [*costs, EpochCost(order="full, cache_dir", requests=copied, bytes=sum(sizes))]
 
 
-class _CountedEpoch:
-    """Reads an epoch of a fresh dataset, with zeros for values that do not say what else is read."""
+class CountingStorage(ObjectStorage):
+    """Counts the requests for chunks, and gives zeros for those whose values do not say what else is read.
 
-    def __init__(self, dataset: Dataset) -> None:
-        part = dataset.runs[0]
-        self._dataset = type(dataset)(part.path, part.kind)
-        self._store = self._dataset.runs[0].store
-        assert isinstance(self._store.storage, ObjectStorage)
-        self.storage = self._store.storage
-        self.requests = 0  # for chunks that were not fetched
-        self.bytes = 0
-        self.shards: set[str] = set()  # of those chunks
-        self._open = self._store.array
-        self._store.array = self._counted  # type: ignore[method-assign]
-        for path in self._store.opened:
-            self._counted(path)
+    Attributes
+    ----------
+    reads
+        Whether the chunks of an array are read, by its path. By default all are.
+    chunk_requests, chunk_bytes
+        What would have been asked for.
+    chunk_shards
+        Keys of the shards of these chunks.
+    decoded
+        Bytes of these chunks once they are decoded.
+    """
 
-    def _counted(self, path: str) -> StoredArray:
-        array = self._open(path)
-        if not self._store.specs.of(path).bounds_values:
-            array.reader._decode_stored = partial(self._count, array)  # type: ignore[method-assign]
-        return array
+    reads: Callable[[str], bool] = staticmethod(lambda _: True)
+    chunk_requests = chunk_bytes = decoded = 0
 
-    def _count(
-        self, array: StoredArray, located: ChunkLocations, targets: Sequence[AnyArray | None]
-    ) -> Iterator[AnyArray]:
-        # Counts what a read would fetch, and gives zeros
-        if not self.storage.is_confirmed:
-            self.storage.confirm()
-        requests = coalesce(located.keys, located.offsets, located.sizes)
-        self.requests += len(requests)
-        self.bytes += sum(request.stop - request.start for request in requests)
-        self.shards.update(located.keys)
-        for target in targets:
-            chunk = np.empty(array.chunk_shape, array.dtype) if target is None else target
-            chunk[...] = 0
-            yield chunk
+    @cached_property
+    def chunk_shards(self) -> set[str]:
+        return set()
 
-    def read(self, order: Literal["full", "blocks"], batch_size: int) -> float:
-        """Read an epoch in an order, and return the share that was read in time."""
-        from unistore.loader.loader import Loader
+    @cached_property
+    def _zeros(self) -> dict[str, tuple[bytes, int]]:
+        return {}  # by array: a stored chunk of zeros, and its decoded bytes
 
-        samples = 0
-        began = time.monotonic()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of many requests
-            loader = Loader(self._dataset, batch_size, shuffle=order, seed=0, num_workers=0)
-        with loader:
-            for batch in loader:
-                samples += len(batch["index"])
-                if time.monotonic() - began > SECONDS:
-                    break
-        forget_chunks()
-        return samples / len(self._dataset)
+    def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
+        array, is_chunk, _ = keys[0].partition("/c/") if keys else ("", "", "")
+        if not is_chunk or self.reads(array):
+            return super().read_many(keys, offsets, sizes)
+        if not self.is_confirmed:
+            self.confirm()
+        requests = coalesce(keys, offsets, sizes)
+        self.chunk_requests += len(requests)
+        self.chunk_bytes += sum(request.stop - request.start for request in requests)
+        self.chunk_shards.update(keys)
+        zeros, decoded = self._zeros.get(array) or self._chunk_of_zeros(array)
+        self.decoded += len(keys) * decoded
+        return itertools.repeat(zeros, len(keys))
+
+    def _chunk_of_zeros(self, array: str) -> tuple[bytes, int]:
+        metadata = read_metadata(self, array)
+        chunk = np.zeros(metadata.chunk_shape, metadata.dtype)
+        stored = b"".join(bytes(part) for part in encoder(metadata.compressor)(chunk))
+        return self._zeros.setdefault(array, (stored, chunk.nbytes))
+
+
+def _read_epoch(
+    dataset: Dataset,
+    storage: CountingStorage,
+    order: Literal["full", "blocks"],
+    batch_size: int,
+    most_samples: int,
+    most_bytes: int,
+) -> float:
+    """Read an epoch from a counting storage, and return the share that was read."""
+    from unistore.loader.loader import Loader
+
+    part = dataset.runs[0]
+    store = Store(part.path, storage=storage)
+    storage.reads = lambda array: store.specs.of(array).bounds_values
+    counted = type(dataset)(part.path, part.kind)
+    counted.parts = (counted.parts[0]._replace(store=store),)
+    samples = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of many requests
+        loader = Loader(counted, batch_size, shuffle=order, seed=0, num_workers=0)
+    with loader:
+        for batch in loader:
+            samples += len(batch["index"])
+            if samples >= most_samples or storage.decoded >= most_bytes:
+                break
+    forget_chunks()
+    return samples / len(counted)

@@ -102,6 +102,8 @@ class Store:
     listed
         What a version of a grown store says of it, in place of its root, which is then read and compared
         with the first use of an array. None: the root is read now.
+    storage
+        What reads its files. None: that of `path`.
 
     Raises
     ------
@@ -119,6 +121,7 @@ class Store:
         beside: Sequence[PathLike] = (),
         files: OpenFiles | None = None,
         listed: JsonObject | None = None,
+        storage: Storage | None = None,
     ) -> None:
         self.path = os.fspath(path)
         self.place = place_of(path)
@@ -130,8 +133,9 @@ class Store:
             "beside": folders,
             "files": files,
             "listed": listed,
+            "storage": storage,
         }
-        self.storage: Storage = open_storage(self.path, files)
+        self.storage: Storage = open_storage(self.path, files) if storage is None else storage
         self._arrays: dict[str, StoredArray] = {}
         self.cached_indices: dict[str, AnyArray] = {}
         self._is_listed = listed is not None

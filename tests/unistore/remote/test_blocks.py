@@ -148,3 +148,15 @@ def test_doctor_counts_the_requests_of_an_epoch(
     assert abs(predicted.requests - requests) <= max(2, 0.03 * requests), requests
     kept = sum(path.stat().st_size for path in tmp_path.glob("[0-9a-f]" * 32))
     assert predicted.bytes == pytest.approx(kept if copies else nbytes(proxy), rel=0.15)
+
+
+def test_what_doctor_counts_is_the_same_on_any_machine(proxy: Any, far: str) -> None:
+    dataset = unistore.Dataset(far)
+    costs = epoch_costs(dataset, 8)
+    assert epoch_costs(dataset, 8) == costs
+    proxy.seen.clear()
+    part = {cost.order: cost for cost in epoch_costs(dataset, 8, most_samples=8)}
+    assert nbytes(proxy) < max(cost.bytes for cost in costs) / 2  # no chunk of points is read
+    for cost in costs:
+        assert part[cost.order].requests == pytest.approx(cost.requests, rel=0.5)
+        assert part[cost.order].bytes == pytest.approx(cost.bytes, rel=0.5)
