@@ -87,7 +87,22 @@ class _ZarrArray:
     @property
     def absent(self) -> int:
         """Number of chunks without a file, which hold the fill value."""
-        return sum(self._name(place) not in self._hierarchy.names for place in np.ndindex(*self._grid))
+        own = f"{self._path}/"
+        files = [name.removeprefix(own) for name in self._hierarchy.names if name.startswith(own)]
+        places = [file.split(self._separator) for file in files]
+        numbers = [tuple(map(int, place)) for place in places if all(map(str.isdecimal, place))]
+        present = {place for place in numbers if len(place) == len(self._grid) and self._has(place)}
+        return prod(self._grid) - len(present)
+
+    def _has(self, place: Sequence[int]) -> bool:
+        """Return whether a chunk of the grid has a file."""
+        is_inside = all(number < count for number, count in zip(place, self._grid, strict=True))
+        return is_inside and self._name(place) in self._hierarchy.names
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of the chunks with the same rows, which are kept together."""
+        return self.chunk_rows * prod(self.shape[1:]) * self.dtype.itemsize
 
     def __getitem__(self, rows: slice) -> AnyArray:
         values = np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)
@@ -250,7 +265,8 @@ def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> Opened:
     return Opened(
         arrays=_by_episode(arrays, refused, ends.tolist()),
         further=further,
-        memory=3 * max([array.chunk_bytes for array in arrays.values()], default=0),
+        memory=sum(array.layer_bytes for array in arrays.values())
+        + 2 * max([array.chunk_bytes for array in arrays.values()], default=0),
         notes=notes,
         file=file,
     )

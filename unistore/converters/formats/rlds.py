@@ -119,7 +119,7 @@ def _opened(
     return Opened(
         arrays=arrays,
         further=[described],
-        memory=max((record.stop - record.start for record in records), default=0),
+        memory=max((record.held for record in records), default=0),
         left_out=left_out,
         of_groups=of_groups,
         file=file,
@@ -201,6 +201,13 @@ class _Record:
                 # Fields 1 (bytes), 2 (float32) or 3 (int64) of a feature.
                 for values in _fields(content, value.start, value.stop):
                     self._lists[bytes(content[key.start : key.stop]).decode()] = values
+
+    @property
+    def held(self) -> int:
+        """Bytes that reading takes: those of the record, and of its largest list while it is decoded."""
+        # Of a byte of an int64: where it stands, its bits, and each of these shifted, eight bytes each
+        lists = [(one.stop - one.start) * (48 if one.field == 3 else 3) for one in self._lists.values()]
+        return self.stop - self.start + max(lists, default=0)
 
     def _values(self, name: str) -> Iterator[_ProtoField]:
         """Yield what a list holds, once the checksum of the record is right."""
