@@ -59,7 +59,6 @@ from unistore.system.progress import Progress
 
 # Formats that are exported as they were
 _WRITTEN = ("las", "laz")
-_CLASSES = "classification"
 _SEGMENT = re.compile(r"segments/segment_([0-9]+)(?=/|$)", re.IGNORECASE)
 
 
@@ -169,11 +168,6 @@ def files(store: StoreView) -> Iterator[File]:
         if cloud.layout["layout"] in (Indices.name, InSegments.name):
             lengths = np.diff(cloud.bounds)
             attributes = {path: {COUNT: lengths[at]} for at, path in cloud.real_segments().items()}
-        if cloud.layout["layout"] == Indices.name and _CLASSES in cloud.layout["columns"]:
-            classes = cloud.column(_CLASSES)
-            for segment, path in cloud.real_segments().items():
-                labels = np.unique(classes[cloud.indices(segment)])
-                values[f"{path}/unique_labels"] = array_values(labels)
         for path, own in parse_attributes(texts[number]).items():
             attributes.setdefault(_numbered(path), {}).update(own)
         yield File(

@@ -157,6 +157,7 @@ class Feature(NamedTuple):
     row_shape: Shape = ()
     clock: str = STEPS
     offsets: str = ""
+    flag_dtype: str = ""  # of flags in the file, which are bool in a store
 
     @property
     def form(self) -> SourceColumn:
@@ -391,7 +392,7 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
         if shape not in ((), (1,)):
             message = f"has shape {array.shape}, expected one flag a step"
             raise InputError.at(location, message, kind="shape")
-        return Feature(path, "flag", "|b1")
+        return Feature(path, "flag", "|b1", flag_dtype=dtype.name)
     if column == "reward" and shape == (1,):
         return Feature(path, "squeezed", dtype.str)
     if dtype == np.uint8 and len(shape) == 3 and shape[-1] != 3 and shape[0] == 3:

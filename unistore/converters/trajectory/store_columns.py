@@ -60,6 +60,7 @@ class StoredColumn:
     keeps: bool  # whether compressed frames are stored as they are
     size: int | None  # side of resized images, or None
     alone: bool  # whether images are stored as resized sets alone
+    flag_dtypes: tuple[str, ...] = ()  # of flags in the sources
 
     @property
     def spilled_table(self) -> str:
@@ -103,7 +104,10 @@ class StoredColumn:
     def field(self) -> Field:
         """Field of its rows as they are."""
         if self.name in FLAGS:
-            return column_field(self.name, "bool", (), **self.origin)
+            # An export writes flags of uint8 where nothing says otherwise.
+            is_other = len(self.flag_dtypes) == 1 and self.flag_dtypes[0] != "uint8"
+            dtype = {"source_dtype": self.flag_dtypes[0]} if is_other else {}
+            return column_field(self.name, "bool", (), **self.origin, **dtype)
         form, table = self.form, table_of(self.clock)
         field = column_field(self.name, form.dtype, form.row_shape, table, **self.origin, **dtypes_of(form))
         return replace(field, statistics=field.statistics and not is_filled(form))
@@ -254,6 +258,7 @@ class _ColumnSources:
     datasets: dict[str, None] = field(default_factory=dict)
     kinds: dict[str, None] = field(default_factory=dict)
     offsets: dict[str, None] = field(default_factory=dict)
+    flag_dtypes: dict[str, None] = field(default_factory=dict)
     clock: str = STEPS
 
     def add(self, feature: Feature) -> None:
@@ -262,6 +267,8 @@ class _ColumnSources:
         self.kinds[feature.kind] = None
         if feature.offsets:
             self.offsets[feature.offsets] = None
+        if feature.flag_dtype:
+            self.flag_dtypes[feature.flag_dtype] = None
         if feature.clock != STEPS:
             self.clock = feature.clock
 
@@ -329,6 +336,7 @@ def merge_columns(
             keeps=keeps,
             size=options.image_size,
             alone=options.images == "resized",
+            flag_dtypes=tuple(own.flag_dtypes),
         )
         if keeps and not (own.kinds.keys() <= ENCODED or own.kinds.keys() == {VIDEO}):
             message = "is compressed in some sources and plain in others"

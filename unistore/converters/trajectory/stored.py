@@ -340,9 +340,9 @@ def _masks_of(store: StoreView, runs: Sequence[_EpisodeRun]) -> dict[str, list[s
 
 def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, Any]) -> ExportedArray:
     # Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool
-    if path in FLAGS:
-        return converted(values, np.dtype(np.uint8))
     dtype = attributes.get("source_dtype")
+    if path in FLAGS:
+        return converted(values, np.dtype(dtype or np.uint8))
     if isinstance(dtype, str):
         values = converted(values, np.dtype(dtype))
     if attributes["source_form"] == ["squeezed"]:
