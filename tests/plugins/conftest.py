@@ -24,6 +24,7 @@ dvs = unistore_events:Events
 robot = unistore_robot:Robot
 scans = unistore_scans:Scans
 sensors = unistore_sensors:Sensors
+tracks = unistore_records:Tracks
 
 [unistore.formats]
 pack = unistore_pack:Pack

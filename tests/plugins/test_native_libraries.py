@@ -47,8 +47,8 @@ FATES = {
     b"ABORT": "is damaged: it crashes libnative (signal 6)",
     b"GONE0": "is damaged: it crashes libnative (exit code 0)",
     b"GONE3": "is damaged: it crashes libnative (exit code 3)",
-    b"EXITS": "cannot be read: SystemExit: no licence",
-    b"PANIC": "cannot be read: PanicException: range end index 65587 out of range",
+    b"EXITS": "cannot be read by unistore_native.Native: SystemExit: no licence",
+    b"PANIC": "cannot be read by unistore_native.Native: PanicException: range end index 65587 out of range",
 }
 
 

@@ -232,11 +232,17 @@ class Array:
         Unit of the values, or None.
     description
         One sentence.
+    source, field, position
+        Of a column of a store: the array of the file that it was, the field of its records, and the place of
+        that among the fields. Empty: as the schema says.
     """
 
     values: Any
     unit: str | None = None
     description: str = ""
+    source: str = ""
+    field: str = ""
+    position: int = 0
 
     @property
     def shape(self) -> Shape:
@@ -303,14 +309,34 @@ class Array:
     def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
         """Read rows ``lo:hi``, in `out` if the values can and its dtype is theirs, else in another array."""
         read_into = getattr(self.values, "read_into", None)
-        if read_into is None:
-            return np.asarray(self.values[lo:hi])
-        rows: AnyArray = read_into(lo, hi, out)
+        rows: AnyArray
+        rows = np.asarray(self.values[lo:hi]) if read_into is None else read_into(lo, hi, out)
+        if rows.shape[:1] != (hi - lo,):
+            kind = f"{type(self.values).__module__}.{type(self.values).__qualname__}"
+            message = f"{kind} gave rows of shape {rows.shape} for rows {lo}:{hi} of {self.shape}"
+            raise TypeError(message)
         return rows
 
 
 # Arrays of a file by name
 NamedArrays: TypeAlias = Mapping[str, Array]
+
+
+class Records:
+    """Rows of records whose fields are arrays of their own, in the order of their positions."""
+
+    def __init__(self, arrays: NamedArrays) -> None:
+        fields = dict(sorted(arrays.items(), key=lambda item: item[1].position))
+        self._fields = fields
+        self.dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in fields.items()])
+        self.shape = (len(next(iter(fields.values()))),)
+
+    def __getitem__(self, rows: slice) -> AnyArray:
+        lo, hi, _ = rows.indices(self.shape[0])
+        records = np.empty(max(0, hi - lo), self.dtype)
+        for name, array in self._fields.items():
+            records[name] = array[lo:hi]
+        return records
 
 
 class Origin(NamedTuple):

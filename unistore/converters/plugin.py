@@ -28,6 +28,7 @@ from unistore.converters.opened import (
     Head,
     Opened,
     Origin,
+    Records,
     SourceFile,
     as_json,
     maybe,
@@ -211,7 +212,16 @@ class Schema:
         if column in self.columns:
             return self.columns[column].source or column
         table, _, name = column.partition("/")
-        return self.tables[table][name].source or name
+        known = self.tables.get(table, {}).get(name)
+        if known is None:
+            return column
+        return known.source or name
+
+    def field_of(self, column: str) -> str:
+        """Return the field of records that a column has in a file, empty if the array has none."""
+        table, _, name = column.partition("/")
+        known = self.columns.get(column) or self.tables.get(table, {}).get(name)
+        return "" if known is None else known.field
 
     @property
     def sources(self) -> Sequence[str]:
@@ -382,9 +392,20 @@ class Family(Options, ABC):
     def restore(self, columns: Mapping[str, Array], facts: Facts) -> Restored:
         """Return a file's arrays from its columns in a store: the inverse of `rows`.
 
-        Columns of further tables are called ``table/name``; those that were derived are not among them.
+        Columns of further tables are called ``table/name``; those that were derived are not among them. By
+        default arrays have the names that `choose` gave, and columns that were fields are records again.
         """
-        return Restored({self.schema.source_of(name): column for name, column in columns.items()}, facts)
+        arrays: dict[str, Array] = {}
+        records: dict[str, dict[str, Array]] = {}
+        for name, column in columns.items():
+            source = column.source or self.schema.source_of(name)
+            field = column.field if column.source else self.schema.field_of(name)
+            if field:
+                records.setdefault(source, {})[field] = column
+            else:
+                arrays[source] = column
+        joined = {source: Array(Records(fields)) for source, fields in records.items()}
+        return Restored({**arrays, **joined}, facts)
 
     def view(self, sample: Mapping[str, AnyArray], detail: ViewLimits) -> View:
         """Return what a page shows of a sample. By default images, lines and numbers of its columns."""

@@ -345,28 +345,55 @@ class _Asker:
 
     def __call__(self, name: str) -> Answer:
         path = Path(name)
+        file = Candidate(path, self._roots, folders=self._near)
+        try:
+            answer = self._answer(path, file)
+        finally:
+            problem = _problem_of_closing(file)
+        if problem is None or answer.problem is not None:
+            return answer
+        problem = _named_as(problem, path, _folders_among(self._roots))
+        return Answer(answer.family, problem.message, problem=problem, refuser=answer.family)
+
+    def _answer(self, path: Path, file: Candidate) -> Answer:
         refuser = ""
         problem = None
-        with Candidate(path, self._roots, folders=self._near) as file:
-            for family, converter in self._order(path):
-                # A general family could read what another one finds ambiguous.
-                if family.general and problem is not None and problem.kind == TWO_FAMILIES:
-                    continue
-                claim = _claim_of(file, family, converter)
-                if claim is None:
-                    del self._converters[family.name]
-                elif isinstance(claim, Problem):
-                    if problem is None:
-                        refuser = family.name
-                        problem = _named_as(claim, path, _folders_among(self._roots))
-                        # A general family could take what a particular one would have taken.
-                        if problem.kind == UNREADABLE:
-                            break
-                elif claim.certainty == "sure":
-                    return Answer(family.name, claim.reason, claim.layout or family.name, refuser=refuser)
+        for family, converter in self._order(path):
+            # A general family could read what another one finds ambiguous.
+            if family.general and problem is not None and problem.kind == TWO_FAMILIES:
+                continue
+            claim = _claim_of(file, family, converter)
+            if claim is None:
+                del self._converters[family.name]
+            elif isinstance(claim, Problem):
+                if problem is None:
+                    refuser = family.name
+                    problem = _named_as(claim, path, _folders_among(self._roots))
+                    # A general family could take what a particular one would have taken.
+                    if problem.kind == UNREADABLE:
+                        break
+            elif claim.certainty == "sure":
+                return Answer(family.name, claim.reason, claim.layout or family.name, refuser=refuser)
         if problem is not None:
             return Answer(refuser, problem.message, problem=problem, refuser=refuser)
         return Answer("", why_left_out(path))
+
+
+def _problem_of_closing(file: Candidate) -> Problem | None:
+    """Close the formats that opened a file, and return what they raise."""
+    try:
+        file.close()
+    except NO_FAULTS:
+        raise
+    except BaseException as failure:  # noqa: BLE001  of the code of a package
+        raised = failure
+    else:
+        return None
+    try:
+        with as_problem(file.name):
+            raise raised
+    except InputError as error:
+        return error.problems_at(file.name)[0]
 
 
 def _claim_of(file: Candidate, family: FamilyRecord, converter: Converter) -> Claim | Problem | None:

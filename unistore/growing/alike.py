@@ -33,6 +33,8 @@ from unistore.zarr3.documents import is_list_of
 _FILL = AddOptions(("--columns", "union"), "to fill what is missing and pad smaller rows")
 _KEEP_APART = "keep what no one dtype and shape holds in a store of its own"
 _DTYPE = "source_dtype"
+# What an array is called in the sources
+_NAMES = ("source_array", "source_field", "source_position")
 # Fields of the arrays that a store lacks or has in another form, with their values; None: it has one too many
 NewArrays = Mapping[str, tuple[Field, IndexValues] | None]
 
@@ -269,7 +271,7 @@ def _joined_attributes(forms: Sequence[Field]) -> JsonObject:
     joined: JsonObject = {}
     for name in dict.fromkeys(chain.from_iterable(field.attributes for field in forms)):
         values: list[Any] = [field.attributes[name] for field in forms if name in field.attributes]
-        if name in OF_SOURCES:
+        if name in OF_SOURCES and not (name in _NAMES and all(isinstance(value, str) for value in values)):
             continue
         if all(isinstance(value, Mapping) for value in values):
             joined[name] = _united(values, f"{forms[0].path}: {name}")

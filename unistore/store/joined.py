@@ -21,7 +21,7 @@ from unistore.zarr3.joined import ArrayParts, JoinedArray, UnalikeError
 from unistore.zarr3.metadata import ArrayMetadata
 
 # Attributes of arrays that say something of single sources, by their numbers
-OF_SOURCES = ("source_dtype", *OF_SOME)
+OF_SOURCES = ("source_dtype", "source_array", "source_field", "source_position", *OF_SOME)
 # Attribute of a group: what all sources say alike
 _OF_ALL = "attributes"
 

@@ -143,10 +143,27 @@ def row_values(array: ArrayView, lo: int, hi: int) -> ExportedArray:
 def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: Dtype) -> Dtype:
     """Return the dtype that a column had in a source, from the array's attribute ``source_dtype``."""
     # The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
-    dtype = attributes.get("source_dtype")
-    if isinstance(dtype, Mapping):
-        dtype = next((dtype_name for dtype_name, sources in dtype.items() if source in sources), None)
+    dtype = _of_source(attributes.get("source_dtype"), source)
     return np.dtype(dtype) if isinstance(dtype, str) else otherwise
+
+
+def _of_source(stated: Any, source: int) -> Any:
+    """Return what is stated of a source: of all sources, or of the indices of sources by what is stated."""
+    if isinstance(stated, Mapping):
+        return next((value for value, sources in stated.items() if source in sources), None)
+    return stated
+
+
+def names_in_source(attributes: Mapping[str, Any], source: int) -> tuple[str, str, int]:
+    """Return the array that a column was in a source, the field of its records, and the position of that.
+
+    Empty texts, if nothing is stated.
+    """
+    array, field, position = (
+        str(_of_source(attributes.get(f"source_{name}"), source) or "")
+        for name in ("array", "field", "position")
+    )
+    return array, field, int(position or 0)
 
 
 def source_row_shape(

@@ -15,6 +15,7 @@ from unistore.converters.common.exported import (
     File,
     SourceRows,
     converted,
+    names_in_source,
     objects,
     ragged_rows,
     row_values,
@@ -52,7 +53,8 @@ def files(store: StoreView) -> Iterator[File]:
             for name, array in names.items()
             if source.number not in array.attributes.get("missing_in", ())
         }
-        arrays = _unmapped(columns, options.get("map", {}))
+        mapping = options.get("map", {})
+        arrays = _unmapped(columns, mapping) if mapping else _with_records(columns, names, source)
         joint = _JOINT.fullmatch(source.name)
         if joint is not None and not any("/" in name for name in arrays):
             for name, values in arrays.items():
@@ -142,6 +144,24 @@ def _unmapped(arrays: Mapping[str, ExportedArray], mapping: Mapping[str, str]) -
         elif stored in datasets:
             datasets[own_name] = datasets.pop(stored)
     return datasets
+
+
+def _with_records(
+    columns: Mapping[str, ExportedArray], stored: Mapping[str, ArrayView], source: SourceRows
+) -> dict[str, ExportedArray]:
+    """Return arrays by their names in the file. Columns that were fields are arrays of records again."""
+    arrays: dict[str, ExportedArray] = {}
+    records: dict[str, dict[int, tuple[str, ExportedArray]]] = {}
+    for name, values in columns.items():
+        attributes = stored[name].attributes if name in stored else {}
+        array, field, position = names_in_source(attributes, source.number)
+        if field:
+            records.setdefault(array, {})[position] = field, values
+        else:
+            arrays[name] = values
+    for array, fields in records.items():
+        arrays[array] = _structured(dict(fields[position] for position in sorted(fields)))
+    return arrays
 
 
 def _reversed(values: ExportedArray) -> ExportedArray:

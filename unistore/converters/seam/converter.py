@@ -23,7 +23,9 @@ from unistore.converters.files.paths import Listing, real_path, relative_names, 
 from unistore.converters.opened import BLOCK_BYTES, Origin
 from unistore.converters.plugin import (
     Array,
+    Chosen,
     Claim,
+    Cut,
     Family,
     Format,
     Group,
@@ -44,8 +46,10 @@ from unistore.converters.seam.formats import (
     formats_of,
     group_of,
     joined,
+    json_facts,
     open_file,
     origins_in,
+    returned,
     source_file,
 )
 from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, forms_in, gather_sources
@@ -57,6 +61,7 @@ from unistore.converters.seam.sources import (
     RowPlace,
     ScannedSource,
     ScannedTable,
+    check_chosen,
     check_columns,
     check_derived,
     extent_of,
@@ -126,6 +131,7 @@ class SeamConverter(Converter):
             opened: Opened = file.opened(opening, partial(open_file, opening, source))
         with calling(self.plugin, source.name):
             matched = self.plugin.match(Head(source, opening.name, opened))
+            returned(Claim, self.plugin, "match", source.name, matched)
         # Of bytes without a header the family alone says what they mean.
         is_headerless = claim.certainty == "maybe" and not opening.offered
         if matched.certainty == "no" or is_headerless:
@@ -140,7 +146,7 @@ class SeamConverter(Converter):
         offered: dict[Format, Claim] = {}
         for candidate in fitting:
             with calling(candidate, file.name):
-                claim = candidate.recognise(file)
+                claim = returned(Claim, candidate, "recognise", file.name, candidate.recognise(file))
             if claim.certainty == "no":
                 continue
             if not candidate.offered:
@@ -181,7 +187,9 @@ class SeamConverter(Converter):
         where = ", ".join(map(str, listing.roots))
         with calling(self.plugin, where):
             for choice in self.plugin.group(sources):
-                choices.add(choice)
+                if not choices.add(choice):
+                    message = f"yielded {choice!r:.60}, expected files, groups, problems and remarks"
+                    raise fault(self.plugin, "group", where, message)
         parts = choices.parts
         left_out = choices.left_out
         problems = [*linked.problems, *choices.problems]
@@ -293,12 +301,15 @@ class SeamConverter(Converter):
         head = Head(replace(group.files[0], name=part.name), openings[0].name, whole)
         with calling(plugin, part.name):
             # A general family has no other to leave a file to.
-            claim = None if plugin.general else plugin.match(head)
+            claim = None
+            if not plugin.general:
+                claim = returned(Claim, plugin, "match", part.name, plugin.match(head))
             if claim is not None and claim.certainty == "no":
                 return self.not_ours(part, claim)
-            chosen = plugin.choose(head)
-            sample_rows = plugin.typical_rows(head)
-            memory = plugin.memory(head)
+            chosen = returned(Chosen, plugin, "choose", part.name, plugin.choose(head))
+            sample_rows = returned(int, plugin, "typical_rows", part.name, plugin.typical_rows(head))
+            memory = returned(int, plugin, "memory", part.name, plugin.memory(head))
+        check_chosen(plugin, part.name, chosen)
         problems = list(chosen.problems)
         has_lengths = any(problem.kind == "length" for problem in problems)
         main = plugin.schema.table
@@ -309,7 +320,7 @@ class SeamConverter(Converter):
             rows, wrong = check_columns(columns, head, picked, has_map=has_map)
             tables[table] = ScannedTable(picked, rows)
             problems += [problem for problem in wrong if problem.kind != "length" or not has_lengths]
-        facts = {**whole.facts, **chosen.facts}
+        facts = {**whole.facts, **json_facts(plugin, "choose", part.name, chosen.facts)}
         problems += problems_of_facts(plugin.schema.per_source, head.file.name, facts)
         if not chosen.columns and not problems:
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
@@ -326,6 +337,7 @@ class SeamConverter(Converter):
             tables=tables,
             extent=extent,
             facts={} if attributes is not None else facts,  # single values are among the attributes
+            of_family=tuple(chosen.facts.keys() - whole.facts.keys()),
             attributes=attributes,
             left_out=(*chosen.left_out.items(), *whole.left_out.items()),
             notes=(*notes, *chosen.notes),
@@ -363,7 +375,7 @@ class SeamConverter(Converter):
             if schema.samples:
                 begin_reading()
                 with calling(self.plugin, name):
-                    cuts = list(self.plugin.cut(opened))
+                    cuts = [returned(Cut, self.plugin, "cut", name, cut) for cut in self.plugin.cut(opened)]
                 facts = facts_of(cuts, self.plugin, schema, name, origin.rows)
             for table in scan.tables:
                 if schema.is_ragged(table.name):
@@ -448,13 +460,17 @@ class SeamConverter(Converter):
         if table == self.plugin.schema.table and type(self.plugin).rows is not Family.rows:
             begin_reading()
             with calling(self.plugin, name):
-                block = self.plugin.rows(opened, lo, hi)
+                block: Mapping[str, AnyArray] = dict(self.plugin.rows(opened, lo, hi))
             for column in out.keys() & places.keys():
                 count = len(block.get(column, ()))
                 if count != hi - lo:
                     message = f"gave {count} rows of {column}, expected {hi - lo}"
                     raise fault(self.plugin, "rows", name, message)
-                within(out[column], block[column].shape)[...] = block[column]
+                rows = np.asarray(block[column])
+                if rows.ndim != out[column].ndim or any(np.greater(rows.shape, out[column].shape)):
+                    message = f"gave {column} of shape {rows.shape}, expected {out[column].shape}"
+                    raise fault(self.plugin, "rows", name, message)
+                within(out[column], rows.shape)[...] = rows
             return
         if origin.arrays:  # the files are read as one, in which their arrays have other names
             places = {key: place._replace(array=origin.arrays[place.file]) for key, place in places.items()}

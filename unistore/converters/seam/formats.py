@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from traceback import format_exception, walk_tb
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from unistore.converters.common.faults import as_problem
+import numpy as np
+
+from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
@@ -21,6 +24,8 @@ from unistore.converters.registry import leave_out, resolve
 from unistore.converters.scan import SourcePart
 from unistore.errors import InputError, Problem, UnistoreError
 from unistore.system.foreign import NO_FAULTS, opening
+
+T = TypeVar("T")
 
 # Group of the entry points by which packages add formats
 ENTRY_POINTS = "unistore.formats"
@@ -93,8 +98,60 @@ def open_file(kind: Format, file: SourceFile) -> AbstractContextManager[Opened]:
 @contextmanager
 def _opened(kind: Format, file: SourceFile) -> Iterator[Opened]:
     native = opening(file.path, file.name, kind.library) if kind.library else nullcontext()
-    with native, kind.open(file) as opened:
+    with native, ExitStack() as stack:
+        if is_own(kind):
+            opened = stack.enter_context(kind.open(file))
+        else:
+            with calling(kind, file.name):
+                opened = _checked(kind, file, stack.enter_context(kind.open(file)))
         yield opened if opened.file is not None else replace(opened, file=file)
+        with calling(kind, file.name):  # what is raised above is of those who read the file
+            stack.close()
+
+
+def is_own(plugin: object) -> bool:
+    """Return whether a format or a family is one of this package."""
+    return type(plugin).__module__.partition(".")[0] == _OURS
+
+
+def _checked(kind: Format, file: SourceFile, opened: object) -> Opened:
+    """Refuse what is no open file, in the name of the format. Its facts become JSON values."""
+    if not isinstance(opened, Opened):
+        raise fault(kind, "open", file.name, f"gave {opened!r:.60}, expected an Opened")
+    arrays: Mapping[Any, Any] = opened.arrays
+    for name, array in arrays.items():
+        if not isinstance(name, str) or not isinstance(array, Array):
+            message = f"gave {array!r:.60} as array {name!r}, expected an Array of this name"
+            raise fault(kind, "open", file.name, message)
+    if type(opened) is not Opened:
+        return opened
+    return replace(opened, facts=json_facts(kind, "open", file.name, opened.facts))
+
+
+def json_facts(plugin: object, method: str, location: str, facts: object) -> Facts:
+    """Return what a method says of a file, with NumPy's numbers as numbers. Refuse what is no JSON."""
+    if not isinstance(facts, Mapping):
+        raise fault(plugin, method, location, f"gave facts {facts!r:.60}, expected a mapping")
+    plain: dict[str, Any] = {}
+    for name, value in facts.items():
+        plain[name] = _plain(value)
+        try:
+            json.dumps({name: plain[name]}, sort_keys=True)
+            is_json = isinstance(name, str)
+        except (TypeError, ValueError, RecursionError):
+            is_json = False
+        if not is_json:
+            message = f"says {name!r:.60} is {value!r:.60}, which is no JSON: as_json makes it so"
+            raise fault(plugin, method, location, message)
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def origins_in(opened: Sequence[Opened], names: Collection[str] | None = None) -> tuple[Origin, ...]:
@@ -250,20 +307,46 @@ def calling(plugin: object, location: str) -> Iterator[None]:
     except BaseException as error:
         author = plugin if isinstance(plugin, type) else type(plugin)
         package = author.__module__.partition(".")[0]
-        if package == _OURS or not _is_fault_of_code(author, error):
+        if package == _OURS:
             with as_problem(location):
                 raise
+        if not _is_fault_of_code(author, error):
+            raise _perhaps_of_package(author, location, error) from error
         message = f"{author.__module__}.{author.__qualname__} failed: {type(error).__name__}: {error}"
         fix = f"tell who wrote the package {package}"
         text = "".join(format_exception(error))
         raise InputError(Problem(location, message, fix, "plugin", trace=text)) from error
 
 
+def returned(kind: type[T], plugin: object, method: str, location: str, value: object) -> T:
+    """Return what a method gave, which must be of a kind."""
+    if not isinstance(value, kind):
+        raise fault(plugin, method, location, f"gave {value!r:.60}, expected {kind.__name__}")
+    return value
+
+
+def _perhaps_of_package(author: type, location: str, error: BaseException) -> InputError:
+    """Return the problem of a file, which may be one of the package that reads it."""
+    try:
+        with as_problem(location):
+            raise error
+    except InputError as failure:
+        (problem,) = failure.problems
+    if problem.kind == UNREADABLE:
+        return InputError(problem)
+    name = f"{author.__module__}.{author.__qualname__}"
+    message = problem.message.replace("cannot be read", f"cannot be read by {name}", 1)
+    package = author.__module__.partition(".")[0]
+    fix = f"get or write it again; if it is sound, tell who wrote the package {package}"
+    return InputError(replace(problem, message=message, fix=fix))
+
+
 def fault(plugin: object, method: str, location: str, message: str) -> InputError:
     """Return the error of a method that gave something wrong, which names the plugin."""
     author = type(plugin)
     fix = f"tell who wrote {author.__module__}"
-    return InputError(Problem(location, f"{author.__qualname__}.{method} {message}", fix, "plugin"))
+    text = " ".join(f"{author.__qualname__}.{method} {message}".split())  # values of several lines in one
+    return InputError(Problem(location, text, fix, "plugin"))
 
 
 def _is_fault_of_code(author: type, error: BaseException) -> bool:

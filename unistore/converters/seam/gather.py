@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,21 @@ from unistore.converters.opened import BLOCK_BYTES
 from unistore.converters.plugin import Column, Cut, Family, Format, Schema
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
-from unistore.converters.seam.formats import calling, fault, format_by_ending
+from unistore.converters.seam.formats import calling, fault, format_by_ending, is_own
 from unistore.converters.seam.sources import PartGroup, Planned, RowOrigin, RowPlace, ScannedSource, TableRows
-from unistore.converters.seam.specs import FACTS, FORMAT, field_of, is_number, number_dtype, table_offsets
+from unistore.converters.seam.specs import (
+    FACTS,
+    FORMAT,
+    OF_FAMILY,
+    field_of,
+    is_number,
+    number_dtype,
+    table_offsets,
+)
 from unistore.errors import InputError, Problem, first_few, printable
-from unistore.schemas.ragged import value_field
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, value_field
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
-from unistore.system.hints import Int64s, Shape
+from unistore.system.hints import Int64s, JsonObject, Shape
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
@@ -51,6 +60,9 @@ class _SourcesTogether:
         self.notes: dict[str, list[str]] = {}  # sources by remark
         self.not_taken: list[str] = []
         self.units: list[str] = []
+        self.of_family: dict[str, None] = {}  # facts that the family says
+        # Sources by what they call a column: ``called["points", "x"]["X", "", ""]``
+        self.called: dict[tuple[str, str], dict[_Called, list[int]]] = {}
         self.has_facts = self.has_attributes = self.has_formats = self.has_units = False
 
     def add(self, name: str, group: PartGroup, one: ScannedSource) -> None:
@@ -70,14 +82,56 @@ class _SourcesTogether:
         self.units.append(group.unit or name)
         self.forward_only |= one.forward_only
         self.left_out |= dict.fromkeys(one.left_out)
+        self.of_family |= dict.fromkeys(one.of_family)
         for note in one.notes:
             self.notes.setdefault(note, []).append(name)
+
+    def call(self, table: str, number: int, group: PartGroup, places: Mapping[str, RowPlace]) -> None:
+        """Record what a source calls the columns of a table."""
+        for column, place in places.items():
+            array = group.arrays[place.file] if group.arrays else place.array
+            names = array, place.field, str(place.position) if place.field else ""
+            called = self.called.setdefault((table, column), {})
+            if called and names not in called:  # all before it call it alike, and are numbered only now
+                called |= {first: list(range(number)) for first, numbers in called.items() if not numbers}
+            called.setdefault(names, [])
+            if len(called) > 1:
+                called[names].append(number)
+
+    def names(self, plugin: Family) -> Iterator[tuple[str, str, JsonObject]]:
+        """Yield table, name and attributes of columns that sources do not call as the schema does."""
+        if is_own(plugin) and type(plugin).restore is not Family.restore:
+            return  # it knows what its columns were
+        mapped = tuple(getattr(plugin, "map", {}))  # which is among the options of a store
+        for (table, column), called in self.called.items():
+            path = column if table == plugin.schema.table else f"{table}/{column}"
+            bare = path.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
+            is_plain = not any(field for _, field, _ in called)
+            names = {array for array, _, _ in called}
+            is_mapped = column in mapped or column.startswith(tuple(f"{name}/" for name in mapped))
+            is_said = is_plain and (names <= {plugin.schema.source_of(path)} or names <= {bare})
+            if is_mapped or is_said:
+                continue
+            yield table, column, {name: values for name, values in _by_source(called) if values}
 
     def remarks(self) -> Iterator[str]:
         """Yield notes of the sources, each once."""
         for note, names in self.notes.items():
             further = " and others" if len(names) > 1 else ""
             yield f"{names[0]}{further}: {note}"
+
+
+# Array, field of its records, and the position of that
+_Called = tuple[str, str, str]
+
+
+def _by_source(called: Mapping[_Called, Sequence[int]]) -> Iterator[tuple[str, Any]]:
+    """Yield what all sources call a column, or the numbers of the sources by what they call it."""
+    for at, attribute in enumerate(("source_array", "source_field", "source_position")):
+        numbers: dict[str, list[int]] = {}
+        for names, sources in called.items():
+            numbers.setdefault(names[at], []).extend(sources)
+        yield attribute, numbers if len(numbers) > 1 else next(iter(numbers))
 
 
 def gather_sources(
@@ -124,6 +178,9 @@ def gather_sources(
     schema = replace(schema, tables={**columns, **schema.derived})
     attributes = AttributeCollector()
     sources, files = _sources(schema, formats, parts, scanned, merged, seen, attributes)
+    for table, name, names in seen.names(plugin):
+        form = merged[table][name]
+        merged[table][name] = form._replace(attributes={**form.attributes, **names})
     what = plugin.summary.partition(":")[0]
     columns_shown = printable(", ".join(schema.columns))
     rows = f"{seen.rows[main]} {schema.table} of {columns_shown}"
@@ -154,7 +211,11 @@ def gather_sources(
             *([f"left out: {first_few(seen.not_taken)}"] if seen.not_taken else ()),
             *attributes.notes(),
         ),
-        shared={"planned": Planned(schema, seen.has_facts, seen.has_attributes, seen.has_formats)},
+        shared={
+            "planned": Planned(
+                schema, seen.has_facts, seen.has_attributes, seen.has_formats, tuple(seen.of_family)
+            )
+        },
     )
 
 
@@ -202,6 +263,7 @@ def _sources(
                 seen.left_out |= dict.fromkeys((place.name, NOT_EVERYWHERE) for place in lacking)
                 unstored |= {place.array for place in lacking}
             tables[table] = TableRows(rows, places)
+            seen.call(table, len(sources), group, places)
         main = tables[schema.table]
         text = NO_ATTRIBUTES
         if one.attributes is not None:
@@ -370,7 +432,10 @@ def _origin_arrays(planned: Planned, origins: Sequence[RowOrigin]) -> Arrays:
     if planned.has_facts:
         texts = view(origins, lambda origin: json.dumps(dict(origin.facts), sort_keys=True))
         what = "What the file says beside its arrays"
-        yield from lazy_text_arrays(FACTS, texts, axis="source", description=what)
+        data, bounds = lazy_text_arrays(FACTS, texts, axis="source", description=what)
+        if planned.of_family:  # which formats do not know
+            data = replace(data[0], attributes={OF_FAMILY: sorted(planned.of_family)}), data[1]
+        yield from (data, bounds)
     if planned.has_formats:
         names = view(origins, lambda origin: origin.formats[0])
         yield from lazy_text_arrays(FORMAT, names, axis="source", description="Format of the file")

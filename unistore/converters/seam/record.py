@@ -7,9 +7,9 @@ from dataclasses import Field, dataclass
 from typing import Any
 
 from unistore.converters.options import declared
-from unistore.converters.plugin import API, Column, Family, Schema, is_derived
+from unistore.converters.plugin import API, Column, Family, is_derived
 from unistore.converters.registry import FamilyRecord, resolve
-from unistore.converters.seam.specs import specs_of
+from unistore.converters.seam.specs import specs_of, wrong_schema
 from unistore.errors import InputError, Problem
 from unistore.schemas.indices import StoreView
 
@@ -97,8 +97,11 @@ def record_of(family: object) -> PluginRecord:
         axes = family.schema.columns[name].axes
         if family.schema.samples or axes is None or len(axes) != 3:
             raise _incomplete(family, f"has volumes {name!r}: each is a sample, of three axes")
+    reason = wrong_schema(family.schema)
+    if reason:
+        raise _incomplete(family, f"has {reason}")
     for table, columns in family.schema.tables.items():
-        reason = _wrong_table(family.schema, table, columns)
+        reason = _wrong_table(columns)
         if reason:
             raise _incomplete(family, f"has a table {table!r} {reason}")
     return PluginRecord(
@@ -117,10 +120,8 @@ def record_of(family: object) -> PluginRecord:
     )
 
 
-def _wrong_table(schema: Schema, name: str, columns: Mapping[str, Column]) -> str:
+def _wrong_table(columns: Mapping[str, Column]) -> str:
     """Say what is wrong with a further table (empty: nothing)."""
-    if name in (schema.table, schema.samples, "sources", "splits", "path") or "/" in name:
-        return "of a name that is taken"
     if not columns:
         return "without columns"
     if is_derived(columns) and not all(column.dtype for column in columns.values()):

@@ -18,6 +18,7 @@ from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, length_
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.plugin import (
     Array,
+    Chosen,
     Column,
     Facts,
     Family,
@@ -29,7 +30,7 @@ from unistore.converters.plugin import (
 )
 from unistore.converters.scan import Parts, Scanned, SourcePart
 from unistore.converters.seam.formats import fault, names_in
-from unistore.converters.seam.specs import is_number, number_dtype
+from unistore.converters.seam.specs import is_number, number_dtype, wrong_columns
 from unistore.errors import Problem, location_of, printable
 from unistore.schemas.tables import name_problem
 from unistore.system.hints import AnyArray, Dtype, Shape
@@ -48,6 +49,7 @@ class RowPlace(NamedTuple):
     array: str  # its name in the file
     field: str  # of its records; empty: the array is no array of records
     step: int  # most rows that are read at a time; 0: any number
+    position: int = 0  # of the field among those of the records
 
     @property
     def name(self) -> str:
@@ -108,6 +110,7 @@ class Planned(NamedTuple):
     has_facts: bool  # whether any file says something beside its arrays
     has_attributes: bool  # whether any HDF5 file has attributes
     has_formats: bool  # whether the ending of a file does not tell its format
+    of_family: tuple[str, ...] = ()  # facts that the family says, and not the format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,7 @@ class ScannedSource(Scanned):
     tables: Mapping[str, ScannedTable] = field(default_factory=dict)
     extent: Shape = ()
     facts: Facts = field(default_factory=dict)
+    of_family: tuple[str, ...] = ()  # names of the facts that the family says
     attributes: Attributes | None = None
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -138,10 +142,6 @@ class PartGroup(NamedTuple):
     detail: Any = None
 
 
-# See `Family.group`
-Choice = SourceFile | Group | tuple[SourceFile, str] | Problem | str
-
-
 class Choices:
     """Sources, files in no source, problems and remarks."""
 
@@ -153,8 +153,8 @@ class Choices:
         # Path of each file of which nothing was said.
         self.unused = {str(file.path): file.path for file in files}
 
-    def add(self, choice: Choice) -> None:
-        """Add one more. A file that is in a source is not left out."""
+    def add(self, choice: object) -> bool:
+        """Add what `Family.group` yields, and return whether it may. A file in a source is not left out."""
         match choice:
             case Problem():
                 self.problems.append(choice)
@@ -168,9 +168,19 @@ class Choices:
                 self.parts.add(name, [file.path for file in files], detail)
             case SourceFile():
                 self.add(Group(choice.name, (choice,)))
-            case (file, reason):
+            case (SourceFile() as file, str() as reason):
                 if self.unused.pop(str(file.path), None) is not None:
                     self.left_out.append((file.path, reason))
+            case _:
+                return False
+        return True
+
+
+def check_chosen(plugin: Family, source: str, chosen: Chosen) -> None:
+    """Refuse columns that a store cannot have, before anything is read."""
+    reason = wrong_columns(plugin.schema, chosen.columns, chosen.tables)
+    if reason:
+        raise fault(plugin, "choose", source, f"names {reason}")
 
 
 def picks_of(
@@ -189,7 +199,12 @@ def picks_of(
         if array is None:
             continue
         number, inside = owners.get(key, (0, key))
-        place = RowPlace(number, inside, column.field, _step(array) if column.field else 0)
+        step, position = 0, 0
+        if column.field:
+            step = _step(array)
+            fields = array.dtype.names or ()
+            position = fields.index(column.field) if column.field in fields else 0
+        place = RowPlace(number, inside, column.field, step, position)
         form = SourceColumn(array.dtype.str, array.shape[1:])
         if column.ragged:
             form = values_of(array.dtype) or form

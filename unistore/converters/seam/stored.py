@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,21 +17,39 @@ from unistore.converters.common.exported import (
     ExportedArray,
     File,
     SourceRows,
+    names_in_source,
+    ragged_rows,
     source_dtype,
     source_row_shape,
     sources_of,
+    text_rows,
 )
-from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
+from unistore.converters.files.comparison import (
+    Restore,
+    RestoredArray,
+    RestoredFile,
+    RestoredFiles,
+    difference,
+)
 from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.plugin import Array, Facts, Family, Format, Restored, Schema, SourceFile
+from unistore.converters.plugin import Array, Facts, Family, Format, Opened, Restored, Schema, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
-from unistore.converters.seam.formats import calling, format_by_ending, formats_for, formats_of, open_file
+from unistore.converters.seam.formats import (
+    calling,
+    fault,
+    format_by_ending,
+    formats_for,
+    formats_of,
+    is_own,
+    json_facts,
+    open_file,
+)
 from unistore.converters.seam.sources import RowOrigin
-from unistore.converters.seam.specs import FACTS, FORMAT, stored_tables, table_offsets
+from unistore.converters.seam.specs import FACTS, FORMAT, OF_FAMILY, stored_tables, table_offsets
 from unistore.converters.views import View, ViewLimits
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import InputError, Problem, UnistoreError, printable
 from unistore.schemas.indices import StoreView, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.system.hints import AnyArray
@@ -42,9 +61,20 @@ _SHOWN_VALUES = 1 << 16
 
 
 def column_names(schema: Schema, store: StoreView) -> list[str]:
-    """Return the columns of a store: those of the schema, or what the files decided."""
+    """Return the columns of a store that are not ragged: those of the schema, or what the files decided."""
     columns = [path.removeprefix(f"{schema.table}/") for path in table_columns(store, schema.table)]
-    return list(schema.columns) or columns
+    return [name for name in schema.columns if name not in schema.ragged] or columns
+
+
+def _ragged_names(schema: Schema, store: StoreView) -> list[str]:
+    """Return the columns of a store whose rows are texts or have any number of values."""
+    start = f"{schema.table}/"
+    groups = [path.removesuffix("/offsets") for path in store.paths() if path.endswith("/offsets")]
+    return [
+        group.removeprefix(start)
+        for group in groups
+        if group.startswith(start) and group.endswith((TEXT_SUFFIX, RAGGED_SUFFIX))
+    ]
 
 
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
@@ -57,14 +87,32 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
             extents = store.array(f"{schema.table}/extent")
             extent = extents.read(source.lo, source.lo + 1)[0].tolist()
         columns |= _column_of(store, name, f"{schema.table}/{name}", source, extent)
+    for name in _ragged_names(schema, store):
+        columns |= _ragged_column_of(store, name, f"{schema.table}/{name}", source)
     for table in stored_tables(store.paths()):
         if table not in schema.derived:
             lo, hi = _bounds(store, table_offsets(table), source.number)
             for path in store.paths():
                 if path.startswith(f"{table}/"):
                     columns |= _column_of(store, path, path, source._replace(lo=lo, hi=hi))
+    facts = stored_facts(store, source)
+    if type(family).restore is Family.restore and store.has(f"{FACTS}/data"):
+        of_family = store.array(f"{FACTS}/data").attributes.get(OF_FAMILY, ())
+        facts = {name: fact for name, fact in facts.items() if name not in of_family}
     with calling(family, source.name):
-        return family.restore(columns, stored_facts(store, source))
+        given = family.restore(columns, facts)
+    return _checked(family, source.name, given)
+
+
+def _checked(family: Family, name: str, given: Any) -> Restored:
+    """Refuse what no `Restored` is, in the name of the family."""
+    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], Mapping):
+        raise fault(family, "restore", name, f"gave {given!r:.60}, expected arrays and facts: Restored(…)")
+    for array_name, array in given[0].items():
+        if not isinstance(array_name, str) or not isinstance(array, Array):
+            message = f"gave {array!r:.60} for {array_name!r}, expected an Array of this name"
+            raise fault(family, "restore", name, message)
+    return Restored(given[0], json_facts(family, "restore", name, given[1]))
 
 
 def _bounds(store: StoreView, offsets: str, number: int) -> tuple[int, int]:
@@ -96,7 +144,31 @@ def _column_of(
         return within(rows, (hi - lo, *row_shape)).astype(dtype, copy=False)
 
     rows = LazyRows((source.hi - source.lo, *row_shape), dtype, read)
-    return {name: Array(rows, array.attributes.get("units"))}
+    called = names_in_source(array.attributes, source.number)
+    return {name: Array(rows, array.attributes.get("units"), "", *called)}
+
+
+def _ragged_column_of(store: StoreView, name: str, path: str, source: SourceRows) -> dict[str, Array]:
+    """Return rows of texts, or with any number of values, as objects."""
+    data = store.array(f"{path}/data")
+    if source.number in data.attributes.get("missing_in", ()):
+        return {}
+
+    def values(lo: int, hi: int) -> ExportedArray:
+        if path.endswith(TEXT_SUFFIX):
+            return text_rows(store, path, source.number, lo, hi)
+        dtype = source_dtype(data.attributes, source.number, data.dtype)
+        return ragged_rows(store, path, lo, hi, dtype)
+
+    whole = values(source.lo, source.hi)
+
+    def read(lo: int, hi: int) -> AnyArray:
+        return values(source.lo + lo, source.lo + hi).whole()
+
+    rows = LazyRows(whole.shape, whole.dtype, read)
+    bare = name.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
+    array, *_ = names_in_source(data.attributes, source.number)
+    return {name: Array(rows, data.attributes.get("units"), "", array or bare)}
 
 
 def exported_files(family: Family, store: StoreView) -> Iterator[File]:
@@ -126,8 +198,45 @@ def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Arr
     if type(opening).write is Format.write:
         message = f"was a {opening.name} file, a format that is not written"
         raise InputError(Problem(source.name, message, "read the store instead", "option"))
-    write = partial(opening.write, arrays=arrays, facts=facts)
+    write = partial(_write_checked, opening, source.name, arrays, facts)
     return File(name=source.name, form="format", source=source.number, values={}, write=write)
+
+
+def _write_checked(opening: Format, name: str, arrays: Mapping[str, Array], facts: Facts, path: Path) -> None:
+    """Write a file by its format, open it again, and refuse it if it holds anything else."""
+    try:
+        opening.write(path, arrays, facts)
+    except (UnistoreError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if is_own(opening):
+            raise
+        raise fault(opening, "write", name, f"failed: {type(error).__name__}: {error}") from error
+    if not path.exists():
+        raise fault(opening, "write", name, "wrote no file")
+    with calling(opening, name), open_file(opening, SourceFile(path, name, (path.parent,))) as opened:
+        reason = _difference(arrays, facts, opened)
+    if reason:
+        raise fault(opening, "write", name, f"wrote a file that does not open as what is stored: {reason}")
+
+
+def _difference(arrays: Mapping[str, Array], facts: Facts, opened: Opened) -> str:
+    """Say how an open file differs from these arrays and facts, empty if it does not."""
+    present = {**opened.arrays, **opened.of_any_length}
+    further = present.keys() - arrays.keys() - facts.keys()
+    if arrays.keys() - present.keys() or further:
+        return f"it has {', '.join(sorted(present)) or 'no arrays'}, expected {', '.join(sorted(arrays))}"
+    for array_name, array in arrays.items():
+        written = present[array_name]
+        if (written.shape, written.dtype) != (array.shape, array.dtype) and not array.dtype.hasobject:
+            forms = f"{written.dtype} {written.shape}, expected {array.dtype} {array.shape}"
+            return f"{array_name} is {forms}"
+        for lo, rows in array.blocks():
+            reason = difference(rows, np.asarray(written[lo : lo + len(rows)]), lo)
+            if reason is not None:
+                return f"{array_name}: {reason}"
+    texts = [json.dumps(dict(own), sort_keys=True) for own in (opened.facts, facts)]
+    return f"it says {texts[0]}, expected {texts[1]}" if texts[0] != texts[1] else ""
 
 
 def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
@@ -192,8 +301,7 @@ def open_arrays(opening: Format, name: str, path: Path) -> Iterator[OpenedByLibr
 
 def _has_library(opening: Format) -> bool:
     """Return whether a format is one of this package, and another library reads it."""
-    is_own = type(opening).__module__.startswith("unistore.")
-    return is_own and opening.name in BY_FORMAT
+    return is_own(opening) and opening.name in BY_FORMAT
 
 
 def sample_of(family: Family, store: StoreView, number: int, most_bytes: int) -> Mapping[str, AnyArray]:

@@ -278,12 +278,41 @@ class UnitReader(SampleReader):
         self._units = units
         counts = kind.counts(store)
         ones = np.ones(len(self._units), np.int64)
+        if counts is not None:
+            counts = np.asarray(counts)
+            if counts.shape != (store.sample_count,) or counts.dtype.kind not in "iu" or (counts < 0).any():
+                message = f"gave {counts.dtype} {counts.shape}, expected a number for each of the rows"
+                raise self._fault("counts", f"{message} ({store.sample_count:,}), none below 0")
         self._first = offsets_from_lengths(ones if counts is None else counts[self._units])
         is_main = store.sample_table == store.attributes["main_table"]
         self._sources = RowValues(store, fields, {}, None if is_main else f"{store.sample_table}/source")
 
     def __len__(self) -> int:
         return int(self._first[-1])
+
+    def _packed(self, key: str, values: object, samples: int) -> Packed:
+        """Return values of a key, which must be those of so many samples."""
+        packed = values if isinstance(values, Packed) else Packed(values)  # type: ignore[arg-type]  # checked
+        reason = _wrong_batch(packed, samples)
+        if reason:
+            raise self._fault("read", f"gave {key} {reason}")
+        return packed
+
+    def _check_groups(self, batch: Batch) -> None:
+        """Refuse keys of one group whose samples have other lengths: a batch has the offsets of one."""
+        firsts: dict[str, tuple[str, Int64s]] = {}
+        for key, packed in batch.items():
+            if packed.offsets is None:
+                continue
+            first, offsets = firsts.setdefault(packed.group, (key, packed.offsets))
+            if not np.array_equal(offsets, packed.offsets):
+                raise self._fault("read", f"gave {key} of other lengths than {first}, which is of its group")
+
+    def _fault(self, method: str, message: str) -> InputError:
+        author = type(self._kind)
+        text = f"{author.__module__}.{author.__qualname__}.{method} {message}"
+        package = author.__module__.partition(".")[0]
+        return InputError(Problem(self._store.path, text, f"tell who wrote the package {package}", "plugin"))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         which = range_of_rows(self._first, picks.index)
@@ -297,12 +326,35 @@ class UnitReader(SampleReader):
             allocate=memory.allocate,
         )
         values = self._kind.read(self._store, self._keys, located) if self._keys else {}
+        if not isinstance(values, Mapping):
+            raise self._fault("read", f"gave {values!r:.60}, expected a mapping")
         if missing := [key for key in self._keys if key not in values]:
-            author = type(self._kind)
-            message = f"{author.__module__}.{author.__qualname__}.read gave no {', '.join(missing)}"
-            raise InputError(Problem(self._store.path, message, "tell who wrote it", "plugin"))
-        batch = {key: memory.packed(values[key]) for key in self._keys}
+            raise self._fault("read", f"gave no {', '.join(missing)}")
+        batch = {key: memory.packed(self._packed(key, values[key], len(picks.index))) for key in self._keys}
+        self._check_groups(batch)
         return batch | self._sources.read(located.units, allocate)
+
+
+def _wrong_batch(packed: Packed, samples: int) -> str:
+    """Say why values are not those of so many samples, empty if they are."""
+    values = packed.values
+    if not isinstance(values, np.ndarray) or values.ndim == 0 or values.dtype.kind == "O":
+        return f"as {values!r:.60}, expected an array of numbers or texts with an axis of samples"
+    offsets = packed.offsets
+    if offsets is None:
+        return "" if len(values) == samples else f"of {len(values)} samples, expected {samples}"
+    if not isinstance(offsets, np.ndarray) or offsets.dtype != np.int64 or offsets.shape != (samples + 1,):
+        form = getattr(offsets, "dtype", type(offsets).__name__), getattr(offsets, "shape", ())
+        return f"with offsets {form[0]} {form[1]}, expected int64 {(samples + 1,)}"
+    if offsets[0] != 0 or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
+        return f"with offsets from {offsets[0]} to {offsets[-1]} that do not divide {len(values)} values"
+    if packed.shapes is not None and (
+        packed.shapes.ndim != 2
+        or len(packed.shapes) != samples
+        or (packed.shapes.prod(axis=1) != np.diff(offsets)).any()
+    ):
+        return "with shapes that do not fit the lengths of samples"
+    return ""
 
 
 class Kind(SampleKind):
@@ -352,8 +404,7 @@ class _Memory:
         self._arrays.append(self._allocate(shape, dtype))
         return self._arrays[-1]
 
-    def packed(self, values: NDArray[np.generic] | Packed) -> Packed:
-        packed = values if isinstance(values, Packed) else Packed(np.asarray(values))
+    def packed(self, packed: Packed) -> Packed:
         if any(packed.values is array for array in self._arrays):
             return packed
         return replace(packed, values=packed_copy(packed.values, self._allocate).values)
