@@ -213,7 +213,12 @@ def gather_sources(
         ),
         shared={
             "planned": Planned(
-                schema, seen.has_facts, seen.has_attributes, seen.has_formats, tuple(seen.of_family)
+                schema,
+                seen.has_facts,
+                seen.has_attributes,
+                seen.has_formats,
+                # A family with its own `restore` knows which facts are its own.
+                tuple(seen.of_family) if type(plugin).restore is Family.restore else (),
             )
         },
     )
