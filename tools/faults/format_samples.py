@@ -26,6 +26,7 @@ from unistore.converters.seam.formats import formats
 ROWS = 1013
 """Rows of most files: a number that nothing else in them is."""
 Values = Mapping[str, NDArray[Any]]
+Maker = Callable[[Path, str, Generator], "Made"]
 
 
 TRUNCATED, CUT, EMPTY, BEGINNING = "truncated", "cut in its header", "empty", "wrong beginning"
@@ -378,6 +379,16 @@ def _replay_zarr(folder: Path, name: str, rng: Generator) -> Made:
     return Made(folder / f"{name}.zarr.zip", {"steps/action": values})
 
 
+def _beside(make: Maker, *place: str) -> Maker:
+    """Return a maker of the same source, of which faults damage another file, by its path below."""
+
+    def make_and_name(folder: Path, name: str, rng: Generator) -> Made:
+        made = make(folder, name, rng)
+        return made._replace(file=folder.joinpath(name, *place))
+
+    return make_and_name
+
+
 def _first(count: int) -> Callable[[bytes], slice]:
     return lambda content: slice(count)
 
@@ -427,6 +438,13 @@ SAMPLES: Mapping[str, Sample] = {
     "bag mcap": Sample("trajectory", _mcap, {ROWS: ("<u8",)}),
     "bag db3": Sample("trajectory", _db3),
     "lerobot": Sample("trajectory", _lerobot, {21: ("text",)}),
+    "lerobot table": Sample("trajectory", _beside(_lerobot, "data/chunk-000/episode_000001.parquet")),
+    "lerobot episodes": Sample("trajectory", _beside(_lerobot, "meta/episodes.jsonl")),
+    "lerobot video": Sample(
+        "trajectory", _beside(_lerobot, "videos/chunk-000/observation.images.top/episode_000001.mp4")
+    ),
+    "minari metadata": Sample("trajectory", _beside(_minari, "metadata.json")),
+    "rlds features": Sample("trajectory", _beside(_rlds, "features.json")),
     "minari": Sample("trajectory", _minari),
     "rlds": Sample("trajectory", _rlds),
     "replay_zarr": Sample("trajectory", _replay_zarr, {ROWS: ("text",)}),

@@ -163,8 +163,8 @@ class Trial:
 
     @property
     def names_alone(self) -> tuple[str, ...]:
-        """What names the file where no other one is."""
-        return *self.names, self.made.file.name
+        """What names the file, or one that is read with it, where no other source is."""
+        return *self.names, *(path.name for path in self.alone.rglob("*"))
 
     def put_beside(self, seed: int) -> None:
         """Copy the damaged source, and make a sound one there."""

@@ -227,11 +227,13 @@ class _FamilyScan:
         """Leave suitable files to the families that take them. `is_sure`: some are surely this one's."""
         # If none of them is, it also gets the files of general families, and a general family gets all files.
         rows = [row for row in range(len(self._claims.paths)) if self._is_suitable(row)]
+        # A damaged file that this family refuses is not one of arrays that a general one can read.
+        refused = [self._claims.answer(row).refuser == self._family for row in rows]
         takers = [self._claims.answer(row).taker for row in rows]
         is_sure = is_sure or self._family in takers
         is_sure = is_sure or any(row in self._claims.unreadable for row in rows)
-        for row, taker in zip(rows, takers, strict=True):
-            is_left = taker not in ("", self._family)
+        for row, taker, is_refused in zip(rows, takers, refused, strict=True):
+            is_left = taker not in ("", self._family) and not (is_refused and taker in self._general)
             if not is_sure and (taker in self._general or self._family in self._general):
                 is_left = False
             self._of_others[row] = is_left

@@ -37,7 +37,7 @@ _FORMATS = {
     "a pickle": (".pkl", ".pickle"),
     "an archive": (".zip", ".tar"),
     "a compressed file": (".gz",),
-    "JSON": (".json",),
+    "JSON": (".json", ".jsonl"),
     "YAML": (".yaml", ".yml"),
     "text": (".txt",),
 }
