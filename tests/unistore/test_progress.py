@@ -6,13 +6,13 @@ import io
 import json
 import re
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import unistore
+from tests.waiting import wait_until
 from unistore.cli.main import main
 from unistore.progress import ProgressBar, duration
 
@@ -59,10 +59,14 @@ def test_a_log_says_how_far_a_long_stage_is(
     with ProgressBar() as bar:
         bar.begin("writing", 2_000_000)
         bar.advance(500_000)
-        time.sleep(0.1)
+        told: list[str] = []
+
+        def is_told() -> object:
+            told.append(capfd.readouterr().err)
+            return re.search(r"writing: 25 % of 2\.0 MB, [\d.]+ [kM]?B/s, \d+ s left\n", "".join(told))
+
+        wait_until(is_told, "nothing was said of the stage")
         bar.advance(1_500_000)
-    told = capfd.readouterr().err
-    assert re.search(r"writing: 25 % of 2\.0 MB, [\d.]+ [kM]?B/s, \d+ s left\n", told)
     assert duration(90) == "90 s"
     assert duration(720) == "12 min"
     assert duration(12600) == "3.5 h"

@@ -395,7 +395,8 @@ def _check_disk_cache(dataset: Any, fetch: Fetch) -> None:
         message = "is 'disk', and the Dataset has no folder for it"
         raise wrong_argument("cache", message, "Dataset(…, cache_dir=FOLDER)")
     if not keeps_samples(dataset, fetch):
-        message = f"is 'disk', which keeps samples, and those of {dataset.samples} differ in each epoch"
+        kind = dataset.samples
+        message = f"is 'disk', which keeps samples, and those of {kind} share chunks or differ in each epoch"
         if dataset.repeats:
             message = "is 'disk', which keeps samples before any transform and collate_fn"
         raise wrong_argument("cache", message, "cache='all' keeps decoded chunks")

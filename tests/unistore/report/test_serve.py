@@ -49,7 +49,7 @@ def server(store: Path) -> Iterator[ViewServer]:
 def answer(
     server: ViewServer, place: str, *, method: str = "GET", host: str | None = None
 ) -> tuple[int, bytes, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     connection.putrequest(method, place, skip_host=True)
     connection.putheader("Host", host or f"127.0.0.1:{server.server_port}")
     connection.endheaders()
