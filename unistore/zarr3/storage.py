@@ -173,8 +173,10 @@ class OpenFiles:
         """Return a whole object. With the root document a store is opened, of which all others must be."""
         path = self.path(root, key)
         if key != ROOT or root in self._roots:
-            raw = read_regular(path, limit)
-            _check_root(self._roots, root)
+            try:
+                raw = read_regular(path, limit)
+            finally:  # a file that is gone may be of a store that is gone
+                _check_root(self._roots, root)
             return raw
         identity = _identity(os.stat(path))  # noqa: PTH116
         raw = read_regular(path, limit)
@@ -331,9 +333,10 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 def _open_object(checked_folders: set[str], roots: dict[str, _Root], root: str, key: str) -> _FileHandle:
-    file = _FileHandle(_checked_path(checked_folders, root, key))
-    _check_root(roots, root)
-    return file
+    try:
+        return _FileHandle(_checked_path(checked_folders, root, key))
+    finally:  # a file that is gone may be of a store that is gone
+        _check_root(roots, root)
 
 
 def _check_root(roots: dict[str, _Root], root: str) -> None:
