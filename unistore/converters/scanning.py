@@ -359,11 +359,6 @@ class _FamilyScan:
         stored = claims.rows(self._stored.files)
         is_used[stored[stored >= 0]] = True
         left_out = self._left_out_by_family(found, is_used)
-        for shower, shown_files in self._shown_by.values():
-            named = "another source" if scan is None or scan.unnamed else printable(shower)
-            left_out += [LeftOutFile(path, f"its values are in {named}") for path in shown_files]
-            rows = claims.rows_of_files(map(str, shown_files))
-            is_used[rows[rows >= 0]] = True
         # What is told of that is not in the table: folders, and files of sources with what they lead to.
         elsewhere = {str(file.path) for file in left_out}
         if scan is not None:
@@ -375,6 +370,11 @@ class _FamilyScan:
             for file in compress(files, rows < 0):
                 elsewhere |= {file, os.path.realpath(file)}
             rows = np.concatenate([rows, claims.rows(elsewhere)])
+            is_used[rows[rows >= 0]] = True
+        for shower, shown_files in self._shown_by.values():
+            named = "another source" if scan is None or scan.unnamed else printable(shower)
+            left_out += [LeftOutFile(path, f"its values are in {named}") for path in shown_files]
+            rows = claims.rows_of_files(map(str, shown_files))
             is_used[rows[rows >= 0]] = True
         reasons = self._reasons_of_parts(found, parts)
         for row in np.flatnonzero(~is_used).tolist():
