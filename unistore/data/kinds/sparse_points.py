@@ -342,7 +342,7 @@ class _Mask(ABC):
             out[...] = 1
             return
         for first, planes in image_planes(self.image, volume, extent, coords[:, 0]):
-            lo, hi = np.searchsorted(coords[:, 0], (first, first + len(planes)))
+            lo, hi = points_between(coords[:, 0], first, first + len(planes))
             z, y, x = coords[lo:hi].T
             out[lo:hi] = planes[z - first, y, x]
 
@@ -448,10 +448,18 @@ def image_planes(
     step = max(1, _SLAB // max(1, height * width * image.dtype.itemsize))
     for first in range(0, depth, step):
         last = min(first + step, depth)
-        if depths is None or np.searchsorted(depths, first) < np.searchsorted(depths, last):
+        lo, hi = (0, 1) if depths is None else points_between(depths, first, last)
+        if lo < hi:
             planes = np.empty((last - first, height, width), image.dtype)
             image.read(volume, (first, 0, 0), (last, height, width), planes)
             yield first, planes
+
+
+def points_between(depths: NDArray[np.int32], first: int, last: int) -> tuple[int, int]:
+    """Return which of the points, of ascending depths, lie in planes ``first:last``."""
+    # Bounds of the dtype of the keys: numpy would copy all keys into that of Python's integers
+    lo, hi = np.searchsorted(depths, np.array((first, last), depths.dtype)).tolist()
+    return lo, hi
 
 
 def point_limits(store: Store, group: str) -> Int64s:
