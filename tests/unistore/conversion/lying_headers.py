@@ -222,6 +222,8 @@ def zarr(folder: Path, compressor: Any, chunks: list[int], shape: list[int], chu
     }
     for name, (extents, of_chunk, content, codec, dtype) in arrays.items():
         (root / name).mkdir(parents=True)
+        for group in (root, (root / name).parent):
+            (group / ".zgroup").write_text('{"zarr_format": 2}')
         text = {**described, "shape": extents, "chunks": of_chunk, "compressor": codec, "dtype": dtype}
         (root / name / ".zarray").write_text(json.dumps(text))
         if content is not None:
