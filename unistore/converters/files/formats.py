@@ -63,7 +63,7 @@ _SIGNATURES: Mapping[str, tuple[bytes, Sequence[int]]] = {
 _NEVER_BY_CONTENT = (
     *(".npy", ".npz", ".dat", ".png", ".jpg", ".jpeg", ".bmp", ".txt", ".json", ".yaml", ".yml", ".toml"),
     *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf", ".las", ".laz", ".ply", ".pcd"),
-    *(".parquet", ".tfrecord", ".aedat4", ".mcap", ".zarr.zip", ".raw"),
+    *(".parquet", ".tfrecord", ".aedat4", ".mcap", ".zarr.zip"),
     *(".nii", ".nii.gz", ".dcm", ".ima", ".mha", ".mhd", ".nrrd", ".nhdr", ".tif", ".tiff"),
 )
 
