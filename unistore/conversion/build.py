@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import shutil
@@ -16,12 +17,20 @@ from typing import Any, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.conversion.parts import SEALING, JobPart, check_begun_parts, sealing_part
-from unistore.errors import AddOptions, ConversionError, Fix, InputError, RunCommand, StoreError
+from unistore.errors import (
+    AddOptions,
+    ConversionError,
+    Fix,
+    InputError,
+    RunCommand,
+    StoreError,
+    writing_failed,
+)
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
 from unistore.system.hints import JsonObject, PathLike
 from unistore.system.progress import COUNTS
-from unistore.zarr3.durable import Folder, Target, sync_folder
+from unistore.zarr3.durable import Folder, Target, is_there, sync_folder
 
 # The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.
 
@@ -40,10 +49,12 @@ class Journal:
         self._bytes = 0
         for record, length in _records(path):
             self._index(record, length)
-        self._file = path.open("a+b", buffering=0)
+        with _naming(path):
+            self._file = path.open("a+b", buffering=0)
         try:
-            self._file.truncate(self._bytes)
-            sync_folder(path.parent)
+            with _naming(path):
+                self._file.truncate(self._bytes)
+                sync_folder(path.parent)
         except BaseException:
             self._file.close()
             raise
@@ -66,9 +77,9 @@ class Journal:
                 left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as error:
-            error.filename = str(self.path)
-            self._file.truncate(self._bytes)
-            raise
+            with suppress(OSError):  # a line that is not finished is left out by whoever reads it
+                self._file.truncate(self._bytes)
+            raise writing_failed(error, self.path) from error
         self._index(record, len(line))
 
     def close(self) -> None:
@@ -83,7 +94,7 @@ class Journal:
         """Iterate over the records of one kind of step, reading one at a time: together they may be large."""
         if step not in self._lines:
             return
-        with self.path.open("rb") as file:
+        with _naming(self.path), self.path.open("rb") as file:
             for position, length in list(self._lines[step]):
                 file.seek(position)
                 yield json.loads(file.read(length))
@@ -95,14 +106,30 @@ class PartJournal(Journal):
     def each(self, step: str) -> Iterator[JsonObject]:
         """Iterate over the records of all parts."""
         yield from super().each(step)
-        for path in sorted(self.path.parent.glob("journal-*.jsonl")):
+        for path in _journals(self.path.parent):
             if path != self.path:
                 yield from (record for record, _ in _records(path) if record["step"] == step)
 
 
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Make an error of the system the failure of a file that has a name."""
+    try:
+        yield
+    except OSError as error:
+        raise writing_failed(error, path) from error
+
+
+def _journals(folder: Path) -> list[Path]:
+    """Return the journals in a folder. A folder that cannot be listed is not one without journals."""
+    with _naming(folder):
+        paths = list(folder.iterdir()) if is_there(folder) else []
+    return sorted(path for path in paths if fnmatch.fnmatch(path.name, "journal*.jsonl"))
+
+
 def _records(path: Path) -> Iterator[tuple[JsonObject, int]]:
     # With their lengths in bytes, without a last line that is not finished
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with _naming(path), suppress(FileNotFoundError), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 return
@@ -217,7 +244,7 @@ class Build(ABC):
         path = self.folder / f"journal{self.suffix}.jsonl"
         if self._restart:
             path.unlink(missing_ok=True)
-        is_first = not any(self.folder.glob("journal*.jsonl"))
+        is_first = not _journals(self.folder)
         self.journal = Journal(path) if self.part is None else PartJournal(path)
         self._discard = is_first or (self.journal.is_empty and self.part is None)
         if self._discard:
@@ -294,7 +321,7 @@ class Build(ABC):
     ) -> None:
         try:
             self.journal.close()
-            is_alone = len(list(self.folder.glob("journal*.jsonl"))) == 1
+            is_alone = len(_journals(self.folder)) == 1
             if self._discard and is_alone and isinstance(error, InputError) and not self._may_succeed(error):
                 with suppress(ConversionError):  # report the problems of the sources instead
                     self.remove()
@@ -435,14 +462,14 @@ class FolderBuild(Build):
 
     def move_into_place(self) -> None:
         """Rename the sealed store to the destination, moving an older one to ``old/`` first."""
-        if self.output_path.exists():
+        if is_there(self.output_path):
             self.output_path.rename(self._old)
         self.local.rename(self.output_path)
         sync_folder(self.folder)
         sync_folder(self.output_path.parent)
 
     def _destination_digest(self) -> str | None:
-        return None if self.local.exists() else super()._destination_digest()
+        return None if is_there(self.local) else super()._destination_digest()
 
     def _open(self) -> None:
         self._recover()
@@ -450,7 +477,7 @@ class FolderBuild(Build):
 
     def _recover(self) -> None:
         # A kill may have come between the two renames
-        if not self._old.exists():
+        if not is_there(self._old):
             return
         if not os.path.lexists(self.output_path):
             self._old.rename(self.output_path)

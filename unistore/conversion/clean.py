@@ -15,6 +15,7 @@ from unistore.remote.url import local_path, parse_url
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, ROOT, build_folder, copies_folder
 from unistore.system.arguments import Arguments
 from unistore.system.hints import PathLike
+from unistore.zarr3.durable import is_there
 
 _FOLDERS = (build_folder, copies_folder)
 _OWN = ("journal*.jsonl", "lock*", ANSWERS)
@@ -98,7 +99,7 @@ def _describe(build: Path) -> Leftover:
     owners = filter(None, map(owner_of, sorted(build.glob("lock*"))))
     if owner := next(owners, None):
         kept = f"{owner} is at work"
-    elif (build / "old").exists():
+    elif is_there(build / "old"):
         kept = f"{build / 'old'} is the store that was being replaced: run the same convert command"
     elif not any(file for pattern in _OWN for file in build.glob(pattern)):
         kept = "it has no journal, so that unistore may not have made it"

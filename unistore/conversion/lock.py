@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from unistore.errors import ConversionError
+from unistore.errors import ConversionError, writing_failed
 
 BEAT = 5.0  # Seconds between heartbeats
 DEAD_AFTER = 60.0  # An owner on another machine whose heartbeat is older than this many seconds is dead
@@ -41,8 +41,11 @@ class Lock:
 
     def __enter__(self) -> Self:
         patience = time.monotonic() + 2 * BEAT
-        while not self._try_lock():
-            self._remove_dead(patience)
+        try:
+            while not self._try_lock():
+                self._remove_dead(patience)
+        except OSError as error:
+            raise writing_failed(error, self._path) from error
         self._thread = threading.Thread(target=self._beat, name="unistore-lock", daemon=True)
         self._thread.start()
         return self
@@ -65,10 +68,13 @@ class Lock:
         self._stop.set()
         self._thread.join()
         self._thread = None
-        with suppress(FileNotFoundError):
+        # What it kept others from is done. A file that stays is of an owner without its lock: the next
+        # one takes it
+        with suppress(OSError):
             if self._path.read_text() == _own_text():
                 self._path.unlink()
-        os.close(self._descriptor)
+        with suppress(OSError):
+            os.close(self._descriptor)
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT):
@@ -117,6 +123,8 @@ def owner_of(path: Path) -> str | None:
             return _live_owner(file.fileno(), time.time())
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise writing_failed(error, path) from error
 
 
 def _live_owner(descriptor: int, now: float) -> str | None:

@@ -77,9 +77,9 @@ class FolderPlace(Place):
     def begin(self) -> None:
         for leftover in [*self._store.glob(f"*/.*{durable.PART_SUFFIX}")]:  # of versions and tags
             leftover.unlink()
-        if (self._prepared / SECOND_VERSION).exists():
+        if durable.is_there(self._prepared / SECOND_VERSION):
             self.take_place()
-        elif self._prepared.exists():
+        elif durable.is_there(self._prepared):
             shutil.rmtree(self._prepared)
 
     def move_in(self, key: str) -> None:
@@ -98,7 +98,7 @@ class FolderPlace(Place):
         """Move the plain store into the grown one, and that into its place."""
         first = GrownStore(os.fspath(self._prepared)).read(1).parts[0]
         place = self._prepared / first.key
-        if not place.exists():
+        if not durable.is_there(place):
             if Store(self.store).attributes["seal"] != first.seal:
                 raise other_store(self.store, self._prepared)
             (self._prepared / PARTS).mkdir(exist_ok=True)
@@ -108,7 +108,7 @@ class FolderPlace(Place):
         if os.path.lexists(self._store):
             raise other_store(self.store, self._prepared)
         side_tables = folder_beside(self._store, SIDE_TABLES)
-        if side_tables.exists():
+        if durable.is_there(side_tables):
             durable.rename(side_tables, folder_beside(place, SIDE_TABLES))
         durable.rename(self._prepared, self._store)
         durable.sync_folder(self._store.parent)

@@ -161,6 +161,16 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
 
 
+def is_there(path: Path) -> bool:
+    """Return whether something is at a path. OSError if the system cannot tell: that is no absence."""
+    # `Path.exists` says False for every error from Python 3.14 on
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def sync_files(files: Iterable[IO[bytes]]) -> None:
     """Flush and fsync open files."""
     with _sync_pool() as pool:

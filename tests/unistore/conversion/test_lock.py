@@ -19,8 +19,9 @@ import pytest
 from tests.steps import Disturbing
 from tests.waiting import patience, wait_until
 from unistore.conversion import lock
+from unistore.conversion.build import Journal
 from unistore.conversion.executors.local import Serial
-from unistore.conversion.lock import Lock
+from unistore.conversion.lock import Lock, owner_of
 from unistore.conversion.run import run
 from unistore.errors import ConversionError
 
@@ -185,3 +186,69 @@ def test_a_second_conversion_is_refused_while_the_first_lives(
     assert len(refusals) == 2, "once while deriving, once while writing"
     assert "another converter is at work" in refusals[0]
     assert report.digest == run(toy(), [toys], tmp_path / "other.zarr").digest
+
+
+def io_error(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("call", ["open", "write", "pread"])
+def test_a_lock_that_the_system_cannot_take_is_named(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    if call == "pread":  # of the owner that has it
+        path.write_text("{}")
+    with monkeypatch.context() as failing:
+        failing.setattr(os, call, io_error)
+        with pytest.raises(ConversionError, match=r"lock: Input/output error; the disk fails"), Lock(path):
+            raise AssertionError
+    path.unlink(missing_ok=True)
+    with Lock(path):
+        assert owner_of(path) == f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def test_an_owner_that_cannot_be_read_is_not_no_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    assert owner_of(path) is None
+    path.write_text("{}")
+    monkeypatch.setattr(os, "pread", io_error)
+    with pytest.raises(ConversionError, match="lock: Input/output error"):
+        owner_of(path)
+
+
+@pytest.mark.parametrize("call", ["read_text", "unlink"])
+def test_a_release_that_fails_is_no_failure_of_what_was_done(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+    with monkeypatch.context() as failing, Lock(path):
+        failing.setattr(Path, call, io_error)
+    assert path.exists()
+    with Lock(path):  # the file is of an owner without its lock
+        pass
+    assert not path.exists()
+
+
+def test_a_journal_that_fails_is_named_and_keeps_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.append({"step": "begin"})
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fsync", io_error)
+        with pytest.raises(ConversionError, match=r"journal\.jsonl: Input/output error"):
+            journal.append({"step": "shard"})
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "open", io_error)
+        for read in (lambda: Journal(path), lambda: journal.of("begin")):
+            with pytest.raises(ConversionError, match=r"journal\.jsonl: Input/output error"):
+                read()
+    journal.close()
+    again = Journal(path)
+    assert again.of("begin") == [{"step": "begin"}]
+    assert again.of("shard") == []
+    again.close()

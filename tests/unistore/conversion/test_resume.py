@@ -118,10 +118,10 @@ def test_each_of_many_sources_is_compared(store: Path) -> None:
     """Sources of several records of the journal."""
     sources = [(f"{number}.npy", number) for number in range(2 * SOURCES_PER_RECORD + 1)]
     with FolderBuild(store) as build:
-        build.begin({}, sources, [])
-        build.begin({}, sources, [])
+        build.begin({}, sources, [], 0)
+        build.begin({}, sources, [], 0)
         with pytest.raises(ConversionError, match=r"sources\.2000\.npy: 2000 before, absent now"):
-            build.begin({}, sources[:-1], [])
+            build.begin({}, sources[:-1], [], 0)
 
 
 def test_restart_starts_over(toys: Path, toy: Any, stopping: Any, store: Path) -> None:
