@@ -24,6 +24,7 @@ from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
 from unistore.store.manifest import parse_manifest
+from unistore.store.names import SOURCES
 from unistore.store.reader import Store
 
 REPORT = "unistore-report.json"
@@ -31,8 +32,8 @@ RNG = np.random.default_rng(0)
 
 
 def files_of(store: Path) -> dict[str, bytes]:
-    """Every file of a store but those that say what was left out."""
-    beside = {REPORT, "zarr.json", "unistore-manifest.jsonl"}
+    """Every file of a store but those that say what was left out, and what times the sources have."""
+    beside = {REPORT, "zarr.json", "unistore-manifest.jsonl", SOURCES}
     found = {f.relative_to(store).as_posix(): f.read_bytes() for f in store.rglob("*") if f.is_file()}
     return {key: content for key, content in found.items() if key not in beside}
 

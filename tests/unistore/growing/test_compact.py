@@ -180,7 +180,7 @@ def test_stores_that_differ_become_one(tmp_path: Path, family: str, first: list[
     workers = len(first) - 1
     unistore.compact(stores, tmp_path / "both.zarr", order="name", columns="union", workers=workers)
     check_equal(tmp_path / "both.zarr", tmp_path / "one.zarr")
-    with pytest.raises(unistore.InputError, match=r"(?s)columns differ:.*--columns union fills"):
+    with pytest.raises(unistore.InputError, match=r"(?s)columns differ:.*--columns union to fill"):
         unistore.compact(stores, tmp_path / "none.zarr", columns="exact")
     with pytest.raises(unistore.InputError, match="is in several of the stores"):
         unistore.compact([stores[0], stores[0]], tmp_path / "none.zarr")

@@ -52,7 +52,7 @@ from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, UnistoreError, printable
 from unistore.schemas.indices import StoreView, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
-from unistore.system.hints import AnyArray
+from unistore.system.hints import AnyArray, Dtype
 
 # Bytes that are read of a sample, at most
 _SAMPLE_BYTES = 64 << 20
@@ -228,7 +228,10 @@ def _difference(arrays: Mapping[str, Array], facts: Facts, opened: Opened) -> st
         return f"it has {', '.join(sorted(present)) or 'no arrays'}, expected {', '.join(sorted(arrays))}"
     for array_name, array in arrays.items():
         written = present[array_name]
-        if (written.shape, written.dtype) != (array.shape, array.dtype) and not array.dtype.hasobject:
+        if (written.shape, _form(written.dtype)) != (
+            array.shape,
+            _form(array.dtype),
+        ) and not array.dtype.hasobject:
             forms = f"{written.dtype} {written.shape}, expected {array.dtype} {array.shape}"
             return f"{array_name} is {forms}"
         for lo, rows in array.blocks():
@@ -237,6 +240,11 @@ def _difference(arrays: Mapping[str, Array], facts: Facts, opened: Opened) -> st
                 return f"{array_name}: {reason}"
     texts = [json.dumps(dict(own), sort_keys=True) for own in (opened.facts, facts)]
     return f"it says {texts[0]}, expected {texts[1]}" if texts[0] != texts[1] else ""
+
+
+def _form(dtype: Dtype) -> Dtype | dict[str, Dtype]:
+    """Return what must be equal of two dtypes: of records the fields by name, which a format may order."""
+    return dtype if dtype.names is None else {name: dtype[name] for name in dtype.names}
 
 
 def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
