@@ -59,7 +59,7 @@ class AddOptions:
     purpose: str = ""
 
     def __str__(self) -> str:
-        return f"{shlex.join(self.arguments)} {self.purpose}".rstrip()
+        return printable(f"{shlex.join(self.arguments)} {self.purpose}".rstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class RunCommand:
     purpose: str = ""
 
     def __str__(self) -> str:
-        return f"unistore {shlex.join(self.arguments)} {self.purpose}".rstrip()
+        return printable(f"unistore {shlex.join(self.arguments)} {self.purpose}".rstrip())
 
 
 # A sentence, where neither options nor a command of known words help

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import warnings
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Scan, SourceReader
-from unistore.errors import InputError, Problem
+from unistore.errors import AddOptions, InputError, Problem
 from unistore.system.hints import Int64s
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
@@ -49,7 +50,8 @@ def check_fits(
             f"{size(limit)} is too little: {size(PROCESS)} for the process + {size(need)} for {step} = "
             f"{size(total)}"
         )
-        raise InputError.at("--memory", message, f"give at least {size(total * 1.005)}", "memory")
+        least = AddOptions(("--memory", f"{math.ceil(total * 1.005 / 1e6)}MB"))
+        raise InputError.at("--memory", message, least, "memory")
 
 
 def implausible_sources(

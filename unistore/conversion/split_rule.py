@@ -18,7 +18,7 @@ import xxhash
 
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Scan
-from unistore.errors import InputError, Problem, StoreError, printable
+from unistore.errors import AddOptions, Fixes, InputError, Problem, StoreError, printable
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import sample_sources
 from unistore.store.reader import Store
@@ -216,7 +216,7 @@ def _refuse_idle_options(by: str, seed: int, group_by: str | None) -> None:
     if group_by is not None:
         names.append("--group-by")
     message = "has no effect without --split"
-    fix = "as in --split train=0.8,val=0.2"
+    fix = AddOptions(("--split", "train=0.8,val=0.2"), "or other shares")
     if names:
         raise InputError([Problem(name, message, fix, "option") for name in names])
 
@@ -280,7 +280,7 @@ class SplitList:
         lines = (json.dumps(item) for item in sorted(self.splits.items()))
         return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())
 
-    def problem(self, message: str, fix: str) -> Problem:
+    def problem(self, message: str, fix: Fixes) -> Problem:
         """Return a problem of this list."""
         return Problem(f"--split-from {self.origin}", message, fix, "split")
 

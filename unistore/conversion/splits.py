@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,7 +28,7 @@ from unistore.conversion.split_rule import (
 )
 from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Ask, Finalized, Scan, SourceReader
-from unistore.errors import InputError, Problem, first_few, printable
+from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, text_values
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 from unistore.system.packed import view
@@ -207,13 +207,15 @@ class Units:
             return
         units = count_of(len(self.sizes), self.rule.by)
         message = f"none of {units} falls into {first_few(empty)}"
-        fix = "give more of them, or fewer splits"
+        fixes: list[Fix] = ["give more of them, or fewer splits"]
         if self.rule.method == "hash":
             filling = (seed for seed in range(_SEEDS) if not self._empty(self._hashed(seed)))
-            seed = next(filling, None)
-            by_seed = "another --split-seed" if seed is None else f"--split-seed {seed} fills all"
-            fix = f"{by_seed}, or --split {EXACT}{self.rule.text}, which moves samples when data is added"
-        raise InputError(Problem(f"--split {self.rule.text}", message, fix, "split"))
+            exact = AddOptions(
+                ("--split", f"{EXACT}{self.rule.text}"), "which moves samples when data is added"
+            )
+            fixes = [AddOptions(("--split-seed", str(seed)), "to fill all") for seed in islice(filling, 1)]
+            fixes.append(exact)
+        raise InputError(Problem(f"--split {self.rule.text}", message, tuple(fixes), "split"))
 
     def _from_list(self, split_list: SplitList) -> UnitSplits:
         names = tuple(dict.fromkeys((*split_list.splits.values(), *self.rule.shares)))
@@ -227,7 +229,8 @@ class Units:
         if missing.any():
             if not self.rule.shares:
                 unlisted = list(compress(self.names(), missing))
-                fix = "list them, or give --split train=0.8,val=0.2 for those that are not listed"
+                split = AddOptions(("--split", "train=0.8,val=0.2"), "for those that are not listed")
+                fix = "list them", split
                 raise InputError(split_list.problem(f"does not name {first_few(unlisted, 5)}", fix))
             code_of_share = np.array([names.index(name) for name in self.rule.shares])
             codes = np.where(missing, code_of_share[self._hashed(self.rule.seed)], codes)

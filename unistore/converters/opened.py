@@ -20,7 +20,7 @@ from unistore.converters.common.exclusion import folders_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.npy import bytes_of
 from unistore.converters.files.paths import is_inside, natural_key
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import Fixes, InputError, Problem, printable
 from unistore.system.hints import AnyArray, Dtype, Shape
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class SourceFile:
         self.check_whole()
         return self.problem(f"does not begin {expected}", "copy it again, or write it again")
 
-    def problem(self, message: str, fix: str = "", kind: str = "format") -> InputError:
+    def problem(self, message: str, fix: Fixes = "", kind: str = "format") -> InputError:
         """Return an error about this file, to be raised: ``raise file.problem("is truncated")``."""
         return InputError(Problem(printable(self.name), message, fix, kind))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +29,7 @@ from unistore.converters.survey import (
     nothing_found,
     other_family_reason,
 )
-from unistore.errors import Fix, InputError, Problem, first_few, printable
+from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable
 from unistore.system.packed import PackedObjects
 from unistore.system.sizes import count_of
 
@@ -446,7 +445,7 @@ class _FamilyScan:
             if taker in self._general and has_ending(path, self._converter.suffixes):
                 name = next(iter(self._names(str(path))), printable(path.name))
                 message = f"is not of {family}, only of {get_family(taker).command}"
-                fix = f"get or write it again, or leave it out: --exclude {shlex.quote(name)}"
+                fix = "get or write it again", AddOptions(("--exclude", name), "to leave it out")
                 yield Problem(name, message, fix, "family", name)
 
     def _with_commands(self, parts: Parts) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from unistore.data.kinds.named import as_code, parse_kind
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader, Shareable
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.data.where import Where
-from unistore.errors import InputError, Problem, first_few
+from unistore.errors import InputError, Problem, RunCommand, first_few
 from unistore.memory import Arena, Slab, round_up
 from unistore.order.permutation import words
 from unistore.order.sequences import uniform_blocks
@@ -298,7 +298,8 @@ def open_parts(
         opened = open_stores(path, version, **cache)
         if where is not None and where.best is not None and len(opened.stores) > 1:
             message = f"is a share of one store, and {path} consists of {len(opened.stores)}"
-            raise wrong_argument("best", message, f"unistore compact {path} DST makes it one")
+            whole = f"{path.rstrip('/').removesuffix('.zarr')}-whole.zarr"
+            raise wrong_argument("best", message, RunCommand(("compact", path, whole), "makes it one"))
         own_kind = kind or default_kind(opened.stores[0])
         example = DatasetPart(opened.stores[0], own_kind, splits, name, where, prefix, version=opened.version)
         listed += _parts_of(opened, example, kind, fields, len(listed))

@@ -21,7 +21,7 @@ from unistore.converters.scan import Found, SourcePart, Stored
 from unistore.converters.survey import Claims
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts, default_kind
-from unistore.errors import InputError, Problem, StoreError, first_few
+from unistore.errors import AddOptions, InputError, Problem, StoreError, first_few
 from unistore.growing.growth import Growth, growing
 from unistore.growing.same import same_sources
 from unistore.progress import resolve_progress
@@ -34,7 +34,7 @@ from unistore.system.progress import ProgressLike
 if TYPE_CHECKING:
     from distributed import Client
 
-_REPLACE = "--replace puts it in the place of the old one"
+_REPLACE = AddOptions(("--replace",), "to put it in the place of the old one")
 _FIX = "convert these sources into a store of their own; unistore compact STORE OTHER NEW makes them one"
 _SOME_FIX = (
     "append them with a source that lacks columns or has smaller rows, or convert all sources together"
@@ -114,8 +114,8 @@ class _Sources:
             if known is None or self.replaces or known.size == size:
                 continue
             message = f"the store has {known.size:,} bytes of this name, and these are {size:,}"
-            fix = f"{_REPLACE}; if it is another source, give the folder above, so that names differ"
-            problems.append(Problem(name, message, fix, "changed", name))
+            above = "give the folder above if it is another source, so that names differ"
+            problems.append(Problem(name, message, (_REPLACE, above), "changed", name))
         if problems:
             raise InputError(problems)
 
@@ -149,7 +149,7 @@ class _Sources:
         problems = []
         for name, other in self._same_values(new, pairs):
             message = f"holds the values of {other}, which the store has"
-            fix = f"give the folder at which its names begin, or --exclude {name}"
+            fix = AddOptions(("--exclude", name)), "give the folder at which its names begin"
             problems.append(Problem(name, message, fix, "changed", name))
         if problems:
             raise InputError(problems)
@@ -357,8 +357,8 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
             )
         elif not known.is_stored(found[name], claims.listing.given):
             message = "was modified after it was converted, or has another size"
-            fix = f"{_REPLACE}; verify --against compares its values"
-            problems.append(Problem(name, message, fix, "changed"))
+            fixes = _REPLACE, "compare its values: unistore verify --against"
+            problems.append(Problem(name, message, fixes, "changed"))
     if problems:
         raise InputError(problems)
 

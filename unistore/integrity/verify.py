@@ -18,7 +18,7 @@ from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor, Serial, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.registry import find_family, get_family
-from unistore.errors import InputError, NoStoreError, Problem, StoreError, UnsupportedError
+from unistore.errors import InputError, NoStoreError, Problem, RunCommand, StoreError, UnsupportedError
 from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, is_warning
 from unistore.progress import resolve_progress
@@ -213,7 +213,7 @@ def statistics(view: RuleView) -> Iterator[Problem]:
     except InputError as error:  # nothing installed says what the samples are
         raise UnreadableError(STATISTICS) from error
     if problem is not None:
-        yield Problem(STATISTICS, problem, f"unistore statistics {store.path}", "statistics")
+        yield Problem(STATISTICS, problem, RunCommand(("statistics", store.path)), "statistics")
 
 
 RULES: tuple[Rule, ...] = (indices, sources, splits, statistics)
@@ -387,7 +387,8 @@ def source_names(opened: OpenedStores) -> list[frozenset[str]]:
         names.append(frozenset(own))
     if replaced := sorted(removed & kept):
         message = f"a part holds {replaced[0]} as it was before it was replaced"
-        fix = f"compact it, and take that: unistore compact {opened.path} DST; or name a part"
+        whole = f"{opened.path.rstrip('/').removesuffix('.zarr')}-whole.zarr"
+        fix = RunCommand(("compact", opened.path, whole), "and take that"), "name a part"
         raise InputError.at(opened.path, message, fix, "version")
     return names
 

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, TypeGuard, Union, get_args, get_origin
 
-from unistore.errors import InputError, Problem
+from unistore.errors import Fixes, InputError, Problem
 
 MAX_COUNT = 2**31 - 1  # Largest count of batches, samples of a batch, voxels of an axis
 MAX_EPOCH = 2**62  # Largest epoch, and most samples of an epoch
@@ -40,7 +40,7 @@ def as_names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def wrong_argument(name: str, message: str, fix: str = "") -> InputError:
+def wrong_argument(name: str, message: str, fix: Fixes = "") -> InputError:
     """Return the error of one argument, option or file that was given."""
     return InputError(Problem(name, message, fix, "option"))
 

@@ -36,7 +36,7 @@ def test_colons_in_the_names_of_file_and_dataset(tmp_path: Path) -> None:
         scan_sources(trajectory(), [tmp_path / "run: 1.h5"])
     (problem,) = caught.value.problems
     assert (problem.file, problem.dataset) == ("run: 1.h5", "data/demo_0/obs/__a: b")
-    assert problem.advice.endswith("--map 'other=data/demo_0/obs/__a: b'")
+    assert problem.advice.startswith("--map 'obs_a_b_2=obs/__a: b'")
     assert problem.source == "run: 1.h5: data/demo_0"
 
 
@@ -57,7 +57,7 @@ def test_different_lengths_are_one_table(tmp_path: Path) -> None:
         ("terminals", 163),
     ):
         assert any(name in line and str(rows) in line for line in message.splitlines())
-    assert "--on-error skip" in message
+    assert "--ignore" in message
 
 
 def test_an_episode_is_left_out_by_name(tmp_path: Path) -> None:

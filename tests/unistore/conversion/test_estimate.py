@@ -116,7 +116,7 @@ def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_d
         with pytest.raises(InputError) as refused:
             convert(DATA / sources, tmp_path / "out", family, memory=PROCESS + 1, **options)
     assert list(tmp_path.iterdir()) == []
-    named = re.search(r"give at least ([0-9.]+ [MG]B)", str(refused.value))
+    named = re.search(r"--memory ([0-9]+MB)", str(refused.value))
     assert named is not None, str(refused.value)
     convert(DATA / sources, tmp_path / "out", family, memory=named[1], **options)
     found = estimate(

@@ -283,7 +283,7 @@ def test_the_least_that_a_refusal_names_will_do(name: str, tmp_path: Path) -> No
     make(tmp_path / "in")
     # Libraries of LeRobot's formats alone take more than the least of others
     _, refused = converted(tmp_path, family, "136MB" if name != "lerobot" else "150MB", options)
-    named = re.search(r"give at least ([0-9.]+) ([MG])B", refused)
+    named = re.search(r"--memory ([0-9]+)(M)B", refused)
     if name == "lerobot" and named is None:
         assert "MemoryError" in refused, refused
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -70,8 +71,8 @@ def test_the_arithmetic_of_a_refusal() -> None:
         check_fits(3 * 10**8, 5 * 10**8, "rows 0:7 of table 'rows' (from a.h5)")
     assert str(caught.value) == (
         f"--memory: 300.0 MB is too little: {size(PROCESS)} for the process + 500.0 MB for "
-        f"rows 0:7 of table 'rows' (from a.h5) = {size(PROCESS + 5 * 10**8)} (give at least "
-        f"{size((PROCESS + 5 * 10**8) * 1.005)})"
+        f"rows 0:7 of table 'rows' (from a.h5) = {size(PROCESS + 5 * 10**8)} (--memory "
+        f"{math.ceil((PROCESS + 5 * 10**8) * 1.005 / 1e6)}MB)"
     )
 
 

@@ -82,7 +82,7 @@ def test_splits_of_a_list(name: str, write: Write, tmp_path: Path) -> None:
         ("l.json", '{"a.h5": "train"', "delimiter"),
         ("l.json", '{"a":' * 100_000, "nested too deeply"),
         ("l.json", json.dumps({f"{n}.h5": str(n) for n in range(300)}), "names 300 splits"),
-        ("l.csv", "a.h5,train\nb.h5,val\n", r"l.csv: does not name c.h5 \(list them, or give --split"),
+        ("l.csv", "a.h5,train\nb.h5,val\n", r"l.csv: does not name c.h5 \(list them, or --split"),
         ("l.csv", "a.h5,t\nb.h5,t\nc.h5,t\nd.h5,v\n", r"l.csv: names what is not here: d.h5"),
         ("l.csv", "a.h5: 3,t\nb.h5,t\nc.h5,t\n", "add --split-by"),
     ],

@@ -159,7 +159,7 @@ def test_an_empty_split_is_refused_with_a_seed_that_fills_it() -> None:
     assert 5 < len(refused) < 19, "0.8³ + 0.2³ of all seeds"
     assert "none of 3 sources falls into" in refused[0]
     assert "--split exact:train=0.8,val=0.2" in refused[0]
-    found = re.search(r"--split-seed (\d+) fills all", refused[0])
+    found = re.search(r"--split-seed (\d+) to fill all", refused[0])
     assert found is not None
     splits = splits_of(names, SplitRule(shares=TRAIN_VAL, seed=int(found[1])))
     assert set(splits.values()) == {"train", "val"}

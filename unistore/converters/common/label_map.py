@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unistore.errors import InputError, Problem, first_few
+from unistore.errors import AddOptions, InputError, Problem, first_few
 
 if TYPE_CHECKING:  # options are read without NumPy
     import numpy as np
@@ -68,7 +68,10 @@ class Numbering(NamedTuple):
         if not is_known.all() and not is_known[places].all():
             unnamed = np.unique(labels[~is_known[places]]).tolist()
             message = f"holds labels that --label-map does not name: {first_few(list(map(str, unnamed)), 5)}"
-            fix = f"add {unnamed[0]}=…, or --ignore-label NUMBER for all that it does not name"
+            fix = (
+                f"add {unnamed[0]}=…",
+                AddOptions(("--ignore-label", "255"), "for all that it does not name"),
+            )
             raise InputError(Problem(location, message, fix, "label"))
         return table[places]
 

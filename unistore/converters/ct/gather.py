@@ -22,7 +22,7 @@ from unistore.converters.ct.slabs import BLOCK
 from unistore.converters.ct.voxels import MOST_CLASSES, bit_shape, list_bytes
 from unistore.converters.files.paths import natural_key, relative_names, split_of
 from unistore.converters.protocol import Facts, Finalized, Parts, Scan, Source, Sources
-from unistore.errors import InputError, Problem, printable
+from unistore.errors import AddOptions, InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
@@ -194,7 +194,12 @@ def _check_alone(
 def lost_values(window: str) -> Problem:
     """Return the problem of points with values that would be stored as a mask."""
     message = "has values of its own, which a mask would lose"
-    return Problem(f"window {window!r}", message, "--sparse auto or coords", "option")
+    return Problem(
+        f"window {window!r}",
+        message,
+        (AddOptions(("--sparse", "auto")), AddOptions(("--sparse", "coords"))),
+        "option",
+    )
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

@@ -62,7 +62,7 @@ from unistore.converters.formats.tiff import Tiff, is_page
 from unistore.converters.plugin import Group, Problem, SourceFile
 from unistore.converters.registry import conversion_of
 from unistore.converters.seam.formats import calling
-from unistore.errors import InputError, printable
+from unistore.errors import AddOptions, InputError, printable
 
 # Group DICOM files into series, and find what keeps a series from being one volume.
 #
@@ -137,7 +137,7 @@ def group_series(
 
 
 def _problem(name: str, message: str, kind: str) -> Problem:
-    fix = f"leave it out with --exclude {name}; --keep-names says where its files are"
+    fix = AddOptions(("--exclude", name)), AddOptions(("--keep-names",), "to be told where its files are")
     return Problem(name, message, fix, kind, name)
 
 

@@ -36,6 +36,7 @@ from unistore.converters.plugin import (
 )
 from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.specs import specs_of
+from unistore.errors import AddOptions, Fix, Fixes
 from unistore.schemas.events.fields import FAMILY_NAME, MARK_ROWS
 from unistore.system.hints import AnyArray, Dtype, Int64s
 
@@ -179,9 +180,9 @@ class EventsFamily(EventsOptions, Family):
             problems.append(Problem(opened.name, message, "convert it without --sensor", "option"))
         time_dtype = np.dtype(layout["t"].dtype)
         if time_dtype.kind == "f" and self.unit == "auto":
-            fix = "say which: --unit s, --unit ms, --unit us or --unit ns"
+            units = tuple([AddOptions(("--unit", unit)) for unit in ("s", "us", "ms", "ns")])
             message = f"is {time_dtype}: nothing says whether these are seconds, or microseconds"
-            problems.append(Problem(opened.name, message, fix, "unit", dataset=layout["t"].label))
+            problems.append(Problem(opened.name, message, units, "unit", dataset=layout["t"].label))
         if problems or sensor is None:
             raise InputError(problems)
         columns = {}
@@ -233,7 +234,7 @@ class EventsFamily(EventsOptions, Family):
                 fix = "sort the events by time, or cut the recording there"
                 problem = _problem_at(opened, place, row, f"falls from {earlier} to {later}", fix, "order")
                 raise InputError(problem)
-            _check_index(opened, place, index, times, lo)
+            _check_index(opened, place, index, times, lo, self.unit)
             yield "marks", {"t": times[-lo % MARK_ROWS :: MARK_ROWS]}
             last = times[-1:]
         yield "marks", {"t": last}
@@ -314,7 +315,7 @@ class EventsFamily(EventsOptions, Family):
         if differing.any():
             row = int(np.argmax(differing))
             message = f"is {stored[row]}, which is no whole number of microseconds"
-            fix = "store whole microseconds, or say the unit of the times with --unit"
+            fix = "store whole microseconds, or correct --unit"
             raise InputError(_problem_at(opened, place, lo + row, message, fix, "unit"))
         return times
 
@@ -372,7 +373,7 @@ def from_microseconds(times: Int64s, unit: Unit, dtype: Dtype) -> AnyArray:
     return (units * divisor).astype(dtype)
 
 
-def _check_index(opened: Opened, place: EventPlace, index: Int64s, times: Int64s, lo: int) -> None:
+def _check_index(opened: Opened, place: EventPlace, index: Int64s, times: Int64s, lo: int, unit: str) -> None:
     """Refuse times of which the index of milliseconds tells another unit."""
     numbers = np.flatnonzero((index > lo) & (index < lo + len(times)))
     rows = index[numbers] - lo
@@ -383,8 +384,19 @@ def _check_index(opened: Opened, place: EventPlace, index: Int64s, times: Int64s
     if is_wrong.any():
         first = int(np.argmax(is_wrong))
         message = f"is {times[rows[first]]}, and {_INDEX} says millisecond {numbers[first]}"
-        fix = "say the unit of the times with --unit, or write the index again"
+        fix = _units_by_index(times[rows[first]], numbers[first], unit)
         raise InputError(_problem_at(opened, place, lo + int(rows[first]), message, fix, "unit"))
+
+
+def _units_by_index(time: int, millisecond: int, unit: str) -> tuple[Fix, ...]:
+    """Return the unit in which a time in microseconds, as `unit` gives it, is of a millisecond."""
+    units = ("s", "ms", "us", "ns")
+    ratio = time / (1000 * max(1, millisecond))
+    finer = units.index("us" if unit == "auto" else unit) + round(np.log10(max(ratio, 1e-12)) / 3)
+    again = "write the index again"
+    if units[min(max(finer, 0), 3)] == unit or not 0 <= finer < len(units):
+        return (again,)
+    return AddOptions(("--unit", units[finer])), again
 
 
 def _tables_beside(opened: Opened) -> Mapping[str, Mapping[str, Column]]:
@@ -430,7 +442,7 @@ def _is_map(file: SourceFile) -> bool:
     return file.path.name == _MAP and is_near
 
 
-def _problem_at(opened: Opened, place: EventPlace, row: int, message: str, fix: str, kind: str) -> Problem:
+def _problem_at(opened: Opened, place: EventPlace, row: int, message: str, fix: Fixes, kind: str) -> Problem:
     return Problem(opened.name, message, fix, kind, dataset=place.label, row=row)
 
 

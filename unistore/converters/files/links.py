@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -25,7 +24,7 @@ from unistore.converters.files.paths import (
     resolve_parents,
     special_file_problem,
 )
-from unistore.errors import Problem, printable
+from unistore.errors import AddOptions, Fixes, Problem, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +73,11 @@ def _common_base(roots: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
 
 
-def _fix_of(links: Sequence[Path], roots: Sequence[Path]) -> str:
-    targets = folders_of_targets(links, roots)
-    return " ".join(shlex.join(["--follow-links-to", str(target)]) for target in targets)
+def _fix_of(links: Sequence[Path], roots: Sequence[Path]) -> AddOptions:
+    words: list[str] = []
+    for target in folders_of_targets(links, roots):
+        words += ["--follow-links-to", str(target)]
+    return AddOptions(tuple(words))
 
 
 @dataclass
@@ -152,7 +153,7 @@ class _Walk:
         relative = path.relative_to(self.base).as_posix()
         return printable(self.base.name if relative == "." else relative)
 
-    def _problem(self, path: Path, message: str, fix: str, kind: str) -> None:
+    def _problem(self, path: Path, message: str, fix: Fixes, kind: str) -> None:
         name = self._name(path)
         self.problems.append(Problem(name, message, fix, kind, name))
 

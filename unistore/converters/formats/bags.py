@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -35,14 +36,13 @@ from unistore.converters.formats.bag_messages import (
 )
 from unistore.converters.formats.lazy import LazyRows, Unread
 from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
-from unistore.errors import InputError, Location, Problem, location_of
+from unistore.errors import AddOptions, InputError, Location, Problem, location_of
 from unistore.system.foreign import begin_reading
 from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape
 
 _BLOCK_BYTES = 16 << 20  # bytes of records that are made at a time
 _ROWS_TOGETHER = 4096  # records after which the time that a library may take is counted anew
 _MEMORY = 4 << 20  # bytes that reading takes beside rows, records and what the library holds: definitions
-_IGNORE = "leave it out with --ignore"
 
 # Files with messages of a topic, and the connections in each that have them
 _Parts: TypeAlias = list[tuple[BagFile, list[Any]]]
@@ -105,9 +105,7 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
             facts |= {f"{topic.group}/{name}": text for name, text in topic.facts().items()}
             largest_block = max(largest_block, min(_BLOCK_BYTES, topic.count * topic.record.itemsize))
         except _UnknownTypeError as error:
-            problem = Problem.at(
-                topic.location("messages"), str(error), f"leave it out: --ignore '{topic.group}/*'", "format"
-            )
+            problem = Problem.at(topic.location("messages"), str(error), topic.ignoring("*"), "format")
             of_topic["messages"] = Unread(topic.count, problem)
         of_topic[LOG_TIME] = Array(LazyRows((topic.count,), np.dtype(np.int64), topic.log_times))
         arrays |= {f"{topic.group}/{field}": array for field, array in of_topic.items()}
@@ -293,6 +291,11 @@ class _Topic:
         """Return what messages call a field of the topic."""
         return location_of(self._file.name, f"{self.group}/{field}")._replace(row=row)
 
+    def ignoring(self, field: str) -> AddOptions:
+        """Return the options that leave a field out."""
+        pattern = f"{glob.escape(self.group)}/{field if field == '*' else glob.escape(field)}"
+        return AddOptions(("--ignore", pattern), "to leave it out")
+
     @cached_property
     def record(self) -> Dtype:
         """All numbers of a message."""
@@ -347,7 +350,7 @@ class _TopicArray(Array):
         """Say whether values are not read, or messages have different numbers of them."""
         if self._field.wrong:
             location = self._topic.location(self._field.name)
-            return [Problem.at(location, self._field.wrong, _IGNORE, "format")]
+            return [Problem.at(location, self._field.wrong, self._topic.ignoring(self._field.name), "format")]
         if as_objects or self._field.kind != "list":
             return ()
         expected = self.shape[1]
@@ -357,7 +360,7 @@ class _TopicArray(Array):
                 if count != expected:
                     location = self._topic.location(self._field.name, row)
                     wrong = f"has {count} values, the first message {expected}"
-                    return [Problem.at(location, wrong, _IGNORE, "ragged")]
+                    return [Problem.at(location, wrong, self._topic.ignoring(self._field.name), "ragged")]
         except InputError as error:
             return error.problems
         return ()
@@ -378,7 +381,9 @@ class _TopicArray(Array):
                 rows[row] = field.take(message)
             except ValueError as error:
                 location = self._topic.location(field.name, lo + row)
-                raise InputError.at(location, str(error), _IGNORE, "shape") from error
+                raise InputError.at(
+                    location, str(error), self._topic.ignoring(field.name), "shape"
+                ) from error
         return rows
 
     def _lists(self, lo: int, hi: int) -> AnyArray:

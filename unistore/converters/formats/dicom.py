@@ -76,7 +76,7 @@ class Slices:
             if numbers.min() < lowest or numbers.max() > highest:
                 raise self._file.problem(
                     f"holds numbers of more than the {self._pixels.bits} bits that it tells of",
-                    "correct BitsStored",
+                    "write its numbers again within the bits that it states",
                     "values",
                 )
             values[number] = self._scalings[_scale_of(plane)].apply(numbers)

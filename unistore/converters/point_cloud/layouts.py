@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,16 @@ from unistore.converters.point_cloud.names import (
     own_names,
     raw_coordinates,
 )
-from unistore.errors import InputError, Location, Problem, first_few, location_of, printable
+from unistore.errors import (
+    AddOptions,
+    Fixes,
+    InputError,
+    Location,
+    Problem,
+    first_few,
+    location_of,
+    printable,
+)
 from unistore.schemas.tables import name_problem
 from unistore.system.hints import AnyArray, Shape
 
@@ -177,7 +186,8 @@ def _name_coordinates(
     usual = named_coordinates({key: datasets[path] for key, path in stored.items()}, wide=wide)
     if len(usual) > 1:
         message = f"holds {' and '.join(usual)}: which are the coordinates?"
-        return [Problem.at(name, message, f"choose one: --map xyz={stored[usual[0]]}", "ambiguous")]
+        choices = tuple([AddOptions(("--map", f"xyz={stored[key]}")) for key in usual])
+        return [Problem.at(name, message, choices, "ambiguous")]
     for key in usual:
         path = stored.pop(key)
         stored["xyz"] = path
@@ -218,7 +228,7 @@ def _form_problems(path: str, array: Array, name: Location | str, xyz: Collectio
     largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
     axes = "(N, 3)" if len(xyz) == 1 else "(N,)"
     location = location_of(name, path)
-    fix = f"leave it out: {_map(path, '')}"
+    fix = AddOptions(("--map", f"{path}="), "to leave it out")
     if xyz and dtype.itemsize > largest:
         message = f"has dtype {dtype}, expected a float or an integer of at most 32 bits for coordinates"
         yield Problem.at(location, message, "write it again as float64", "dtype")
@@ -237,16 +247,19 @@ def _lengths_problems(shapes: Mapping[str, Shape], name: Location | str) -> list
     lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
     if len(set(lengths.values())) < 2:
         return []
-    fix = "write the file again, or leave columns out: --map NAME="
+    most = max(lengths.values(), key=list(lengths.values()).count)
+    words: list[str] = []
+    for path, rows in shapes.items():
+        if (rows[0] if rows else 0) != most:
+            words += ["--map", f"{path}="]
+    fix = AddOptions(tuple(words), "to leave them out"), "write the file again"
     return [Problem.at(name, f"columns differ in length:\n{length_table(lengths)}\n   ", fix, "length")]
 
 
-def _how_to_rename(path: str) -> str:
-    return f"rename it, as in {_map('NEW', path)}, or leave it out: {_map(path, '')}"
-
-
-def _map(name: str, path: str) -> str:
-    return f"--map {shlex.quote(printable(f'{name}={path}'))}"
+def _how_to_rename(path: str) -> Fixes:
+    plain = re.sub("[^0-9A-Za-z]+", "_", path).strip("_") or "column"
+    rename = AddOptions(("--map", f"{plain}_2={path}"), "to rename it")
+    return rename, AddOptions(("--map", f"{path}="), "to leave it out")
 
 
 _HEADER = "header"
@@ -500,12 +513,22 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
         groups = [path.rpartition("/")[0] for path in arrays if path.endswith(f"/{anchor}")]
     if len(groups) > 1:
         message = f"several groups hold x, y, z: {', '.join(group or '/' for group in groups)}"
-        fix = "choose one: --map x=GROUP/NAME, or --map xyz=GROUP/NAME"
-        raise InputError.at(opened.name, message, fix, "ambiguous")
+        choices = [_coordinates_in(opened, group) for group in groups]
+        raise InputError.at(opened.name, message, tuple(choices), "ambiguous")
     if not groups:
         message = f"has no x, y, z; datasets: {shown_arrays(arrays)}"
         raise InputError.at(opened.name, message, HOW_TO_NAME, "missing")
     return groups[0]
+
+
+def _coordinates_in(opened: Opened, group: str) -> AddOptions:
+    # Option that chooses the coordinates of a group
+    paths = own_names(opened.all_arrays, group)
+    axis = next((path for key, path in paths.items() if key.lower() == "x"), "")
+    if axis:
+        return AddOptions(("--map", f"x={axis}"))
+    name = next(key for key in (*named_coordinates(_own(opened, group)), *paths))
+    return AddOptions(("--map", f"xyz={paths[name]}"))
 
 
 def _own(opened: Opened, group: str) -> dict[str, Array]:

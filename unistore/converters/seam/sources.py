@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from unistore.converters.plugin import (
 from unistore.converters.scan import Parts, Scanned, SourcePart
 from unistore.converters.seam.formats import fault, names_in
 from unistore.converters.seam.specs import is_number, number_dtype, wrong_columns
-from unistore.errors import Problem, location_of, printable
+from unistore.errors import AddOptions, Fix, Problem, location_of, printable
 from unistore.schemas.tables import name_problem
 from unistore.system.hints import AnyArray, Dtype, Shape
 
@@ -315,16 +314,18 @@ def common_length(shapes: Mapping[str, Shape], name: str) -> tuple[int, list[Pro
     return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", fix, "length")]
 
 
-def _how_to_take(names: Iterable[str]) -> str:
-    options = " ".join(f"--map {shlex.quote(f'{name}={name}')}" for name in names)
-    if not options:
+def _how_to_take(names: Iterable[str]) -> Fix:
+    words: list[str] = []
+    for name in names:
+        words += ["--map", f"{name}={name}"]
+    if not words:
         return "save arrays whose axis 0 counts the rows"
-    return f"take the arrays that belong together, as in {options}"
+    return AddOptions(tuple(words), "to take the arrays that belong together")
 
 
-def _how_to_rename(column: str) -> str:
-    plain = re.sub("[^0-9A-Za-z]", "_", column).strip("_")
-    return f"rename it, as in --map {shlex.quote(printable(f'{plain}_2={column}'))}"
+def _how_to_rename(column: str) -> Fix:
+    plain = re.sub("[^0-9A-Za-z]+", "_", column).strip("_")
+    return AddOptions(("--map", f"{plain}_2={column}"), "to rename it")
 
 
 def _schema_problems(column: Column, dtype: Dtype, row_shape: Shape) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ from unistore.converters.spike.frames import (
     values_in,
 )
 from unistore.converters.spike.options import IMAGE_ROLES
-from unistore.errors import InputError
+from unistore.errors import AddOptions, InputError
 from unistore.schemas.spike.fields import FRAMES, SPIKES, row_bytes
 from unistore.system.hints import AnyArray
 
@@ -83,7 +83,7 @@ class SpikeConverter(SeamConverter):
             if not header.plain and not self.plugin.convert_images:
                 form = header.colour if header.colour != "rgb" else f"rgb of {header.bits} bits"
                 message = f"is {form}, expected rgb of 8 bits"
-                fix = "--convert-images repeats gray, drops alpha and cuts to 8 bits"
+                fix = AddOptions(("--convert-images",), "to repeat gray, drop alpha and cut to 8 bits")
                 problems.append(Problem(frame.called(role), message, fix, "colour"))
         sizes = [f"{header.height} x {header.width}" for header in frame.images.values()]
         if len(set(sizes)) > 1:

@@ -25,7 +25,7 @@ from unistore.converters.spike.frames import (
 )
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
-from unistore.errors import InputError, Problem, first_few
+from unistore.errors import AddOptions, InputError, Problem, first_few
 from unistore.schemas.spike import fields
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, file_table_name
 from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
@@ -90,7 +90,8 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedS
     height, width, name = named[0]
     if len(named) < len(configs) or len({config[:2] for config in named}) > 1:
         message = "says the size of some streams, and of others another file does, or none"
-        fix = "convert them apart, or give --height and --width"
+        size = AddOptions(("--height", str(height), "--width", str(width)), "if all are of this size")
+        fix = size, "convert them apart"
         raise InputError(Problem(name, message, fix, "geometry"))
     if options.height not in (None, height) or options.width not in (None, width):
         message = f"says {height} x {width} pixels, unlike the one of --height and --width that is given"
@@ -140,7 +141,7 @@ def _plan_voxels(
     if len(first_of) > 1:
         listing = ", ".join(f"{bins} in {name}" for bins, name in sorted(first_of.items()))
         message = f"have different numbers of bins: {listing}"
-        fix = "count them from the spikes: --voxel-dir none --voxel-bins 5"
+        fix = AddOptions(("--voxel-dir", "none", "--voxel-bins", "5"), "to count them from the spikes")
         raise InputError(Problem("existing voxels", message, fix, "shape"))
     (bins,) = first_of
     if bins in voxel_bins:
@@ -178,7 +179,7 @@ def _detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spi
             first_of.setdefault("other", frame.called("voxel"))
     if first_of.keys() == {"top", "bottom"}:
         message = f"holds its bottom row first, but {first_of['top']} its top row"
-        fix = "remove the existing voxels and use --voxel-bins"
+        fix = AddOptions(("--voxel-dir", "none", "--voxel-bins", "5"), "to count them from the spikes")
         raise InputError(Problem(first_of["bottom"], message, fix, "orientation"))
     if "other" in first_of:
         return (

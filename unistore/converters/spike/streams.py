@@ -18,7 +18,7 @@ from unistore.converters.files.paths import is_inside
 from unistore.converters.plugin import SourceFile
 from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
-from unistore.errors import InputError, Problem, first_few, printable
+from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable
 from unistore.schemas.spike.fields import row_bytes, unpack
 from unistore.system.hints import UInt8s
 from unistore.system.sizes import count_of
@@ -27,6 +27,7 @@ _HEAD_BYTES = 16 << 10
 # In packed spikes, so many set bits are all the lowest bit of their byte with probability 8**-16
 _MIN_SET_BITS = 16
 _CHECKED_FRAMES = 64
+_FEW = 3
 _MIN_CORRELATION = 0.5
 _LAYOUT_NAMES = {"packed": "packed bits", "bytes": "one byte a pixel"}
 _SIZE_FIX = "give --height and --width of the camera"
@@ -119,7 +120,12 @@ def choose_resolutions(
             chosen[name] = Resolution(candidates[0].height, candidates[0].width, reason)
         else:
             message = f"{size:,} bytes fit several cameras: {listing}"
-            problems.setdefault(message, Problem(printable(name), message, _SIZE_FIX, "ambiguous"))
+            sizes_of_cameras = dict.fromkeys((camera.height, camera.width) for camera in candidates)
+            fixes = [
+                AddOptions(("--height", str(rows), "--width", str(columns)))
+                for rows, columns in sizes_of_cameras
+            ]
+            problems.setdefault(message, Problem(printable(name), message, tuple(fixes), "ambiguous"))
     return chosen, list(problems.values())
 
 
@@ -158,7 +164,11 @@ def detect_layout(streams: Sequence[FrameValues]) -> tuple[str, str]:
         return "bytes", f"all {total:,} bytes are 0 or 1, {ones:,} of them 1: one byte a pixel"
     location = first_few([stream.name for stream in streams], 1)
     message = f"only {ones} of {total:,} bytes are not 0: too dark to tell packed bits from bytes"
-    raise InputError(Problem(location, message, "give --layout packed or --layout bytes", "dark"))
+    raise InputError(
+        Problem(
+            location, message, (AddOptions(("--layout", "packed")), AddOptions(("--layout", "bytes"))), "dark"
+        )
+    )
 
 
 def _check_alike(name: str, streams: Sequence[FrameValues], heads: Sequence[_BytesSeen]) -> None:
@@ -201,7 +211,8 @@ def resolve_streams(
         choices = dict.fromkeys(recordings, Resolution(height, width))
         if options.layout == "auto" and layout == "packed" and (height, width) in _MISREAD:
             message = f"{height} x {width} only divides packed bits of 360 x 640 pixels by chance: {reason}"
-            fix = "give --height 360 --width 640, or --layout packed to insist"
+            camera = AddOptions(("--height", "360", "--width", "640"))
+            fix = camera, AddOptions(("--layout", "packed"), "to insist")
             problems = [Problem(streams[0].name, message, fix, "geometry")]
     notes = [f"{count_of(len(streams), 'spike stream')} in {_LAYOUT_NAMES[layout]}: {reason}"]
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
@@ -230,8 +241,19 @@ def _remainder_problem(stream: FrameValues, height: int, width: int, layout: str
     frames, beyond = divmod(size, frame)
     whole = f"{frames} frames of {height} x {width} in {_LAYOUT_NAMES[layout]} ({frame:,} bytes each)"
     message = f"{size:,} bytes are {whole} and {beyond:,} bytes over"
-    fix = "cut short? or another camera, with other --height and --width"
-    return Problem(stream.name, message, fix, "size", stream.name)
+    of_cameras = [
+        AddOptions(
+            ("--height", str(camera.height), "--width", str(camera.width)), f"if it is of {camera.name}"
+        )
+        for camera in CAMERAS
+        if layout in ("bytes", camera.layout) and camera.frames(size, layout)
+    ]
+    fixes: tuple[Fix, ...] = (
+        *of_cameras[:_FEW],
+        "copy it again if it was cut short",
+        "correct --height and --width",
+    )
+    return Problem(stream.name, message, fixes, "size", stream.name)
 
 
 def _resolution_notes(spikes: Spikes) -> list[str]:

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import glob
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.plugin import Facts
 from unistore.converters.trajectory.layouts import LOG_TIME, STAMP, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.errors import AddOptions, Fix, Fixes, InputError, Problem
+from unistore.errors import AddOptions, Fix, InputError, Problem
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.system.hints import AnyArray, Int64s
@@ -39,10 +40,7 @@ _MOST_REPEATED = 0.5  # of whole numbers: a count of milliseconds may be the sam
 # Nanoseconds beyond the length of a bag, from which on stamps are of another clock.
 _OF_ANOTHER_CLOCK = 60_000_000_000
 _SET_UNIT = "set its attribute unit to s, ms, us or ns, or give --time-unit"
-_OF_TOPIC: tuple[Fix, ...] = (
-    AddOptions(("--stamps", "log"), "takes the times at which messages were logged"),
-    "--ignore leaves the topic out",
-)
+_OF_LOG = AddOptions(("--stamps", "log"), "to take the times at which messages were logged")
 
 
 class Stream(NamedTuple):
@@ -270,29 +268,42 @@ def _read_times(recording: EpisodeRecording, clock: str, stream: Stream) -> Int6
     location = recording.location(stream.timestamps)
     if stream.unit not in NANOSECONDS:
         message = f"has the unit {stream.unit!r}, expected one of {', '.join(NANOSECONDS)}"
-        raise InputError.at(location, message, "correct the attribute, or give --time-unit", "clock")
+        raise InputError.at(location, message, (*_in_units(NANOSECONDS), "correct the attribute"), "clock")
     values = recording.arrays[stream.timestamps][:]
     is_time = np.abs(np.asarray(values, np.float64) * NANOSECONDS[stream.unit]) < _MOST_NANOSECONDS
     if not is_time.all():
         row = int(np.argmin(is_time))
-        unit_fix = f"{_SET_UNIT}, give --rate {clock}=HZ, or leave the stream out with --ignore"
+        largest = float(np.abs(np.asarray(values, np.float64)).max())
+        units = [unit for unit, length in NANOSECONDS.items() if largest * length < _MOST_NANOSECONDS]
+        fix: tuple[Fix, ...] = (*_in_units(units), _ignoring(stream), f"give --rate {clock}=HZ")
         message = f"row {row} is {values[row]}, no time in {stream.unit}"
-        raise InputError.at(location, message, unit_fix, "clock")
+        raise InputError.at(location, message, fix, "clock")
     times = in_nanoseconds(values, stream.unit)
     falling = np.flatnonzero(np.diff(times) < 0)
     if len(falling):
         row = int(falling[0]) + 1
         message = f"row {row} is {values[row]}, earlier than the row before it ({values[row - 1]})"
-        fix: Fixes = (
-            _OF_TOPIC if recording.times else "sort the stream by time, or leave it out with --ignore"
-        )
-        raise InputError.at(location, message, fix, "clock")
+        first: Fix = _OF_LOG if recording.times else "sort the stream by time"
+        fixes = first, _ignoring(stream)
+        raise InputError.at(location, message, fixes, "clock")
     if message := _why_still(values, times, stream.unit):
-        fix = f"give --rate {clock}=HZ, which says the times in their place"
+        in_place: Fix = f"give --rate {clock}=HZ, which says the times in their place"
         if stream.timestamps.endswith(f"/{STAMP}") and recording.times:
-            fix = _OF_TOPIC
-        raise InputError.at(location, message, fix, "clock")
+            in_place = _OF_LOG
+        raise InputError.at(location, message, (in_place, _ignoring(stream)), "clock")
     return times
+
+
+def _in_units(units: Iterable[str]) -> list[AddOptions]:
+    return [AddOptions(("--time-unit", unit), f"if they are in {unit}") for unit in units]
+
+
+def _ignoring(stream: Stream) -> AddOptions:
+    # Options that leave out the timestamps, with what they belong to: their group, or what is called alike
+    group, _, name = stream.timestamps.rpartition("/")
+    start = f"{group}/" if group else ""
+    stem = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), "")
+    return AddOptions(("--ignore", f"{glob.escape(start + stem)}*"), "to leave the stream out")
 
 
 def _why_still(values: AnyArray, times: Int64s, unit: str) -> str:
@@ -349,7 +360,7 @@ def _contradictions(
         stream = streams[name]
         least, most = sorted((of_steps, own))
         message = ""
-        fix: Fixes = _SET_UNIT
+        fix: Fix = _SET_UNIT
         if stream.rate:
             if most - least > _MOST_DIFFERENCE * most + _MOST_APART:
                 lasting = f"{rows[name]} rows at {stream.rate:g} a second"
@@ -358,7 +369,7 @@ def _contradictions(
         elif name in spans and STEPS in spans and _apart(spans[name], spans[STEPS]) > margin:
             first, last = (time / 1e9 for time in spans[name])
             message = f"is from {first:.6f} to {last:.6f} s in {stream.unit}, at another time than the steps"
-            fix = _OF_TOPIC if is_bag else f"{_SET_UNIT}, or write times of one clock"
+            fix = _OF_LOG if is_bag else f"{_SET_UNIT}, or write times of one clock"
         elif not is_bag and 0 < least * 10 < most:
             message = f"lasts {own:g} s in {stream.unit}, the steps {of_steps:g} s"
         if message:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-import shlex
+import glob
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -37,7 +38,7 @@ from unistore.converters.trajectory.names import (
     is_role,
 )
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.errors import InputError, Location, Problem, printable
+from unistore.errors import AddOptions, InputError, Location, Problem, printable
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.system.hints import AnyArray, Shape, UInt8s
@@ -103,7 +104,11 @@ def ranges_in(
         if not wrong:
             dividing |= {other: path for other, length in lengths.items() if length == offsets[-1]}
         elif path.endswith(_SUFFIX) or len(offsets) - 1 in lengths.values():
-            fix = "write the file again, or leave the stream out with --ignore"
+            names = [name for name, length in lengths.items() if length == len(offsets) - 1]
+            words: list[str] = []
+            for name in (path, *names):
+                words += ["--ignore", glob.escape(name)]
+            fix = AddOptions(tuple(words), "to leave the stream out"), "write the file again"
             problems.append(Problem.at(location(path), wrong, fix, "value"))
     return dividing, problems
 
@@ -328,7 +333,7 @@ class EpisodeArrays:
             else:
                 episode.left_out[path] = "holding no values"
             return
-        _check_name(column, location, variant.features.get(column))
+        _check_name(column, location, variant.features.get(column), path, self._options.map)
         feature = _feature(path, column, array, location)
         if self._options.video == "keep" and isinstance(array, Frames):
             feature = feature._replace(kind=VIDEO)
@@ -341,9 +346,14 @@ class EpisodeArrays:
         if all(rows == self._length for rows in lengths.values()):
             return []
         message = f"datasets have different numbers of steps:\n{length_table(lengths)}\n   "
+        words: list[str] = []
+        for path, rows in lengths.items():
+            if rows != self._length:
+                words += ["--ignore", glob.escape(path)]
+        told = "timestamps beside it (NAME_timestamps), an attribute rate, or --rate NAME=HZ"
         fix = (
-            "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out; a dataset of another rate "
-            "needs timestamps beside it (NAME_timestamps), an attribute rate, or --rate NAME=HZ"
+            AddOptions(tuple(words), "to leave these datasets out"),
+            f"one of another rate needs {told}",
         )
         return [Problem.at(self.recording.location(), message, fix, "length")]
 
@@ -352,9 +362,13 @@ def _bytes(array: Array) -> int:
     return prod(array.shape) * array.dtype.itemsize
 
 
-def _check_name(column: str, location: Location, other: Feature | None) -> None:
+def _check_name(
+    column: str, location: Location, other: Feature | None, path: str, mapping: Mapping[str, str]
+) -> None:
     # Refuse a column that another array is, or that cannot be stored
-    fix = f"choose another column, as in --map {shlex.quote(f'other={location.dataset}')}"
+    is_mapped = any(path == source.strip("/") for source in mapping.values())
+    renamed = other.dataset if other is not None and is_mapped else path
+    fix = _renamed(renamed), AddOptions(("--ignore", glob.escape(renamed)), "to leave it out")
     reason = "the format uses it" if column in RESERVED else name_problem(column)
     if other is not None:
         message = f"would be column {column!r}, and so would {other.dataset!r}"
@@ -382,11 +396,11 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
         kind: Kind = "text" if is_text(dtype) else "ragged"
         if is_role(column) or (kind == "ragged" and column.startswith("next_observation/")):
             message = f"has rows of any length, and would be {column}"
-            raise InputError.at(location, message, "give it another name with --map", "shape")
+            raise InputError.at(location, message, _renamed(path), "shape")
         return Feature(path, kind, values.dtype, values.row_shape)
     if not storable(dtype):
         message = f"has dtype {dtype}, which cannot be stored"
-        fix = "texts need one axis; leave it out with --ignore" if is_text(dtype) else ""
+        fix = AddOptions(("--ignore", glob.escape(path)), "to leave it out")
         raise InputError.at(location, message, fix, "dtype")
     if column in ("terminated", "truncated"):
         if shape not in ((), (1,)):
@@ -398,6 +412,11 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
     if dtype == np.uint8 and len(shape) == 3 and shape[-1] != 3 and shape[0] == 3:
         return Feature(path, "channels_first", "|u1", (shape[1], shape[2], 3))
     return Feature(path, "plain", dtype.str, shape)
+
+
+def _renamed(path: str) -> AddOptions:
+    plain = re.sub("[^0-9A-Za-z]+", "_", path).strip("_") or "column"
+    return AddOptions(("--map", f"{plain}_2={path}"), "to give it another name")
 
 
 def _is_ragged(problems: Sequence[Problem]) -> bool:
@@ -444,6 +463,10 @@ def flags(values: AnyArray, location: Location, lo: int) -> NDArray[np.bool_]:
     wrong = np.flatnonzero(is_set & (flat != 1))
     if wrong.size:
         message = f"row {lo + int(wrong[0])} is {flat[wrong[0]]}, expected 0 or 1"
-        fix = "choose another dataset with --map terminated=DATASET, or --ignore it"
+        path = location.dataset.rpartition("/")[2]
+        fix = (
+            AddOptions(("--ignore", f"*{glob.escape(path)}"), "to leave it out"),
+            "choose another with --map",
+        )
         raise InputError.at(location, message, fix, "value")
     return is_set
