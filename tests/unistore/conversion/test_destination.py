@@ -18,7 +18,9 @@ def test_a_finished_store_is_refused_and_untouched(tmp_path: Path, toys: Path, t
     store = tmp_path / "out.zarr"
     run(toy(), [toys], store)
     before = tree(store)
-    with pytest.raises(InputError, match="finished store is there already; --overwrite replaces it"):
+    with pytest.raises(
+        InputError, match=r"finished store is there already .*--append to add .*--overwrite to replace it"
+    ):
         run(toy(), [toys], store)
     assert tree(store) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]

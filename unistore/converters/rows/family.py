@@ -80,6 +80,9 @@ class RowsFamily(RowsOptions, Family):
         forms = {**head.arrays, **ragged}
         present = [key for key in forms if key not in head.facts]
         arrays = self._mapped_arrays(head, present)
+        if arrays and ragged.keys() >= set(arrays.values()):
+            message = "has no array of numbers with a value a row: only texts, or rows of any length"
+            raise InputError.at(head.file.name, message, "save the number of each row with them", "columns")
         named = [(name, key, forms[key][1]) for name, key in arrays.items()]
         columns = {
             **columns_of(tuple([one for one in named if one[1] not in ragged])),

@@ -414,7 +414,7 @@ def test_a_member_that_no_memory_holds_is_a_problem_of_its_file(tmp_path: Path) 
     path = claiming(tmp_path / "a.npz", 10**17, zipfile.ZIP_BZIP2)
     with pytest.raises(InputError) as caught, as_problem("a.npz"):
         npz_members(path)
-    assert "Unable to allocate" in only_problem(caught, "damaged")
+    assert "Unable to allocate" in only_problem(caught, "memory")
     assert "--memory" in caught.value.problems[0].advice
 
 
