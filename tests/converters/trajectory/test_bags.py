@@ -131,7 +131,7 @@ def test_a_bag_larger_than_the_memory(tmp_path: Path) -> None:
         while process.poll() is None:
             with suppress(psutil.NoSuchProcess):
                 processes = [process, *process.children(recursive=True)]
-                peak = max(peak, sum(one.memory_info().rss for one in processes))
+                peak = max(peak, sum(one.memory_full_info().pss for one in processes))
             time.sleep(0.05)
     assert process.returncode == 0
     assert 115 * dark.data.nbytes // 2 < peak < 335_000_000
