@@ -20,16 +20,15 @@ from unistore.errors import InputError
 from unistore.system.sizes import parse_bytes
 
 MOST = 1000 << 20  # bytes of any process of a conversion
-# Small to make, and refused by what each of the formats knows of its bytes, or by what a step may take
 MOST_OF = {"npz_fortran_deflate": 1500 << 20, "parquet_wide": 3000 << 20}
-"""Sound files that take more than they should, bounded so that it grows no further: 1.3 GB, and 2.7 GB for two
-rows of a quarter of a gigabyte."""
+"""Sound files that take more than they should: 1.3 GB, and 2.7 GB for two rows of 134 MB."""
 MEASURED = """
 import resource, subprocess, sys
 code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 print(code, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
-"""Exit code and peak in KiB of a command. A child begins with the peak of what starts it, so that is small."""
+"""Exit code and peak in KiB of a command. A child begins with the peak of its parent, so that is small."""
+# Small to make, and refused by what each of the formats knows of its bytes, or by what a step may take
 QUICK = ("pcd_lzf", "pcd_text", "ply_text", "nifti_gz", "nrrd_lines", "dicom_rle")
 
 
