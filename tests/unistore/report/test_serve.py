@@ -36,9 +36,25 @@ def store(make_store: Any) -> Path:
     return path
 
 
+class CountingServer(ViewServer):
+    """Knows how many threads serve a connection of it; other servers of the process have theirs."""
+
+    served = 0
+    lock = threading.Lock()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with self.lock:
+            self.served += 1
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self.lock:
+                self.served -= 1
+
+
 @pytest.fixture
-def server(store: Path) -> Iterator[ViewServer]:
-    with ViewServer(store) as started:
+def server(store: Path) -> Iterator[CountingServer]:
+    with CountingServer(store) as started:
         thread = threading.Thread(target=started.serve_forever, args=(0.05,))
         thread.start()
         yield started
@@ -154,24 +170,21 @@ def ask(server: ViewServer, place: str) -> socket.socket:
     return connection
 
 
-def handlers() -> int:
-    """Threads that serve a connection."""
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
-
-
 def received(connection: socket.socket) -> bytes:
     """The whole answer of a server that closes the connection."""
     with connection, connection.makefile("rb") as file:
         return file.read()
 
 
-def test_a_browser_that_leaves_is_no_error(server: ViewServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_browser_that_leaves_is_no_error(
+    server: CountingServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     for place in ["", "samples/3"] * 15:
         connection = ask(server, place)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         connection.close()
     assert answer(server, f"/{server.token}/")[0] == 200
-    wait_until(lambda: not handlers(), "a connection is still served")
+    wait_until(lambda: not server.served, "a connection is still served")
     assert capsys.readouterr().err == ""
 
 
@@ -206,7 +219,7 @@ def test_few_samples_are_read_at_once(server: ViewServer, monkeypatch: pytest.Mo
 
 
 def test_samples_that_nobody_waits_for_are_not_read(
-    server: ViewServer, monkeypatch: pytest.MonkeyPatch
+    server: CountingServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = server.sample
     numbers: list[int] = []
@@ -214,27 +227,27 @@ def test_samples_that_nobody_waits_for_are_not_read(
     for _ in range(READERS):
         server.turns.acquire()
     clicks = [ask(server, f"samples/{number}") for number in range(10)]
-    wait_until(lambda: handlers() == 10, "not all connections are served")
+    wait_until(lambda: server.served == 10, "not all connections are served")
     for connection in clicks[:9]:
         connection.close()
-    wait_until(lambda: handlers() == 1, "who has left is still waited for")
+    wait_until(lambda: server.served == 1, "who has left is still waited for")
     for _ in range(READERS):
         server.turns.release()
     assert received(clicks[9]).endswith(pack(sample_view(server.opened.stores[0], 9, FULL)))
     assert numbers == [9]
 
 
-def test_further_connections_are_told_to_come_again(server: ViewServer) -> None:
+def test_further_connections_are_told_to_come_again(server: CountingServer) -> None:
     for _ in range(READERS):
         server.turns.acquire()
     waiting = [ask(server, "samples/1") for _ in range(CONNECTIONS)]
-    wait_until(lambda: handlers() == CONNECTIONS, "not all connections are served")
+    wait_until(lambda: server.served == CONNECTIONS, "not all connections are served")
     assert received(ask(server, "samples/2")).startswith(b"HTTP/1.0 503 ")
     for _ in range(READERS):
         server.turns.release()
     packed = pack(sample_view(server.opened.stores[0], 1, FULL))
     assert all(received(connection).endswith(packed) for connection in waiting)
-    wait_until(lambda: not handlers(), "a connection is still served")
+    wait_until(lambda: not server.served, "a connection is still served")
     assert answer(server, f"/{server.token}/samples/2")[0] == 200
 
 
