@@ -278,8 +278,6 @@ def converted(folder: Path, family: str, memory: str, options: dict[str, Any]) -
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SOUND)
 def test_the_least_that_a_refusal_names_will_do(name: str, tmp_path: Path) -> None:
-    if name == "lerobot":
-        pytest.skip("Arrow and FFmpeg start threads that take more than the least that is named for LeRobot")
     family, options, make = SOUND[name]
     (tmp_path / "in").mkdir()
     make(tmp_path / "in")

@@ -30,6 +30,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENCV_FOR_THREADS_NUM": "1",
+    # Arrow's own allocator takes a gigabyte ahead, of all that a limit of memory allows
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 GRACE = 5  # Seconds for a process to end after its connection has
 # Signals that say nothing of the file that was being read

@@ -23,7 +23,7 @@ from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.common.left_out import OF_ROWS
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
-from unistore.converters.formats.video import Frames
+from unistore.converters.formats.video import Frames, decoder_memory
 from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
 from unistore.errors import InputError, Problem
 from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
@@ -234,12 +234,18 @@ class _DatasetMeta:
             arrays=arrays,
             facts=facts,
             further=list(self.files.values()),
-            memory=0 if largest is None else tables.open(largest).held,
+            memory=(0 if largest is None else tables.open(largest).held) + self._held_by_decoder,
             left_out=_LazyReasons(lambda: {**numbers, **self._rows_of_none(episodes, tables)}),
             notes=notes,
             of_groups={"": facts} | {episode.group: {"tasks": list(episode.tasks)} for episode in episodes},
             file=self.file,
         )
+
+    @property
+    def _held_by_decoder(self) -> int:
+        """Most bytes that the frames of a camera take while they are decoded, of one after the other."""
+        sizes = [feature.image_size for feature in self.features if feature.dtype == "video"]
+        return max((decoder_memory(size) for size in sizes), default=0)
 
     def _fills_tables(self, episodes: Sequence[_Episode], tables: Tables) -> bool:
         """Return whether the episodes of each table have as many rows as it has."""

@@ -22,7 +22,7 @@ from unistore.system.hints import Int64s, UInt8s
 DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d", "vp9": "vp9"}
 _LENGTH_BYTES = 4
 # Pixels a side by which a decoder pads frames, at most
-_PADDING = 128
+PADDING = 128
 
 
 class Packet(NamedTuple):
@@ -132,7 +132,7 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
     decoder.thread_count = 1
     decoder.extradata = bytes.fromhex(head["extradata"])
     decoder.color_primaries, decoder.color_trc, decoder.colorspace, decoder.color_range = head["colour"]
-    decoder.options = {"max_pixels": str((size[0] + _PADDING) * (size[1] + _PADDING))}
+    decoder.options = {"max_pixels": str((size[0] + PADDING) * (size[1] + PADDING))}
     waiting = iter(times)
     time: int | None = next(waiting)
     for number in range(last + 2):  # after the last packet, the frames that the decoder holds back
@@ -154,7 +154,8 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
 
 def rgb(frame: Any) -> UInt8s:
     """Convert a decoded frame to (height, width, 3) u1 RGB, as everything here that reads video does."""
-    image: UInt8s = frame.to_ndarray(format="rgb24")
+    # By itself, FFmpeg starts a thread a core for each image
+    image: UInt8s = frame.to_ndarray(format="rgb24", threads=1)
     return image
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.formats.packets import (
     DECODERS,
+    PADDING,
     Packet,
     RecordHead,
     groups,
@@ -29,8 +30,17 @@ from unistore.system.hints import AnyArray, Shape, UInt8s
 
 LIBRARY = "FFmpeg"
 TOLERANCE = 1e-4  # seconds between the time of a step and that of its frame
+# Frames that a decoder holds: 16 that others refer to (H.264, table A-1), the next, and one on its way out
+_FRAMES_HELD = 18
+_PIXEL_BYTES = 3  # of such a frame, at most: of 8 bits without subsampling, or of more with it
 _AGAIN = "get or record the video again"
 _DECODE = "leave --video keep out, so that frames are stored"
+
+
+def decoder_memory(size: tuple[int, int]) -> int:
+    """Return the most bytes that decoding takes for frames of a height and width, the image among them."""
+    height, width = (extent + PADDING for extent in size)
+    return height * width * _PIXEL_BYTES * (_FRAMES_HELD + 2)
 
 
 class Frames(Array):
