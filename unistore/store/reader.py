@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
@@ -20,7 +21,17 @@ from unistore.store.manifest import (
     parse_split_names,
     root_digest,
 )
-from unistore.store.names import BUILD_MARK, FIRST_VERSION, FORMAT_VERSION, PARTS, ROOT, build_folder
+from unistore.store.names import (
+    BUILD_MARK,
+    FIRST_VERSION,
+    FORMAT_VERSION,
+    PARTS,
+    ROOT,
+    SIDE_TABLES,
+    build_folder,
+    folder_beside,
+    part_folder,
+)
 from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
 from unistore.system.machine import absolute
 from unistore.system.sizes import parse_bytes
@@ -70,13 +81,30 @@ def with_copies(
     return CachedStorage(storage, copies, manifest)
 
 
-def _opened_again(open_store: Callable[[str], Store], place: str, digest: str, path: str) -> Store:
+def _opened_again(open_store: partial[Store], place: str, digest: str, path: str) -> Store:
     """Open a store in another process, or refuse one that took its place."""
-    store = open_store(place)
+    try:
+        store = open_store(place)
+    except NoStoreError:
+        part = _part_of(place, digest)
+        if not os.path.lexists(part):
+            raise
+        beside = [_beside_part(part, side) for side in open_store.keywords["beside"]]
+        store = open_store(part, beside=beside)
     store.path = path
     if store._digest != digest:
         raise replaced(path)
     return store
+
+
+def _part_of(place: str, digest: str) -> str:
+    """Return the folder of a store once it is the first part of a grown one."""
+    return f"{place}/{part_folder(digest).rstrip('/')}"
+
+
+def _beside_part(part: str, side: str) -> str:
+    """Return the folder of a side table of such a store."""
+    return os.path.join(folder_beside(Path(part), SIDE_TABLES), os.path.basename(side))  # noqa: PTH118, PTH119
 
 
 class Store:
@@ -142,6 +170,8 @@ class Store:
         self._is_compared = False
         self.attributes: JsonObject = self._root_attributes() if listed is None else listed
         self._digest: str = self.attributes["seal"]["digest"]
+        if isinstance(self.storage, LocalStorage):
+            self.storage.moves_to(_part_of(self.place, self._digest))
         self.storage = with_copies(self.storage, self._digest, cache_dir=cache_dir, cache_limit=cache_limit)
         self.family: str = self.attributes["family"]
         self.sample_table: str = self.attributes["samples"]["table"]
@@ -335,6 +365,8 @@ class Store:
             msg = f"{side.path}: is a side table of another store than {self.path}"
             raise StoreError(msg)
         fields = self.attributes["fields"]
+        if isinstance(side.storage, LocalStorage):
+            side.storage.moves_to(_beside_part(_part_of(self.place, self._digest), side.place))
         inside = tuple(f"{group}/" for group in about["groups"])
         taken = [path for path in fields if path in side.attributes["fields"] or path.startswith(inside)]
         if taken:

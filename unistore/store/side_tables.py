@@ -74,7 +74,7 @@ class SideTable:
 
 def side_folder(store: Store) -> Path | None:
     """Return the folder of side tables, None for a store in an object store."""
-    folder = local_path(store.place)
+    folder = store.storage.root if isinstance(store.storage, LocalStorage) else local_path(store.place)
     return None if folder is None else folder_beside(folder, SIDE_TABLES)
 
 
@@ -86,7 +86,8 @@ def side_names(store: Store) -> list[str]:
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except FileNotFoundError:
-        return []
+        # Once a first append moved the store, they are elsewhere
+        return [] if side_folder(store) == folder else side_names(store)
     except OSError as error:
         msg = f"{folder}: cannot be read ({error.strerror or error}), so that its side tables are unknown"
         raise StoreError(msg) from error

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +43,6 @@ from unistore.store.names import (
     SIDE_TABLES,
     TAGS,
     VERSIONS,
-    growth_folder,
     part_folder,
 )
 from unistore.store.reader import Store, open_storage, with_copies
@@ -57,9 +54,6 @@ VERSION_FORMAT = 1
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 _VERSION_FILE = re.compile(r"[1-9][0-9]{0,8}\.json")
 _TAG_BYTES = 64
-# How often, and how many seconds apart, a reader looks for a store that is being moved by two renames
-_ATTEMPTS = 20
-_PAUSE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,25 +396,8 @@ def find_grown(path: str) -> GrownStore | None:
         storage = open_storage(path)
         is_grown = storage.size(ROOT) is None and storage.size(FIRST_VERSION) is not None
         return GrownStore(path) if is_grown else None
-    if not os.path.lexists(folder):
-        # a plain store that a killed process was about to make a grown one
-        folder = growth_folder(folder) / "grown"
     is_grown = (folder / FIRST_VERSION).is_file() and not (folder / ROOT).exists()
     return GrownStore(os.fspath(folder)) if is_grown else None
-
-
-def _settled(path: str) -> GrownStore | None:
-    """Return the grown store at a path, once it is in its place if a process is moving it there."""
-    folder = local_path(path)
-    grown = find_grown(path)
-    if folder is None or not growth_folder(folder).exists():
-        return grown or find_grown(path)
-    for _ in range(_ATTEMPTS):
-        if grown is not None and Path(grown.path) == folder:
-            return grown
-        time.sleep(_PAUSE)
-        grown = find_grown(path)
-    return grown  # of a killed process: the next command goes on with it
 
 
 def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedStores:
@@ -436,7 +413,7 @@ def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedS
     try:
         store = Store(path, **cache)
     except StoreError:
-        grown = _settled(path)
+        grown = find_grown(path)
         if grown is None:
             raise
         listed = grown.read(version)

@@ -7,10 +7,10 @@ import errno
 import os
 import resource
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import xxhash
@@ -26,6 +26,8 @@ ROOT = "zarr.json"
 # Bytes of a large object that are read at a time.
 PART_BYTES = 4 << 20
 
+
+T = TypeVar("T")
 
 # Of a file: device, inode, size and times of the last changes.
 Identity = tuple[int, ...]
@@ -159,7 +161,7 @@ class OpenFiles:
     def __init__(self, most: int) -> None:
         self._most = most
         self._checked_folders: set[str] = set()
-        self._roots: dict[str, _Root] = {}  # by folder, where the root was read
+        self._roots = _Roots()
         self.open = lru_cache(most)(partial(_open_object, self._checked_folders, self._roots))
 
     def __reduce__(self) -> tuple[type[OpenFiles], tuple[int]]:
@@ -167,21 +169,34 @@ class OpenFiles:
 
     def path(self, root: str, key: str) -> str:
         """Return the path of an object, or raise `NotRegularError` if a folder above it is a link."""
-        return _checked_path(self._checked_folders, root, key)
+        return _checked_path(self._checked_folders, self._roots.folder(root), key)
 
     def get(self, root: str, key: str, limit: int) -> bytes:
         """Return a whole object. With the root document a store is opened, of which all others must be."""
-        path = self.path(root, key)
         if key != ROOT or root in self._roots:
-            try:
-                raw = read_regular(path, limit)
-            finally:  # a file that is gone may be of a store that is gone
-                _check_root(self._roots, root)
-            return raw
+            return self._roots.read(root, lambda folder: read_regular(self._checked(folder, key), limit))
+        path = self.path(root, key)
         identity = _identity(os.stat(path))  # noqa: PTH116
         raw = read_regular(path, limit)
-        self._roots[root] = _Root(identity, xxhash.xxh3_128_digest(raw))
+        self._roots.keep(root, identity, raw)
         return raw
+
+    def status(self, root: str, key: str) -> os.stat_result:
+        """Return the status of an object, without following a link."""
+        return self._roots.read(root, lambda folder: os.lstat(self._checked(folder, key)))
+
+    def folder(self, root: str) -> str:
+        """Return the folder in which a store is now."""
+        with contextlib.suppress(StoreError):  # raised by what is read there
+            self._roots.check(root)
+        return self._roots.folder(root)
+
+    def moves_to(self, root: str, folder: str) -> None:
+        """Go on reading a store in a folder that another process may move it to."""
+        self._roots.move_targets[root] = folder
+
+    def _checked(self, folder: str, key: str) -> str:
+        return _checked_path(self._checked_folders, folder, key)
 
 
 class LocalStorage:
@@ -207,7 +222,12 @@ class LocalStorage:
 
     @property
     def root(self) -> Path:
-        return Path(self._folder)
+        """Return the folder in which the store is now."""
+        return Path(self._files.folder(self._folder))
+
+    def moves_to(self, folder: str) -> None:
+        """Go on reading in a folder that another process may move the store to."""
+        self._files.moves_to(self._folder, folder)
 
     def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, OpenFiles | None, str]]:
         return type(self), (self._folder, self._shared_files, self._shown)
@@ -228,7 +248,7 @@ class LocalStorage:
     def size(self, key: str) -> int | None:
         path = self.path(key)
         try:
-            status = os.lstat(path)
+            status = self._files.status(self._folder, key)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -323,38 +343,83 @@ def _checked_path(checked_folders: set[str], root: str, key: str) -> str:
     return os.path.join(root, key)  # noqa: PTH118 - a quarter of the time of pathlib
 
 
-class _Root(NamedTuple):
-    identity: Identity
-    digest: bytes
-
-
 def _identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _open_object(checked_folders: set[str], roots: dict[str, _Root], root: str, key: str) -> _FileHandle:
-    try:
-        return _FileHandle(_checked_path(checked_folders, root, key))
-    finally:  # a file that is gone may be of a store that is gone
-        _check_root(roots, root)
+class _Root(NamedTuple):
+    """The root document of a store that was opened."""
+
+    folder: str  # where it is now
+    identity: Identity
+    digest: bytes
 
 
-def _check_root(roots: dict[str, _Root], root: str) -> None:
+class _Roots:
+    """The root documents of stores that were opened, by the folders at which they were."""
+
     # A store is replaced whole: what was opened while its root was the same is of the same store
-    opened = roots.get(root)
-    if opened is None:
-        return
-    path = f"{root}/{ROOT}"
-    try:
-        identity = _identity(os.stat(path))  # noqa: PTH116  twice as fast as Path.stat
-        if identity == opened.identity:
+
+    def __init__(self) -> None:
+        self.move_targets: dict[str, str] = {}
+        self._opened: dict[str, _Root] = {}
+
+    def __contains__(self, root: str) -> bool:
+        return root in self._opened
+
+    def keep(self, root: str, identity: Identity, document: bytes) -> None:
+        self._opened[root] = _Root(root, identity, xxhash.xxh3_128_digest(document))
+
+    def folder(self, root: str) -> str:
+        """Return the folder in which a store is now."""
+        opened = self._opened.get(root)
+        return root if opened is None else opened.folder
+
+    def read(self, root: str, read: Callable[[str], T]) -> T:
+        """Read something in the folder of a store, and again if the store moved meanwhile.
+
+        Raises `StoreError` where another store, or none, took its place.
+        """
+        folder = self.folder(root)
+        try:
+            result = read(folder)
+        except (OSError, StoreError):
+            self.check(root)  # a file that is gone may be of a store that is gone
+            if self.folder(root) == folder:
+                raise
+            return read(self.folder(root))
+        self.check(root)
+        return result
+
+    def check(self, root: str) -> None:
+        """Look where a store is now. Raises `StoreError` where another one, or none, took its place."""
+        opened = self._opened.get(root)
+        if opened is None:
             return
-        digest = xxhash.xxh3_128_digest(read_regular(path, DOCUMENT_LIMIT))
-    except (OSError, StoreError):
-        digest = b""
-    if digest != opened.digest:
+        with contextlib.suppress(OSError):
+            # twice as fast as Path.stat
+            if _identity(os.stat(f"{opened.folder}/{ROOT}")) == opened.identity:  # noqa: PTH116
+                return
+        # repaired, copied back or linked; or moved on
+        for folder in (opened.folder, self.move_targets.get(root)):
+            found = None if folder is None else _read_root(folder)
+            if found is not None and found.digest == opened.digest:
+                self._opened[root] = found
+                return
         raise replaced(root)
-    roots[root] = _Root(identity, digest)  # repaired, or copied back
+
+
+def _read_root(folder: str) -> _Root | None:
+    path = f"{folder}/{ROOT}"
+    try:
+        identity = _identity(os.stat(path))  # noqa: PTH116
+        return _Root(folder, identity, xxhash.xxh3_128_digest(read_regular(path, DOCUMENT_LIMIT)))
+    except (OSError, StoreError):
+        return None
+
+
+def _open_object(checked_folders: set[str], roots: _Roots, root: str, key: str) -> _FileHandle:
+    return roots.read(root, lambda folder: _FileHandle(_checked_path(checked_folders, folder, key)))
 
 
 def replaced(store: str) -> StoreError:

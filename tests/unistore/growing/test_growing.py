@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -393,31 +392,6 @@ def test_killed_at_any_step_it_is_old_or_new(tmp_path: Path, store: Path, grown:
         shutil.rmtree(store)
         shutil.copytree(tmp_path / "kept", store)
     assert step > 2
-
-
-def test_a_reader_of_the_plain_store_is_told_that_it_was_moved_on(tmp_path: Path, store: Path) -> None:
-    before = opened(store)
-    before[0]
-    half_open = unistore.Store(store)
-    unistore.append(tmp_path / "new", store)
-    with pytest.raises(unistore.StoreError, match="was replaced or moved since it was opened: open it again"):
-        half_open.array("rows/x").read()
-    assert len(opened(store)) == len(before) + 11
-
-
-def test_opening_waits_until_the_grown_store_is_in_its_place(
-    tmp_path: Path, store: Path, sources: dict[str, Any]
-) -> None:
-    unistore.append(tmp_path / "new", store)
-    work = tmp_path / "s.zarr.unistore-growth"
-    work.mkdir()
-    store.rename(work / "grown")
-    mover = threading.Timer(0.1, (work / "grown").rename, [store])
-    mover.start()
-    dataset = opened(store)
-    mover.join()
-    check_values(dataset, sources)
-    assert Path(dataset.parts[0].store.path).is_relative_to(store)
 
 
 def test_one_writer_at_a_time(tmp_path: Path, store: Path) -> None:
