@@ -18,10 +18,10 @@ from unistore.schemas.array_specs import (
     RecordedSpecs,
     RuleError,
     StatedRules,
-    extended,
     extensions,
     parse_rule,
     rule_of,
+    with_side_table,
 )
 from unistore.store.reader import Store
 
@@ -118,6 +118,7 @@ def test_a_side_table_adds_limits_to_rules_of_its_store() -> None:
         after = {**before, "f/extent": ArraySpec(least=1, limits=(bits, limit)), limit.path: ArraySpec()}
         added = extensions(RecordedSpecs(before, SAMPLES), RecordedSpecs(after, SAMPLES))
         assert [*added] == ["f/extent"]
-        fields = extended(fields, json.loads(json.dumps(added)))
+        side = {limit.path: {"axes": ["frame"], "rule": {}}}
+        fields = with_side_table(fields, side, json.loads(json.dumps(added)), "a.zarr")
     assert parse_rule(fields["f/extent"]["rule"]) == ArraySpec(least=1, limits=(bits, voxels, more))
     assert parse_rule(fields["f/bits"]["rule"]) == ArraySpec()

@@ -29,6 +29,8 @@ class ArrayInfo:
 # Stands for an array with one row per sample, in place of an array's path
 SAMPLES = ""
 
+_MOST = np.iinfo(np.int64).max
+
 # Shape of the array at a path; of `SAMPLES`, (samples,)
 ShapeOf = Callable[[str], Shape]
 
@@ -44,9 +46,9 @@ class Limit(NamedTuple):
     def maximum(self, shape_of: ShapeOf) -> Int64s:
         """Return the largest value of each component."""
         shape = shape_of(self.path)
-        largest = np.array([shape[axis] if axis < len(shape) else 0 for axis in self.axes], np.int64)
+        largest = [shape[axis] if axis < len(shape) else 0 for axis in self.axes]
         largest[-1] *= self.scale
-        return largest
+        return np.array([min(extent, _MOST) for extent in largest], np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,14 @@ class ArraySpec:
             if info.shape[-len(limit.axes) :] != expected_end:
                 end = f"{expected_end} at its end, as {limit.path} has {shape}"
                 return f"has shape {info.shape}, expected {end}"
+        for limit in self.limits:
+            if len(limit.axes) > 1 and info.shape[1:][-1:] != (len(limit.axes),):
+                end = f"{len(limit.axes)} on its last axis, one for each bounded axis of {limit.path}"
+                return f"has shape {info.shape}, expected {end}"
+        counts = self.offsets_of is not None
+        if (counts or self.ascending) and (len(info.shape) > 1 or np.dtype(info.dtype).kind not in "iu"):
+            what = "offsets" if counts else "numbers that rise"
+            return f"is {info.dtype} of shape {info.shape}, expected {what}: integers, (n)"
         return None
 
     def value_errors(self, values: AnyArray, shape_of: ShapeOf) -> Iterator[str]:
@@ -169,7 +179,7 @@ class ArraySpec:
     def span_error(self, lo: Int64s, hi: Int64s, rows: Int64s, shape_of: ShapeOf) -> str | None:
         """Return what is wrong with the ranges ``lo:hi`` that offsets give for `rows`, (k,) each, or None."""
         in_bits = isinstance(self.offsets_of, Limit)
-        total = np.iinfo(np.int64).max if in_bits else _rows(shape_of, str(self.offsets_of or ""))
+        total = _MOST if in_bits else _rows(shape_of, str(self.offsets_of or ""))
         wrong = (lo < 0) | (lo > hi) | (hi > total)
         if wrong.any():
             row = int(np.argmax(wrong))
@@ -528,15 +538,44 @@ def columns_of(axes: Mapping[str, Sequence[str]], table: str) -> list[str]:
     return [path for path, axis in first.items() if axis == rows[0]] if rows else []
 
 
-def extended(documents: Mapping[str, JsonObject], more: Mapping[str, JsonObject]) -> dict[str, JsonObject]:
-    """Return ``fields`` of a store with what a side table adds to its rules (`MORE`)."""
-    fields = dict(documents)
+def with_side_table(
+    documents: Mapping[str, JsonObject],
+    side_documents: Mapping[str, JsonObject],
+    more: Mapping[str, JsonObject],
+    store: str,
+) -> dict[str, JsonObject]:
+    """Return ``fields`` of a store and of a side table, with what that adds to rules of the store (`MORE`).
+
+    Raises
+    ------
+    RuleError
+        If a rule of the store, which is named, cannot be kept as it is.
+    ValueError
+        If the side table adds what no rule can have, or to an array that the store does not have.
+    """
+    stated = StatedRules(documents, store)
+    fields = {**documents, **side_documents}
     for path, added in more.items():
-        field = fields[path]
-        rule = dict(field[RULE])
-        for name, limits in added.items():
-            rule[name] = [*rule.get(name, ()), *limits]
-        fields[path] = {**field, RULE: rule}
+        if path not in documents:
+            msg = f"adds to the rule of {path!r}, which {store} does not have"
+            raise ValueError(msg)
+        rule = rule_of(stated[path])
+        further = parse_rule(added)
+        if foreign := sorted(added.keys() - {*_LIMITS}):
+            msg = f"adds {foreign[0]!r} to the rule of {path!r}, expected {' or '.join(_LIMITS)}"
+            raise ValueError(msg)
+        if missing := [need for need in further.needs if need not in fields]:
+            msg = f"adds the array {missing[0]!r} to the rule of {path!r}, which is not there"
+            raise ValueError(msg)
+        for name in added:
+            rule[name] = [*rule.get(name, ()), *_plain(getattr(further, name))]
+        fields[path] = {**documents[path], RULE: rule}
+    joined = StatedRules(fields, store)
+    try:
+        for path in more:
+            joined[path]  # raises if it leads back to itself by now
+    except RuleError as error:
+        raise ValueError(error.reason) from error
     return fields
 
 

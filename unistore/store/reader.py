@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
 from unistore.remote.url import BUCKETS, local_folder, local_path, place_of
 from unistore.schemas import indices
-from unistore.schemas.array_specs import MAIN_ROWS, MORE, RecordedSpecs, StatedRules, extended
+from unistore.schemas.array_specs import MAIN_ROWS, MORE, RecordedSpecs, StatedRules, with_side_table
 from unistore.store.manifest import (
     MANIFEST_LIMIT,
     GrammarError,
@@ -360,7 +360,7 @@ class Store:
         try:
             about = parse_side(side.attributes.get("side"))
         except GrammarError as error:
-            raise side._damaged(ROOT, str(error)) from error
+            raise side._damaged_side_table(str(error)) from error
         if about["store"] != self.attributes["seal"]["digest"]:
             msg = f"{side.path}: is a side table of another store than {self.path}"
             raise StoreError(msg)
@@ -372,8 +372,12 @@ class Store:
         if taken:
             msg = f"{side.path}: is a side table with {taken[0]}, which {self.path} has; remove one of both"
             raise StoreError(msg)
-        fields = extended(fields, about.get(MORE, {}))
-        self.attributes = {**self.attributes, "fields": {**fields, **side.attributes["fields"]}}
+        try:
+            fields = with_side_table(fields, side.attributes["fields"], about.get(MORE, {}), self.path)
+        except ValueError as error:
+            why = f"'side' {MORE} {error}"
+            raise side._damaged_side_table(why) from error
+        self.attributes = {**self.attributes, "fields": fields}
         self.side_seals.append(side.attributes["seal"]["digest"])
         for path in (*side.paths(), *about["groups"]):
             self._side_storages[path] = side.storage
@@ -403,6 +407,12 @@ class Store:
 
     def _damaged(self, key: str, why: str) -> CorruptionError:
         return CorruptionError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")
+
+    def _damaged_side_table(self, why: str) -> CorruptionError:
+        # ``weight.1a2b3c4d.zarr`` is the folder that ``weight.json`` names
+        document = f"{self.path.removesuffix('.zarr').rpartition('.')[0]}.json"
+        fix = f"remove {document}, then make the side table again (unistore derive, or unistore attach)"
+        return CorruptionError(f"{self.path}: {ROOT} of this side table is damaged: {why}; {fix}")
 
     def _missing_root(self) -> StoreError:
         path = local_path(self.path)
