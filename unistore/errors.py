@@ -179,15 +179,20 @@ class Problem:
 
 def shown_once(problems: Iterable[Problem]) -> list[str]:
     """Return a line for each problem. Those alike but for their place are one, with the first few places."""
-    places: dict[tuple[str, Fixes], list[str]] = {}
+    return [str(problem) for problem in merged(problems)]
+
+
+def merged(problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems, those alike but for their place as one, whose `file` is the first few places."""
+    places: dict[tuple[str, Fixes, str], list[str]] = {}
     for problem in problems:
-        places.setdefault((problem.message, problem.fix), []).append(problem.location)
-    lines = []
-    for (message, fix), found in places.items():
-        distinct = list(dict.fromkeys(found))
-        times = f" ({len(found):,} times)" if len(distinct) < len(found) else ""
-        lines.append(str(Problem(first_few(distinct) + times, message, fix)))
-    return lines
+        places.setdefault((problem.message, problem.fix, problem.kind), []).append(problem.location)
+    found = []
+    for (message, fix, kind), locations in places.items():
+        distinct = list(dict.fromkeys(locations))
+        times = f" ({len(locations):,} times)" if len(distinct) < len(locations) else ""
+        found.append(Problem(first_few(distinct) + times, message, fix, kind))
+    return found
 
 
 def _fix_to_json(fix: Fix) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from unistore.cli.output import (
     write_report,
 )
 from unistore.conversion.executors.worker_process import start_early
+from unistore.errors import merged
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _text(verified: Verified) -> str:
     from unistore.report.text import aligned
 
     repaired = verified.repaired if isinstance(verified, Repaired) else ()
-    problems = verified.problems
+    problems = merged(verified.problems)
     lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
     rows = [(problem.kind, problem.location, problem.message) for problem in problems[:_MAX_SHOWN]]

@@ -75,3 +75,20 @@ def test_wrong_use(
     code, _, err = left_with(capsys, store, *arguments)
     assert code == 2
     assert message in err
+
+
+def test_equal_problems_are_one_row_with_their_places(
+    copy_case: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, store = copy_case("rows_real")
+    gone = sorted(path for path in store.rglob("zarr.json") if path.parent != store)
+    for path in gone:
+        path.unlink()
+    code, out, _ = left_with(capsys, store, "--json")
+    assert code == 1
+    missing = [problem for problem in json.loads(out)["problems"] if problem["kind"] == "missing"]
+    assert len(missing) == len(gone) > 4
+    code, out, _ = left_with(capsys, store)
+    assert code == 1
+    assert f"and {len(gone) - 4} more" in " ".join(out.split())
+    assert out.count("is missing") == 1
