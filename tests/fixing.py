@@ -397,6 +397,7 @@ NOT_PROVOKED: dict[str, str] = {
     "converters/trajectory/columns.py:_renamed": f"{_IN_WORKER}a_column_of_ragged_actions",
     "converters/trajectory/columns.py:flags": f"{_IN_WORKER}flags_that_are_none",
     "converters/trajectory/layouts.py:_possible_actions": f"{_IN_WORKER}actions_by_another_name",
+    "conversion/convert.py:local_sources": "of sources in a bucket",
     "converters/ct/gather.py:lost_values": _NO_CASE,
     "converters/ct/group.py:_problem": _NO_CASE,
     "converters/ct/stored.py:count": _NO_CASE,

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +23,7 @@ from unistore.errors import (
     ConversionError,
     Fix,
     InputError,
-    RunCommand,
+    Problem,
     StoreError,
     writing_failed,
 )
@@ -387,9 +388,9 @@ class Build(ABC):
         if begun[0]["identity"] == identity and all(recorded == other for recorded, other in pairs):
             return
         before = {**begun[0]["identity"], "sources": dict(self._recorded_sources())}
-        differences = _differences(before, {**identity, "sources": dict(sources)})
-        if differences:
-            lines = "\n  ".join(differences[:20])
+        changed = differences(before, {**identity, "sources": dict(sources)})
+        if changed:
+            lines = "\n  ".join(changed[:20])
             msg = (
                 f"{self.folder}: started with other sources or options:\n  {lines}\n"
                 "run the same command as before to continue it, or add --restart to start over"
@@ -407,13 +408,13 @@ def _remove_empty(*folders: Path) -> None:
             folder.rmdir()
 
 
-def _differences(before: Any, now: Any, where: str = "") -> list[str]:
-    # Lines such as "options.tile: 32 before, 64 now"
+def differences(before: Any, now: Any, where: str = "") -> list[str]:
+    """Return how two JSON documents differ, a line a member: ``"options.tile: 32 before, 64 now"``."""
     if isinstance(before, dict) and isinstance(now, dict):
         lines = []
         for key in sorted({*before, *now}):
             inner = f"{where}.{key}" if where else key
-            lines += _differences(before.get(key), now.get(key), inner)
+            lines += differences(before.get(key), now.get(key), inner)
         return lines
     if before == now:
         return []
@@ -456,7 +457,11 @@ class FolderBuild(Build):
         if is_store(destination):
             if overwrite:
                 return
-            raise finished_store(str(destination), self.sources)
+            raise FinishedStoreError(str(destination), self.sources)
+        from unistore.store.versions import find_grown
+
+        if find_grown(str(destination)) is not None:
+            raise FinishedStoreError(str(destination), self.sources, is_grown=True)
         msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another path"
         raise InputError(msg)
 
@@ -491,13 +496,30 @@ class FolderBuild(Build):
             raise ConversionError(msg)
 
 
-def finished_store(destination: str, sources: Sequence[str]) -> InputError:
-    """Return the error of a destination that is a store. `sources`: what was given to convert."""
-    fixes: list[Fix] = [AddOptions(("--overwrite",), "to replace it")]
-    if sources:
-        words = ("convert", *sources, destination, "--append")
-        fixes.insert(0, RunCommand(words, "to add the sources that it does not have"))
-    return InputError.at(destination, "a finished store is there already", tuple(fixes), "exists")
+class FinishedStoreError(InputError):
+    """The destination is a finished store.
+
+    Attributes
+    ----------
+    destination
+        The store.
+    sources
+        What was given to convert, as it was given.
+    """
+
+    def __init__(self, destination: str, sources: Sequence[str], *, is_grown: bool = False) -> None:
+        self.destination = destination
+        self.sources = sources
+        self.is_grown = is_grown
+        message = "a finished store is there already"
+        fix: Fix = AddOptions(("--overwrite",), "to replace it")
+        if is_grown:
+            message += ", of several versions, which no conversion replaces"
+            fix = "choose another path"
+        super().__init__(Problem(destination, message, fix, "exists"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), is_grown=self.is_grown), (self.destination, self.sources)
 
 
 def is_store(path: PathLike) -> bool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.answers import asked_once
-from unistore.conversion.build import is_store
+from unistore.conversion.build import FinishedStoreError, is_store
 from unistore.conversion.executors.local import asking
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.executors.worker_process import CONVERSION
@@ -22,7 +22,7 @@ from unistore.converters.protocol import Converter
 from unistore.converters.registry import FamilyRecord, conversion_of, families, get_family, is_own
 from unistore.converters.scanning import sources_by_shape
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, RunCommand
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url, local_path, parse_url, require_local_path
 from unistore.store.names import copies_folder
@@ -261,7 +261,13 @@ def local_sources(
     build = open_build(
         destination, work=settings.work, restart=settings.restart, part=settings.own_part, sources=names
     )
-    build.check_early(overwrite=settings.overwrite)
+    try:
+        build.check_early(overwrite=settings.overwrite)
+    except FinishedStoreError as error:
+        # which of them are new is known once they are copied
+        fix = RunCommand(("convert", *names, build.destination, "--append"), "if some of these are new")
+        (problem,) = error.problems
+        raise InputError(replace(problem, fix=(fix, *problem.fixes))) from None
     with resolve_progress(progress) as callbacks:
         paths = stage(urls, _copies_folder(destination, settings), callbacks)
     path_of_url = dict(zip(urls, paths, strict=True))

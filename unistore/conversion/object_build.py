@@ -13,12 +13,12 @@ from typing import Any
 
 import xxhash
 
-from unistore.conversion.build import Build, finished_store, is_store
+from unistore.conversion.build import Build, FinishedStoreError, is_store
 from unistore.conversion.parts import JobPart
 from unistore.errors import ConversionError, InputError
 from unistore.remote.client import ObjectClient, map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
-from unistore.store.names import BUILD_MARK, ROOT, build_folder
+from unistore.store.names import BUILD_MARK, FIRST_VERSION, ROOT, build_folder
 from unistore.system.hints import JsonObject
 from unistore.zarr3.durable import WrittenFile, write_file
 
@@ -183,8 +183,10 @@ class ObjectBuild(Build):
                 )
                 raise InputError(msg)
             if not overwrite:
-                raise finished_store(str(self.location), self.sources)
+                raise FinishedStoreError(str(self.location), self.sources)
         elif begun is None and self._client.size(BUILD_MARK) is None and self._client.list(limit=1):
+            if self._client.size(FIRST_VERSION) is not None:
+                raise FinishedStoreError(str(self.location), self.sources, is_grown=True)
             msg = f"{self.location}: holds objects that are not a unistore store: choose another place"
             raise InputError(msg)
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from unistore.conversion.answers import asked_once
-from unistore.conversion.build import Build, FolderBuild, wait_turn
+from unistore.conversion.build import Build, FinishedStoreError, FolderBuild, wait_turn
 from unistore.conversion.executors.local import STOP, Executor, Job, Serial, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import RowsRead, ShardJob, bounded_columns, parts_of
@@ -577,7 +577,12 @@ def run(
     opened = open_build(
         destination, work=settings.work, restart=settings.restart, part=settings.own_part, sources=paths
     )
-    opened.check_early(overwrite=settings.overwrite)
+    try:
+        opened.check_early(overwrite=settings.overwrite)
+    except FinishedStoreError as error:
+        from unistore.conversion.finished import compared
+
+        raise compared(error, converter, paths, settings, claims) from None
     _check_no_overlap(paths, opened)
     executor = executor or Serial()
     scan_valid = partial(

@@ -1,0 +1,112 @@
+"""What a conversion onto a finished store says: which sources are new or changed, and what helps."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unistore
+from tests.programs import call
+from unistore.errors import AddOptions, InputError, Problem, RunCommand
+
+
+def write(folder: Path, *numbers: int) -> None:
+    folder.mkdir(exist_ok=True)
+    for number in numbers:
+        np.savez(folder / f"{number}.npz", x=np.full((number + 1, 2), number, np.float32))
+
+
+def rows_of(store: Path) -> np.ndarray:
+    dataset = unistore.Dataset(store)
+    return np.concatenate([np.asarray(dataset[row]["x"]) for row in range(len(dataset))])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder of two sources, of which a store was made."""
+    monkeypatch.chdir(tmp_path)
+    write(Path("in"), 1, 2)
+    unistore.convert("in", "a.zarr")
+    return Path("in")
+
+
+def refused(sources: object = "in", **options: object) -> Problem:
+    with pytest.raises(InputError, match="a finished store is there already") as error:
+        unistore.convert(sources, "a.zarr", **options)  # type: ignore[arg-type]
+    (problem,) = error.value.problems
+    return problem
+
+
+def fix_of(problem: Problem) -> RunCommand:
+    (command,) = (fix for fix in problem.fixes if isinstance(fix, RunCommand))
+    return command
+
+
+def test_sources_that_are_new_are_counted_and_appended(folder: Path) -> None:
+    write(folder, 5, 6)
+    problem = refused()
+    assert "2 of these sources not in it (5.npz, 6.npz)" in problem.message
+    fix = fix_of(problem)
+    assert fix.arguments[-1] == "--append"
+    assert fix.purpose == "to add 2 sources"
+    assert AddOptions(("--overwrite",), "to replace it") in problem.fixes
+    assert call(*fix.arguments) == 0
+    expected = np.repeat([1.0, 2.0, 5.0, 6.0], [4, 6, 12, 14])
+    np.testing.assert_array_equal(rows_of(Path("a.zarr")), expected)
+
+
+def test_no_append_where_nothing_is_new(folder: Path) -> None:
+    problem = refused()
+    assert problem.message.endswith("the same sources and options")
+    assert fix_of(problem).arguments[:1] == ("verify",)
+    assert call(*fix_of(problem).arguments) == 0
+    problem = refused(codec="small")
+    assert "other options: codec: auto before, small now" in problem.message
+    assert not any("--append" in str(fix) for fix in problem.fixes)
+    assert "1 in it and not given here (2.npz)" in refused([folder / "1.npz"]).message
+
+
+def test_sources_that_changed_are_replaced(folder: Path) -> None:
+    np.savez(folder / "2.npz", x=np.full((1, 2), 9, np.float32))
+    write(folder, 3)
+    problem = refused()
+    assert "1 changed since, or with other times (2.npz)" in problem.message
+    fix = fix_of(problem)
+    assert fix.arguments[-2:] == ("--append", "--replace")
+    assert call(*fix.arguments) == 0
+    np.testing.assert_array_equal(np.sort(rows_of(Path("a.zarr"))), np.repeat([1.0, 3.0, 9.0], [4, 8, 2]))
+
+
+def test_a_touched_source_is_no_new_version(folder: Path) -> None:
+    os.utime(folder / "1.npz")
+    assert call(*fix_of(refused()).arguments) == 0
+    assert len(unistore.Dataset("a.zarr")) == 5
+    assert Path("a.zarr/zarr.json").exists()
+
+
+def test_a_grown_store_is_no_foreign_folder(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write(folder, 3)
+    unistore.append("in", "a.zarr")
+    write(folder, 4)
+    problem = refused()
+    assert "several versions" in problem.message
+    assert "1 of these sources not in it (4.npz)" in problem.message
+    refused(overwrite=True)
+    assert call("convert", "in", "a.zarr", "--json") == 2
+    assert json.loads(capfd.readouterr().out)["problems"][0]["kind"] == "exists"
+    assert call(*fix_of(problem).arguments) == 0
+    np.testing.assert_array_equal(rows_of(Path("a.zarr")), np.repeat([1.0, 2, 3, 4], [4, 6, 8, 10]))
+
+
+def test_the_error_can_be_sent(folder: Path) -> None:
+    import pickle
+
+    from unistore.conversion.build import FinishedStoreError
+
+    error = FinishedStoreError("a.zarr", ("in",), is_grown=True)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.sources) == (str(error), ("in",))
