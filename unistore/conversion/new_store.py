@@ -25,7 +25,7 @@ from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes
 from unistore.converters.protocol import Ask, Finalized, Scan
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError, Problem
+from unistore.errors import ConversionError, Problem, first_few, printable
 from unistore.schemas.array_specs import (
     MAIN_ROWS,
     RULE,
@@ -47,6 +47,7 @@ from unistore.zarr3.writer import choose_codec, chunk_slices, compressor_of, pad
 # The end of a conversion: index arrays, metadata, manifest, and the sealed root, in this order.
 
 IndexArrays = Sequence[tuple[Field, IndexValues]]
+_LISTED_COPIES = 3  # that a note names
 
 
 def shared_index(
@@ -101,6 +102,35 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> UInt8s:
         pieces_of_source = digest[by_source[lo:hi]].tolist()
         digests += source_digest([piece.decode() for piece in pieces_of_source])
     return np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16)
+
+
+def equal_sources(digests: UInt8s, rows: Int64s) -> Iterator[tuple[int, int]]:
+    """Yield the number of each source that has the values of one before it, and the number of that one.
+
+    Parameters
+    ----------
+    digests
+        Of the values of each source, (sources, 16) uint8.
+    rows
+        How many rows each has. Sources without any are told from no other.
+    """
+    numbers = np.flatnonzero(rows)
+    keys = np.ascontiguousarray(digests[numbers]).view("V16").reshape(-1)
+    _, first, key_of = np.unique(keys, return_index=True, return_inverse=True)
+    earliest = numbers[first[key_of]]
+    for place in np.flatnonzero(earliest != numbers).tolist():
+        yield int(numbers[place]), int(earliest[place])
+
+
+def equal_sources_note(pairs: Sequence[tuple[str, str]], *, are_split: bool, where: str = "") -> str:
+    """Return the remark on pairs of names of sources: the first has the values of the second."""
+    shown = first_few([f"{printable(name)} = {printable(other)}" for name, other in pairs], _LISTED_COPIES)
+    one = len(pairs) == 1
+    count = "a source has" if one else f"{len(pairs):,} sources have"
+    parted = ", and the split may part it from its copy" if one else ", and the split may part copies"
+    is_parted = parted if are_split else ""
+    fix = f"--exclude {printable(pairs[0][0])} leaves {'it' if one else 'the first'} out"
+    return f"{count} the values of another one{where}: {shown}; stored twice{is_parted} ({fix})"
 
 
 def write_root(
@@ -406,12 +436,22 @@ class NewStore:
             "created_with": dict(plan.versions),
         }
 
-    def seal(self, target: Target, journal: Journal, states: SourceStates | None = None) -> JsonObject:
+    def equal_sources_notes(self, digests: UInt8s) -> tuple[str, ...]:
+        """Return a remark if sources have the values of others, by their digests."""
+        rows = np.array(_rows_of(self.scan.main_table, self.plan.tables), np.int64)
+        names = self.plan.sources
+        pairs = [(names[number], names[other]) for number, other in equal_sources(digests, rows)]
+        are_split = len(self.groups["splits"]["names"]) > 1
+        return (equal_sources_note(pairs, are_split=are_split),) if pairs else ()
+
+    def seal(
+        self, target: Target, journal: Journal, digests: UInt8s, states: SourceStates | None = None
+    ) -> JsonObject:
         """Write index arrays, metadata and manifest, the root last, and return the seal."""
         plan = self.plan
         entries = _shard_entries(target, plan, journal)
         documents = metadata_documents(plan, self.attributes, self.groups)
-        index = self.index(source_digests(plan, journal.each("shard")))
+        index = self.index(digests)
         entries += write_index_and_documents(target, plan, index, documents)
         statistics = merged_statistics(plan, journal.each("shard"))
         attributes = {**self.attributes, "statistics": statistics}

@@ -41,6 +41,7 @@ from unistore.conversion.new_store import (
     plan_options,
     sampled_rows,
     shared_index,
+    source_digests,
     versions,
     with_codecs,
 )
@@ -163,8 +164,10 @@ class Conversion:
     def _seal(self, new_store: NewStore, resumed: int) -> Report:
         self.inputs.check_unchanged()
         states = self.inputs.states(self.build.scanned)
-        sealed = new_store.seal(self.build.target, self.build.journal, states)
+        digests = source_digests(new_store.plan, self.build.journal.each("shard"))
+        sealed = new_store.seal(self.build.target, self.build.journal, digests, states)
         report = self._report(new_store, resumed, sealed)
+        report = replace(report, notes=(*report.notes, *new_store.equal_sources_notes(digests)))
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
         self.build.move_into_place()
         self.build.remove()

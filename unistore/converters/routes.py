@@ -173,6 +173,26 @@ def _stored_already(
             yield Problem(source.name, message, _without(source.name), "twice", source.name)
 
 
+# Two names of one file
+
+
+def hard_links(files: Iterable[Sequence[str]]) -> Iterator[tuple[int, int]]:
+    """Yield the number of each source whose files are those of one before it, by other names, and of that.
+
+    `files`: paths of the files of each source.
+    """
+    seen: dict[tuple[tuple[int, int], ...], int] = {}
+    for number, paths in enumerate(files):
+        try:
+            states = [os.stat(path) for path in paths]  # noqa: PTH116  of many files
+        except OSError:  # told where it is read
+            continue
+        if states and all(state.st_nlink > 1 for state in states):
+            first = seen.setdefault(tuple([(state.st_dev, state.st_ino) for state in states]), number)
+            if first != number:
+                yield number, first
+
+
 # Two files of one name, in two compressions or containers
 
 

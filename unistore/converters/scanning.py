@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, compress
@@ -102,6 +102,17 @@ def sources_by_shape(
     return scan.by_shape(ask)
 
 
+def _with_links(
+    left_out: Mapping[int, str], linked: Mapping[int, int], names: Sequence[str]
+) -> dict[int, str]:
+    """Leave out all but one of the names of a file, and that one where another source shows its values."""
+    left_out = dict(left_out)
+    for number, first in linked.items():
+        if number in left_out:
+            left_out.setdefault(first, left_out[number])
+    return {number: left_out.get(first, names[first]) for number, first in linked.items()} | left_out
+
+
 class _FamilyScan:
     """Scan of one family. Rows are those of the table of claims."""
 
@@ -156,12 +167,21 @@ class _FamilyScan:
         stored = [part for part in found if part.name in self._stored.names] if self._stored.names else []
         if len(sources) + len(stored) < 2 and not self._shown:
             return sources, scanned
-        from unistore.converters.routes import are_alike, routes_among, twin_problem, twins_among
+        from unistore.converters.routes import (
+            are_alike,
+            hard_links,
+            routes_among,
+            twin_problem,
+            twins_among,
+        )
 
         names = [*sources.names, *(part.name for part in stored)]
         paths = [files[0] for files in sources.files()] + [str(part.files[0]) for part in stored]
-        twins = list(twins_among(paths, self._converter.twins()))
-        if not twins and not self._shown:
+        linked = dict(hard_links(sources.files()))
+        twins = [
+            pair for pair in twins_among(paths, self._converter.twins()) if linked.keys().isdisjoint(pair[:2])
+        ]
+        if not twins and not self._shown and not linked:
             return sources, scanned
 
         def origins_of(numbers: Sequence[int]) -> Iterator[Sequence[Origin]]:
@@ -178,13 +198,14 @@ class _FamilyScan:
                 self._problems.append(twin_problem(*(names[number] for number in pair)))
         routes = routes_among(sources.names, sources.files(), self._shown, origins_of, self._stored)
         self._problems += routes.problems
-        if not routes.left_out:
+        left_out = _with_links(routes.left_out, linked, names)
+        if not left_out:
             return sources, scanned
         taken = Parts(roots=sources.roots)
         taken_scanned = PackedObjects[Scanned]()
         for number, (part, one) in enumerate(zip(sources, scanned, strict=True)):
-            if number in routes.left_out:
-                self._shown_by[part.name] = routes.left_out[number], part.files
+            if number in left_out:
+                self._shown_by[part.name] = left_out[number], part.files
             else:
                 taken.append(part)
                 taken_scanned.append(one)

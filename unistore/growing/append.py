@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from unistore.conversion.convert import executor_for, recorded_converter, source_paths
 from unistore.conversion.keys import Inputs, SourceState, read_states
+from unistore.conversion.new_store import equal_sources_note
 from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
@@ -74,6 +75,7 @@ class _Known(NamedTuple):
     part: int  # number of its part in the version
     number: int  # its number there
     size: int  # bytes of its files
+    digest: bytes  # of its values; empty: it has no rows
     state: SourceState  # of its files when they were scanned
 
 
@@ -154,6 +156,17 @@ class _Sources:
         if problems:
             raise InputError(problems)
 
+    def copies(
+        self, new: Store, skipped: Collection[str], replaced: Collection[str]
+    ) -> list[tuple[str, str]]:
+        """Return the names of new sources that have the values of known ones, each with that of the known."""
+        by_digest: dict[bytes, str] = {}
+        for name, known in self.known.items():
+            if known.digest and name not in replaced:
+                by_digest.setdefault(known.digest, name)
+        pairs = zip(new.text("sources/path"), map(by_digest.get, _source_digests(new)), strict=True)
+        return [(name, other) for name, other in pairs if other is not None and name not in skipped]
+
     def _same_values(self, new: Store, pairs: Mapping[_Key, tuple[_Known, int]]) -> list[_Key]:
         """Return the keys of the pairs, a known source and the number of a new one, of the same values."""
         by_part: dict[int, dict[_Key, tuple[int, int]]] = defaultdict(dict)
@@ -179,6 +192,13 @@ def _source_rows(store: Store) -> Iterable[tuple[str, int]]:
     return zip(store.text("sources/path"), store.array("sources/bytes").read().tolist(), strict=True)
 
 
+def _source_digests(store: Store) -> list[bytes]:
+    """Return the digest of the values of each source, empty of those without rows."""
+    digests = store.array("sources/digest").read()
+    rows = store.array("sources/rows").read().tolist()
+    return [digest.tobytes() if count else b"" for digest, count in zip(digests, rows, strict=True)]
+
+
 def known_sources(growth: Growth) -> tuple[dict[str, _Known], dict[str, _Known]]:
     """Return the sources of a version, and those that it leaves out, by name."""
     known: dict[str, _Known] = {}
@@ -186,10 +206,10 @@ def known_sources(growth: Growth) -> tuple[dict[str, _Known], dict[str, _Known]]
     for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
         left_out = frozenset(part.removed)
         states = read_states(store.storage, part.seal["digest"], part.sources).states
-        rows = zip(_source_rows(store), states, strict=True)
-        for row, ((name, size), state) in enumerate(rows):
+        rows = zip(_source_rows(store), _source_digests(store), states, strict=True)
+        for row, ((name, size), digest, state) in enumerate(rows):
             sources = removed if row in left_out else known
-            sources[name] = _Known(number, row, size, state)
+            sources[name] = _Known(number, row, size, digest, state)
     return known, removed
 
 
@@ -281,13 +301,15 @@ def _append(
     found = _sources_under(converter, claims)
     stored_parts = [part for part in found.parts if known.is_stored(part, claims.listing.given)]
     skipped = tuple(part.name for part in stored_parts)
-    if skipped and len(skipped) == len(found.parts):
+    exclusion = Exclusion(converter.exclude)
+    names = frozenset(skipped)
+    if skipped and all(part.name in names or exclusion.covers(part.name) for part in found.parts):
         return Appended(store=store, version=growth.version.number, skipped=skipped)
     files: set[str] = set()
     for part in stored_parts:
         files.update(map(str, part.files))
     excluded = frozenset(converter.exclude)
-    stored = Stored(frozenset(skipped), frozenset(files), excluded, found, known.has_like)
+    stored = Stored(names, frozenset(files), excluded, found, known.has_like)
     converter = converter.excluding((*dict.fromkeys([*converter.exclude, *exclude]),))
     with (
         resolve_progress(progress) as callbacks,
@@ -313,16 +335,20 @@ def _append(
     except InputError:
         growth.place.clear()
         raise
-    names = new.text("sources/path")
-    skipped += tuple(names[row] for row in same)
-    if len(same) == len(names):
+    new_names = new.text("sources/path")
+    skipped += tuple(new_names[row] for row in same)
+    if len(same) == len(new_names):
         return Appended(store=store, version=growth.version.number, skipped=skipped)
-    replaced = tuple(name for name in names if name in known.known and name not in skipped)
+    replaced = tuple(name for name in new_names if name in known.known and name not in skipped)
     schemas = list(growth.version.schemas)
     parts = without_sources(growth, [known.known[name] for name in replaced], schemas)
     parts.append(describe_part(new, schemas, same))
+    notes = report.notes
+    if copies := known.copies(new, skipped, replaced):
+        note = equal_sources_note(copies, are_split=len(new.split_names()) > 1, where=" in the store")
+        notes = (*notes, note)
     version = growth.commit(parts, schemas, new)
-    report = dataclasses.replace(report, destination=f"{store}/{parts[-1].key}")
+    report = dataclasses.replace(report, destination=f"{store}/{parts[-1].key}", notes=notes)
     return Appended(store=store, version=version.number, report=report, skipped=skipped, replaced=replaced)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def test_changed_sources_are_named(toys: Path, toy: Any, stopping: Any, store: P
     arrays = dict(np.load(touched))
     np.savez(touched, **{name: values[:50] for name, values in arrays.items()})
     (toys / "train/s3.npz").unlink()
-    os.link(toys / "train/s1.npz", toys / "train/s9.npz")
+    shutil.copy2(toys / "train/s1.npz", toys / "train/s9.npz")
     os.utime(toys / "val/s2.npz", ns=(1, 1))
     with pytest.raises(ConversionError) as caught:
         run(toy(), [toys], store)
