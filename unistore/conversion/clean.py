@@ -76,8 +76,9 @@ def clean(path: PathLike, *, remove: bool = False) -> list[Leftover]:
 def _clean_folders(path: Path, remove: bool) -> Iterator[Leftover]:
     beside = [folder(path) for folder in _FOLDERS]
     builds = [folder for folder in beside if folder.is_dir()]
+    unlisted: list[OSError] = []
     if path.is_dir() and not path.is_symlink():
-        for folder, names, _ in os.walk(path):
+        for folder, names, _ in os.walk(path, onerror=unlisted.append):
             builds += [Path(folder, name) for name in names if name.endswith(_SUFFIXES)]
             names[:] = [name for name in names if not name.endswith((*_SUFFIXES, ".zarr"))]
     elif not builds:
@@ -87,6 +88,9 @@ def _clean_folders(path: Path, remove: bool) -> Iterator[Leftover]:
         found = _describe(build)
         removed = remove and not found.kept and _remove(build)
         yield replace(found, removed=removed)
+    for error in unlisted:
+        kept = f"cannot be listed ({error.strerror}), so that conversions in it are unknown"
+        yield Leftover(path=str(error.filename), files=0, bytes=0, kept=kept)
 
 
 def _describe(build: Path) -> Leftover:

@@ -30,6 +30,7 @@ from unistore.system.hints import JsonObject, PathLike
 from unistore.system.machine import absolute
 from unistore.system.own_files import NotOwnError, is_own, open_file_of_owner, open_folder, open_own_file
 from unistore.system.progress import COUNTS, Progress
+from unistore.zarr3.durable import is_there
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, read_parts
 
 PART = ".part"
@@ -88,8 +89,11 @@ class ShardCache:
         return kept
 
     def holds(self, checksum: str) -> bool:
-        """Return whether there is a copy, which `ensure` verifies."""
-        return (self.folder / checksum).exists()
+        """Return whether there is a copy, which `ensure` verifies, False where the system cannot tell."""
+        try:
+            return is_there(self.folder / checksum)
+        except OSError:  # `ensure` meets the same, and names the folder
+            return False
 
     def invalidate(self, checksum: str) -> None:
         """Check again whether a copy exists before its next use."""

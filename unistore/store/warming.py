@@ -80,6 +80,9 @@ def _copy(store: Store, entries: Mapping[str, Entry], progress: Progress) -> Non
     assert isinstance(storage, CachedStorage)
     for entry, is_intact in zip(entries.values(), storage.fetch(list(entries)), strict=True):
         if not is_intact:
+            # raises where the folder of copies is at fault, or the object cannot be read
+            for _ in storage.read_many([entry.key], [0], [min(1, entry.bytes)]):
+                pass
             msg = f"{store.path}: {entry.key} is missing or damaged; run 'unistore verify {store.path}'"
             raise StoreError(msg)
         progress.advance(entry.bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -86,12 +87,19 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     return descriptor
 
 
+# What the system says where it refuses to open what others may have planted: links, pipes, rights. Any other
+# error, such as a failing disk or too many open files, says nothing of whose the file is
+_REFUSALS = frozenset(
+    (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENXIO, errno.EMLINK)
+)
+
+
 def _open(path: str | os.PathLike[str], flags: int, folder: int | None = None) -> int:
     try:
         return os.open(path, flags | _SAFE_FLAGS, 0o600, dir_fd=folder)
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
         mode = os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode
         reason = "is a link" if stat.S_ISLNK(mode) else f"cannot be opened ({error.strerror})"
         raise NotOwnError(path, reason) from error
