@@ -91,7 +91,13 @@ def parts_hold_all(view: RuleView, parts: str, rows: str) -> Iterator[Problem]:
     """Yield the first source whose parts, as segments or episodes, do not hold all its rows."""
     lengths = np.diff(view.whole(f"{parts}/offsets"))
     expected = view.whole("sources/rows")
-    held = np.bincount(view.whole(f"{parts}/source"), lengths, len(expected))
+    sources = view.whole(f"{parts}/source")
+    outside = (sources < 0) | (sources >= len(expected))
+    if outside.any():  # also a rule of its own; `bincount` would count up to the largest
+        part = first_row(outside)
+        yield broken(f"{parts}/source", f"row {part} is {int(sources[part])}, of {len(expected)} sources")
+        return
+    held = np.bincount(sources, lengths, len(expected))
     wrong = held.astype(np.int64) != expected
     if wrong.any():
         source = first_row(wrong)
