@@ -316,9 +316,10 @@ def detect_family(
     check_exist(paths)
     with Processes() as executor:
         surveyed = survey(paths, asked_once(asking(executor), build_folder, paths))
-    if surveyed.unreadable:
-        raise InputError(list(surveyed.unreadable.values()))
     detections = surveyed.detected()
+    # the scan of the only family tells what cannot be read, or leaves it out if the user says so
+    if surveyed.unreadable and len(detections) != 1:
+        raise InputError(list(surveyed.unreadable.values()))
     if len(detections) > 1:
         raise InputError(several_families(surveyed))
     if not detections:

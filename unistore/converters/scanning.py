@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import shape_labels
 from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import UNREADABLE, as_problem
-from unistore.converters.files.formats import has_ending
+from unistore.converters.files.formats import may_have_ending
 from unistore.converters.files.paths import Listing, real_path, rows_below
 from unistore.converters.opened import Origin
 from unistore.converters.protocol import Ask, Converter, ask_here
@@ -68,7 +68,9 @@ def claims_for(converter: Converter, paths: Sequence[Path], claims: Claims | Non
     # That is `claims`, a table of the same paths, where the converter gives the same answers.
     if claims is not None and claims.roots == list(paths) and claims.serves(converter):
         return claims
-    return Claims(paths, converter)
+    table = Claims(paths, converter)
+    table.is_detected = claims is not None and claims.is_detected
+    return table
 
 
 def scan_sources(
@@ -84,7 +86,8 @@ def scan_sources(
     """Find the sources of a family, scan each, and merge them, or raise every problem of every file."""
     # Files in given folders that belong to another (not general) family are left out, given ones are not. If
     # the user named the family, a file there that has one of its suffixes and that only a general family
-    # takes is a problem. A file that cannot be read may be of any family: it is a problem.
+    # takes is a problem. A file that cannot be read may be of any family: it is a problem. So is a damaged
+    # one of another family, if the family was detected: were it sound, the user would have to choose.
     scan = _FamilyScan(converter, claims_for(converter, paths, claims), stored, is_named=is_named)
     return scan.run(ask, converter.exclude if must_exclude is None else must_exclude)
 
@@ -261,7 +264,7 @@ class _FamilyScan:
     def _is_suitable(self, row: int) -> bool:
         """Return whether a file in a folder has one of the family's suffixes, and is not excluded."""
         path = self._claims.paths[row]
-        is_ours = path not in self._given and has_ending(path, self._converter.suffixes)
+        is_ours = path not in self._given and may_have_ending(path, self._converter.suffixes)
         return is_ours and not self._is_excluded(path)
 
     def _unread(self, parts: Sequence[SourcePart]) -> Iterator[Problem]:
@@ -303,7 +306,12 @@ class _FamilyScan:
             raise InputError(self._all_of_others())
         if kinds:
             claims.ask(ask)
-            raise InputError(nothing_found(claims, self._family))
+            unreadable = [
+                problem
+                for row, problem in claims.unreadable.items()
+                if not self._is_excluded(claims.paths[row])
+            ]
+            raise InputError(unreadable or nothing_found(claims, self._family))
         return found_parts
 
     def _found_in(self, listing: Listing) -> Found:
@@ -402,8 +410,11 @@ class _FamilyScan:
             if path.is_symlink() and os.path.realpath(path) in elsewhere:
                 continue
             is_excluded = self._is_excluded(str(path)) or reasons.get(row) == EXCLUDED
-            if row in claims.unreadable and not is_excluded:
-                self._problems.append(claims.unreadable[row])
+            problem = claims.unreadable.get(row)
+            if problem is None and row not in reasons:
+                problem = self._damage_of_others(row)
+            if problem is not None and not is_excluded:
+                self._problems.append(problem)
             else:
                 left_out.append(self._unused(row, path, reasons.get(row, "")))
         return left_out + [
@@ -419,11 +430,19 @@ class _FamilyScan:
             if path.is_dir():
                 rows = np.arange(*rows_below(claims.paths, real_path(path)))
             rows = rows[rows >= 0]
-            self._problems += [claims.unreadable[row] for row in rows.tolist() if row in claims.unreadable]
+            for row in rows.tolist():
+                problem = claims.unreadable.get(row) or self._damage_of_others(row)
+                if problem is not None and not self._is_excluded(claims.paths[row]):
+                    self._problems.append(problem)
             free = [row for row in rows.tolist() if self._is_free(row)]
             is_used[free or rows] = True
             left_out += [self._of_other(row) for row in free] or [LeftOutFile(path, why)]
         return left_out
+
+    def _damage_of_others(self, row: int) -> Problem | None:
+        """Return what is wrong with a damaged file of another family, None if the user named this one."""
+        is_of_others = self._claims.answer(row).refuser != self._family
+        return self._claims.damage(row) if self._claims.is_detected and is_of_others else None
 
     def _reasons_of_parts(self, found: Found, parts: Parts) -> dict[int, str]:
         """Return, by row, why a file of a part that was found may be in no source."""
@@ -438,7 +457,7 @@ class _FamilyScan:
             return LeftOutFile(path, EXCLUDED)
         if self._of_others[row]:
             return self._of_other(row)
-        if not why and self._exclusion and has_ending(path, self._converter.suffixes):
+        if not why and self._exclusion and may_have_ending(path, self._converter.suffixes):
             why = EXCLUDED
         if why:
             return LeftOutFile(path, why)
@@ -463,7 +482,7 @@ class _FamilyScan:
         # A damaged or misread file often looks like plain arrays.
         family = self._family.replace("_", " ")
         for path, _, taker in left_out:
-            if taker in self._general and has_ending(path, self._converter.suffixes):
+            if taker in self._general and may_have_ending(path, self._converter.suffixes):
                 name = next(iter(self._names(str(path))), printable(path.name))
                 message = f"is not of {family}, only of {get_family(taker).command}"
                 fix = "get or write it again", AddOptions(("--exclude", name), "to leave it out")

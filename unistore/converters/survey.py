@@ -17,7 +17,7 @@ import numpy as np
 from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.files.folders import Folders
-from unistore.converters.files.formats import has_ending, is_about, unread_format, why_left_out
+from unistore.converters.files.formats import is_about, may_have_ending, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
 from unistore.converters.opened import Claim
 from unistore.converters.protocol import Ask, Converter, ask_here
@@ -31,7 +31,7 @@ from unistore.converters.registry import (
     reason_of,
 )
 from unistore.converters.scan import TWO_FAMILIES, Candidate
-from unistore.errors import InputError, Problem, RunCommand, UnistoreError, first_few, printable
+from unistore.errors import AddOptions, InputError, Problem, RunCommand, UnistoreError, first_few, printable
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.hints import Int64s, JsonObject
 from unistore.system.packed import view
@@ -44,6 +44,10 @@ LEFT_OUT = "left out"
 REFUSED = "refused"
 # Reason for files that the user, or a problem, excludes
 EXCLUDED = "excluded"
+# Kinds of problems of a file that is not what its ending says. Others may be of sound files
+_DAMAGE = frozenset(
+    ("format", "truncated", "damaged", "corrupt", "empty", "header", "unclosed", "unwritten", "trailing")
+)
 _EXAMPLES = 3
 _SHOWN = 3
 
@@ -151,6 +155,7 @@ class Claims:
         self.listing = list_files(roots)
         self.paths = self.listing.files
         self.unreadable: dict[int, Problem] = {}  # problems of files that could not be read, by row
+        self.is_detected = False  # whether the family of a conversion is the one that is found here
         self._answers: list[Answer | None] = [None] * len(self.paths)
         self._alike: dict[Answer, Answer] = {}
 
@@ -179,6 +184,15 @@ class Claims:
         """Return what is said of a file. Of row -1, which is in no table, and of excluded ones nothing."""
         answer = self._answers[row] if row >= 0 else None
         return answer or _NOT_ASKED
+
+    def damage(self, row: int) -> Problem | None:
+        """Return the problem of a file that is damaged for the family of its ending, None of others."""
+        problem = self.answer(row).problem
+        if problem is None or problem.kind not in _DAMAGE:
+            return None
+        name = name_below(Path(self.paths[row]), self.folders)
+        leave_out_fix = AddOptions(("--exclude", name), "to leave it out")
+        return replace(problem, fix=(*problem.fixes, leave_out_fix), source=name)
 
     def __iter__(self) -> Iterator[tuple[Path, Answer]]:
         """Yield every file, and every folder that is not searched, in natural order, with its answer."""
@@ -274,7 +288,7 @@ class Claims:
             name = name_below(path, self.folders)
             if answer.family == family or answer.problem is not None:
                 own_folders.update(folders_of(name))
-            elif answer.family and get_family(answer.family).general and has_ending(path, suffixes):
+            elif answer.family and get_family(answer.family).general and may_have_ending(path, suffixes):
                 left_out.append(name)
         free = (
             next((folder for folder in folders_of(name) if folder not in own_folders), name)
@@ -307,6 +321,7 @@ class Detection:
 def survey(roots: Sequence[Path], ask: Ask = ask_here) -> Claims:
     """Ask every family about every file."""
     claims = Claims(roots)
+    claims.is_detected = True
     claims.ask(ask)
     return claims
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.errors import Problem, Where, printable
+from unistore.errors import InputError, Problem, Where, printable
 
 _DOCUMENT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
@@ -82,6 +82,14 @@ def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
     if not signatures or name.endswith((*_COPIES, *_NEVER_BY_CONTENT, *_FORMAT_NAMES)):
         return False
     return _has_signature(Path(path), signatures)
+
+
+def may_have_ending(path: str | Path, endings: Sequence[str]) -> bool:
+    """As `has_ending`, but False of a file that cannot be read, which is told by the table of claims."""
+    try:
+        return has_ending(path, endings)
+    except InputError:
+        return False
 
 
 def _has_signature(path: Path, signatures: Sequence[tuple[bytes, Sequence[int]]]) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.formats import has_ending
+from unistore.converters.files.formats import may_have_ending
 from unistore.errors import InputError, Problem, printable
 from unistore.system.packed import PackedObjects
 
@@ -108,12 +108,12 @@ class Listing:
     others: frozenset[Path] = frozenset()  # given folders that may have no suitable file: other families'
 
     def with_suffixes(self, suffixes: Sequence[str]) -> Sequence[str]:
-        """Return given files, and files in given folders with one of the suffixes, see `has_ending`."""
+        """Return given files, and files in given folders with one of the suffixes, see `may_have_ending`."""
         # Files that are left to other families are not among them. Every missing path, link outside and
         # folder without a suitable file is a problem of the error.
 
         def is_suitable(path: str) -> bool:
-            return path in self.given or has_ending(path, suffixes)
+            return path in self.given or may_have_ending(path, suffixes)
 
         chosen = np.fromiter(map(is_suitable, self.files), np.bool_, len(self.files))
         links = list(filter(is_suitable, self.aliases))
