@@ -48,9 +48,9 @@ def rendered() -> str:
     overloads = [_OVERLOAD.format(family="None = None", options="Unpack[_Shared]")]
     for family in sorted(own_families(), key=lambda family: family.name):
         name = f"_{family.name.title().replace('_', '')}"
-        options = [option for option in declared(family.part("options")) if option not in of_every_family]
+        options = [option for option in declared(family) if option not in of_every_family]
         classes.append(_class(name, "_Shared", [_field(option) for option in options]))
-        names = ", ".join(f'"{name}"' for name in dict.fromkeys((family.name, family.command)))
+        names = ", ".join(f'"{name}"' for name in dict.fromkeys((family.name, family.command())))
         overloads.append(_OVERLOAD.format(family=f"Literal[{names}]", options=f"Unpack[{name}]"))
     overloads.append(_OVERLOAD.format(family="str | Detection | None", options="Any"))
     return "".join([_HEAD, *classes, *overloads])

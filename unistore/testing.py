@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import unistore
-from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.seam.formats import calling
 from unistore.errors import InputError, UnistoreError
 from unistore.system.hints import AnyArray

@@ -12,7 +12,7 @@ import pytest
 
 from tests.mixtures import JUNK, SETS, Mixture, Shelf, damage
 from unistore.conversion.convert import detect_family, make_converter
-from unistore.converters.plugin import Claim
+from unistore.converters.claims import Claim
 from unistore.converters.scan import Candidate
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import Answer, Claims, counted_scan, survey

@@ -15,7 +15,7 @@ import pytest
 
 import unistore
 from unistore import plugin
-from unistore.converters.seam.record import record_of
+from unistore.converters.checking import checked_family
 from unistore.errors import InputError
 from unistore.system.hints import AnyArray
 
@@ -364,7 +364,7 @@ def test_a_schema_that_no_store_can_have(schema: dict[str, Any], message: str) -
     whole = replace(plugin.Schema(table="points", columns={"x": NUMBER}), **schema)
     kind = type("Wrong", (Tracks,), {"name": "wrong", "schema": whole})
     with pytest.raises(InputError, match=message):
-        record_of(kind)
+        checked_family(kind)
 
 
 @pytest.mark.parametrize(

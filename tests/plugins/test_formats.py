@@ -114,7 +114,7 @@ def test_a_file_that_two_formats_are_sure_of_is_refused(tmp_path: Path) -> None:
 def test_a_family_that_names_the_format_is_asked_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scans = families()["scans"].part("options")
+    scans = families()["scans"]
     monkeypatch.setattr(scans, "formats", ("pack",))
     volume = RANDOM.integers(-9, 9, (1, 4, 5, 6), "i2")
     pack(tmp_path / "a.pack", {"density": volume, "mask": volume.astype("u1")})
@@ -122,6 +122,6 @@ def test_a_family_that_names_the_format_is_asked_first(
 
 
 def test_formats_that_only_their_families_know_are_not_offered() -> None:
-    rows = {one.name for one in formats_for(families()["rows"].part("converter")().plugin)}
+    rows = {one.name for one in formats_for(families()["rows"]())}
     assert rows >= {"pack", "wav"}
     assert rows.isdisjoint({"raw", "png", "jpeg"})

@@ -15,7 +15,7 @@ import pytest
 import unistore
 from tests.plugins.conftest import check_schema
 from unistore import plugin
-from unistore.converters.seam.record import record_of
+from unistore.converters.checking import checked_family
 from unistore.errors import InputError
 
 pytestmark = pytest.mark.timeout(400)
@@ -209,4 +209,4 @@ def test_a_family_whose_tables_cannot_be(tables: Mapping[str, Any], message: str
 
     wrong = type("Wrong", (Robot,), {"schema": replace(Robot.schema, tables=tables)})
     with pytest.raises(InputError, match=message):
-        record_of(wrong)
+        checked_family(wrong)

@@ -12,7 +12,7 @@ import pytest
 import unistore
 from tests.plugins.conftest import check_schema
 from unistore import plugin
-from unistore.converters.seam.record import record_of
+from unistore.converters.checking import checked_family
 from unistore.errors import InputError
 
 pytestmark = pytest.mark.timeout(400)
@@ -119,4 +119,4 @@ def test_a_schema_whose_volumes_cannot_be(change: dict[str, object]) -> None:
     schema = replace(Scans.schema, **change)
     wrong = type("Wrong", (Scans,), {"schema": schema, "cut": lambda *_: ()})
     with pytest.raises(InputError, match=r"has volumes '\w+': each is a sample, of three axes"):
-        record_of(wrong)
+        checked_family(wrong)

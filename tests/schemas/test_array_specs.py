@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from unistore.errors import Problem
-from unistore.schemas.array_specs import GENERAL, SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
+from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
 
 PINGS = ArraySpec(dtypes=("uint16",), rows=(SAMPLES, 0))
 OTHERS = ArraySpec(rows=("rows/echo", 0))
@@ -45,7 +45,7 @@ def test_problems_of_all_arrays_at_once() -> None:
         "rows/rate: has 4 rows, expected 6 (the rows of rows/echo)",
         "rows/echo: has 6 rows, expected 5 (the root's count of samples)",
     ]
-    assert GENERAL.problems({"splits/code": ArrayInfo((5,), "uint8")}, 5) == []
+    assert ArraySpecs().problems({"splits/code": ArrayInfo((5,), "uint8")}, 5) == []
 
 
 def test_specs_in_a_circle_are_a_problem() -> None:

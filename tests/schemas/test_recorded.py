@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.golden import STORES
+from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.schemas.array_specs import (
     SAMPLES,
@@ -59,7 +60,7 @@ def test_a_rule_says_nothing_that_is_the_default() -> None:
 def test_a_golden_store_records_what_its_family_says(path: Any) -> None:
     """By `ArraySpecs` of the family, which is another way to the same rules."""
     store = Store(path)
-    specs = get_family(store.family).part("specs")
+    specs = specs_of(get_family(store.family))
     assert dict(store.specs.rules()) == {name: specs.of(name, store.paths()) for name in store.paths()}
     arrays = {
         name: ArrayInfo(store.array(name).shape, store.array(name).dtype.name) for name in store.paths()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.point_cloud.fields import (
@@ -103,7 +104,7 @@ COUNT = "(the root's count of samples"
 def problems(family: str, changes: dict[str, str | None], samples: int | None = None) -> list[str]:
     """What is said of a sound store whose arrays are changed, or gone."""
     arrays = {path: info(text) for path, text in {**STORES[family], **changes}.items() if text is not None}
-    found = get_family(family).part("specs").problems(arrays, SAMPLES[family] if samples is None else samples)
+    found = specs_of(get_family(family)).problems(arrays, SAMPLES[family] if samples is None else samples)
     return [str(problem) for problem in found]
 
 

@@ -20,8 +20,9 @@ import zarr
 from numpy.typing import NDArray
 
 from tests.programs import call, loaded
+from unistore.converters.families import specs_of
 from unistore.converters.registry import find_family
-from unistore.schemas.array_specs import GENERAL, resolved, rule_of
+from unistore.schemas.array_specs import ArraySpecs, resolved, rule_of
 
 ROOT = Path(__file__).parents[2]
 SEAL = {
@@ -78,7 +79,7 @@ class StoreMaker:
                 groups.setdefault(parent.as_posix(), {})
         fields = {path: (axes or {}).get(path) or _axes(path) for path in plain}
         record = find_family(family)
-        specs = GENERAL if record is None else record.part("specs")
+        specs = ArraySpecs() if record is None else specs_of(record)
         own_rules = resolved(specs, fields, main_table or table)
         documents = {path: rule_of(rule) for path, rule in own_rules.rules().items()} | (rules or {})
         groups["."] = {

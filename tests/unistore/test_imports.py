@@ -30,7 +30,8 @@ ROOMS: dict[str, set[str]] = {
     "pictures": {"errors", "system", "schemas", "converters", "remote"},
     "progress": {"errors", "system", "remote"},
     "converters": LOW,
-    "plugin": {"converters", "data"},
+    "families": LOW | {"converters", "plugin"},
+    "plugin": {"errors", "converters", "data"},
     "remote": {"errors", "system", "zarr3"},
     "store": (STORES - {"store"}) | {"pictures"},
     "data": STORES | {"memory", "order", "converters", "pictures"},
@@ -84,7 +85,7 @@ NEVER: dict[str, set[str]] = {
 }
 """What single modules and packages may not import beyond that, `unistore.data.kinds.replay` apart."""
 
-BY_FORMATS = {"common", "files", "formats", "opened", "plugin", "views"}
+BY_FORMATS = {"claims", "common", "family", "files", "formats", "opened", "views"}
 BY_FAMILIES = BY_FORMATS | {"options", "preview", "protocol", "registry", "scan", "seam"}
 """What formats and families of this package import of `unistore.converters`: what reads files and describes
 sources, not what asks about them and scans them. Packages of others import `unistore.plugin` alone."""
@@ -146,6 +147,8 @@ def within(name: str, packages: set[str]) -> set[str]:
 
 
 def room(module: str) -> str:
+    if within(module, {f"unistore.converters.{name}" for name in FAMILIES}):
+        return "families"
     return module.split(".")[1] if "." in module else module
 
 
@@ -213,10 +216,9 @@ def test_no_circles_between_rooms() -> None:
 
 
 def inner_room(module: str) -> str:
-    """As `room`, with the folders of converters as rooms of their own."""
-    folder = ".".join(module.split(".")[:3])
-    is_folder = room(module) == "converters" and folder in MODULES and MODULES[folder].stem == "__init__"
-    return folder if is_folder else room(module)
+    """As `room`, with each folder and each module of converters as a room of its own."""
+    is_converter = within(module, {"unistore.converters"})
+    return ".".join(module.split(".")[:3]) if is_converter else room(module)
 
 
 def test_no_circles_between_modules() -> None:
@@ -231,7 +233,7 @@ def test_nothing_but_the_command_line_imports_the_command_line() -> None:
 def family(module: str) -> set[str]:
     """The family whose package of converters or schemas a module belongs to."""
     _, *parts = module.split(".")
-    return FAMILIES & set(parts[1:2]) if room(module) in ("converters", "schemas") else set()
+    return FAMILIES & set(parts[1:2]) if room(module) in ("families", "schemas") else set()
 
 
 def test_nothing_imports_a_family_but_itself() -> None:

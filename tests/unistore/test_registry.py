@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -14,44 +14,35 @@ import pytest
 
 import unistore
 from tests.detection import detect
+from unistore import plugin
 from unistore.cli.convert import convert as unistore_convert
 from unistore.cli.convert_options import SharedOption, add_family_options
 from unistore.conversion.convert import make_converter
 from unistore.conversion.settings import Settings
-from unistore.converters import plugin, registry
+from unistore.converters import registry
+from unistore.converters.checking import checked_family
+from unistore.converters.families import converter_of, exporter_of, preview_of, specs_of
 from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
 from unistore.errors import InputError, StoreError
 from unistore.report.suggestions import convert_command
-from unistore.schemas.array_specs import GENERAL, SAMPLES, ArraySpec, ArraySpecs
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
 
 OURS = ("ct", "events", "point_cloud", "rows", "spike", "trajectory")
 
 
-def test_records_are_whole() -> None:
+def test_families_are_whole() -> None:
     assert [*families()][-1] == "rows"
     assert sorted(families()) == sorted(OURS)
-    for each in families().values():
-        rules = ("rules",) if each.rules else ()
-        for part in ("options", "converter", "export", "restore", "kind", *rules):
-            each.part(part)
-        for to in each.export_to:
-            each.part("export_to", to)
-        assert each.part("specs") is not GENERAL
-        converter = each.part("converter")()
-        plugin = getattr(converter, "plugin", converter)
-        assert isinstance(plugin, each.part("options"))
-        assert converter.family == each.name
-
-
-SONAR = registry.FamilyRecord(
-    name="sonar",
-    summary="Sonar pings: .bin.",
-    description="Sonar pings in .bin files.",
-    examples=("unistore convert sonar pings/ pings.zarr --gain 2",),
-    options=f"{__name__}:PingOptions",
-    converter=f"{__name__}:PingConverter",
-)
+    for name, each in families().items():
+        assert checked_family(each) is each
+        assert each.name == name
+        for to in ("", *each.exports):
+            assert callable(exporter_of(each, to))
+        assert exporter_of(each, "a format that it has not") is None
+        assert callable(specs_of(each).of)
+        assert callable(preview_of(each).view)
+        assert converter_of(each).family == name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +57,25 @@ class PingOptions(Options):
     map: Mapping[str, str] = option({}, "Where a field is.", metavar="NAME=DATASET")
 
 
-class PingConverter(PingOptions):
-    family = "sonar"
-    further_suffixes = ()
+ECHOES = ArraySpecs(arrays={"rows/echo": ArraySpec(dtypes=("uint16",), row_shape=(), rows=(SAMPLES, 0))})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sonar(PingOptions, plugin.Family):
+    """Sonar pings in .bin files."""
+
+    name = "sonar"
+    summary = "Sonar pings: .bin."
+    examples = ("unistore convert sonar pings/ pings.zarr --gain 2",)
+    formats = ("npy",)
+    schema = plugin.Schema(table="rows", columns={"echo": plugin.Column(kinds="u")})
+
+    @classmethod
+    def specs(cls) -> ArraySpecs:
+        return ECHOES
+
+    def declines(self, file: plugin.SourceFile) -> str:
+        raise AttributeError(f"no sonar near {file.name}")
 
 
 class Clashing(plugin.Family):
@@ -105,10 +112,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         Point("odd", object()),
         Point("half", Half),
         Point("ct", Clashing),
-        Point("sonar", SONAR),
+        Point("sonar", Sonar),
     ]
-    made = registry._installed
-    monkeypatch.setattr(registry, "_installed", lambda point: SONAR if point.name == "sonar" else made(point))
     real = metadata.entry_points
     monkeypatch.setattr(
         metadata,
@@ -133,15 +138,15 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
         "unistore: family bad is left out: unistore_bad:FAMILY cannot be imported: ImportError: no sonarlib",
         "unistore: family ct is left out: unistore_ct:FAMILY has the name of an existing family",
     ]
-    assert get_family("ct").converter.startswith("unistore.converters.ct.")
-    assert get_family("sonar") is SONAR
+    assert get_family("ct").__module__ == "unistore.converters.ct"
+    assert get_family("sonar") is Sonar
     np.save(tmp_path / "a.npy", np.arange(4))
     found = detect([tmp_path])
     assert found is not None
     assert found.family == "rows"
     (line,) = capsys.readouterr().err.splitlines()
     assert "family sonar is left out" in line
-    assert "PingConverter failed: AttributeError" in line
+    assert "Sonar failed: " in line
 
 
 SPELLED: dict[str, Any] = {
@@ -159,7 +164,7 @@ SPELLED: dict[str, Any] = {
 
 @pytest.mark.usefixtures("installed")
 def test_every_form_from_python_to_the_command_line_and_back() -> None:
-    made: Any = make_converter("sonar", {**SPELLED, "exclude": "a b"})
+    made: Any = make_converter("sonar", {**SPELLED, "exclude": "a b"}).plugin
     assert made.recorded() == SPELLED
     assert (made.beams, made.tile, made.exclude) == ((1, 2), (2, 3), ("a b",))
     words = convert_command("sonar", [], "o", made.recorded())
@@ -243,20 +248,10 @@ def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Pa
         export(path, tmp_path / "out")
 
 
-ECHOES = ArraySpecs(arrays={"rows/echo": ArraySpec(dtypes=("uint16",), row_shape=(), rows=(SAMPLES, 0))})
-
-
-def with_specs(monkeypatch: pytest.MonkeyPatch, specs: str) -> None:
-    """Install a family whose specs are at a reference."""
-    sonar = replace(SONAR, specs=specs)
-    monkeypatch.setattr(registry, "_installed", lambda point: sonar if point.name == "sonar" else None)
-
-
 @pytest.mark.usefixtures("installed")
 def test_readers_hold_arrays_against_the_specs_of_a_family_from_outside(
-    make_store: Any, monkeypatch: pytest.MonkeyPatch
+    make_store: Any,
 ) -> None:
-    with_specs(monkeypatch, f"{__name__}:ECHOES")
     good = make_store("sonar", {"rows/echo": np.arange(6, dtype=np.uint16)}, count=6)
     assert unistore.Store(good).array("rows/echo").read().tolist() == [*range(6)]
     wide = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
@@ -271,11 +266,9 @@ def test_readers_hold_arrays_against_the_specs_of_a_family_from_outside(
 def test_a_store_is_read_without_the_specs_of_its_family(
     make_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
-    with_specs(monkeypatch, "sonar_that_is_missing:SPECS")
-    families.cache_clear()
-    with pytest.raises(InputError, match=r"family sonar: sonar_that_is_missing:SPECS cannot be imported"):
-        get_family("sonar").part("specs")
+    path = make_store("sonar", {"rows/echo": np.arange(6, dtype=np.uint16)}, count=6)
+    monkeypatch.delattr(Sonar, "specs")
+    monkeypatch.delattr(Sonar, "schema")
     assert unistore.Store(path).array("rows/echo").read().tolist() == [*range(6)]
 
 
@@ -286,5 +279,5 @@ def test_signatures_are_what_the_command_writes() -> None:
     text = rendered()
     assert FILE.read_text() == text
     for each in own_families():
-        for one in declared(each.part("options")):
+        for one in declared(each):
             assert f"    {one.name}: " in text

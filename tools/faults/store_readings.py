@@ -19,6 +19,7 @@ import unistore
 import unistore.data.dataset
 import unistore.data.kinds.replay
 from unistore import export, verify
+from unistore.converters.families import exporter_of
 from unistore.converters.registry import own_families
 from unistore.data.parts import samples_per_chunk
 from unistore.errors import StoreError, UnistoreError
@@ -28,7 +29,7 @@ from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
 for family in own_families():
-    family.part("export")  # imported once, not in every child
+    exporter_of(family)  # imported once, not in every child
 
 OK = "ok"
 SHOWN = 3

@@ -60,7 +60,7 @@ def _detect_command(sources: Sequence[str]) -> str:
     from unistore.conversion.convert import source_paths
     from unistore.converters.registry import get_family
 
-    return get_family(_detect(source_paths(sources)).family).command
+    return get_family(_detect(source_paths(sources)).family).command()
 
 
 def _convert(family: str | None, **arguments: Any) -> int:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from unistore.converters.family import Family
 from unistore.converters.options import Option, Options, declared
-from unistore.converters.registry import FamilyRecord, families
+from unistore.converters.registry import families
 from unistore.errors import InputError
 from unistore.system.arguments import MAX_COUNT
 
@@ -237,7 +238,7 @@ class FamilyGroup(click.Group):
         self._detect = detect
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        return sorted(family.command for family in families().values())
+        return sorted(family.command() for family in families().values())
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a family, made when it is needed, as this imports the family's options."""
@@ -245,24 +246,24 @@ class FamilyGroup(click.Group):
             self.commands[cmd_name] = self._command(family)
         return self.commands.get(cmd_name)
 
-    def _command(self, family: FamilyRecord) -> click.Command:
+    def _command(self, family: type[Family]) -> click.Command:
         common = add_common_options(partial(self._convert, family.name))
-        run = add_family_options(family.part("options"), common)
+        run = add_family_options(family, common)
         run = _FOLLOW(run) if family.follows_links else run
         epilog = "\n".join(["\b\nExamples:", *(f"  {example}" for example in family.examples)])
         return click.command(
-            family.command,
+            family.command(),
             cls=ConvertCommand,
-            help=family.description,
+            help=family.description or (family.__doc__ or family.summary).strip().splitlines()[0],
             short_help=family.summary,
             epilog=epilog if family.examples else None,
         )(run)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line per family, without importing their options."""
-        listed_families = sorted(families().values(), key=lambda family: family.command)
+        listed_families = sorted(families().values(), key=lambda family: family.command())
         with formatter.section("Families"):
-            formatter.write_dl([(family.command, family.summary) for family in listed_families])
+            formatter.write_dl([(family.command(), family.summary) for family in listed_families])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the name of the hidden command, unless a family or a help option is given."""

@@ -270,9 +270,9 @@ def _add_no_value(**_: Any) -> None:
 
 def _options_from_stores() -> Iterator[click.Parameter]:
     for family in families().values():
-        options = declared(family.part("options")) if family.from_store else ()
+        options = declared(family) if family.derives else ()
         for option in options:
-            if option.name in (*family.from_store, *family.from_store_options):
+            if option.name in (*family.derives, *family.derive_options):
                 command = click.command()(click_option(option)(_add_no_value))
                 yield command.params[0]
 

@@ -17,9 +17,11 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.executors.worker_process import CONVERSION
 from unistore.conversion.run import Report, open_build, run
 from unistore.conversion.settings import Settings
+from unistore.converters.families import converter_of, modules_of
+from unistore.converters.family import Family
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import FamilyRecord, conversion_of, families, get_family, is_own
+from unistore.converters.registry import conversion_of, families, get_family, is_own
 from unistore.converters.scanning import sources_by_shape
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem, RunCommand
@@ -220,12 +222,12 @@ def executor_for(
     return Processes(settings.workers, memory=settings.limit, imports=imports, tell=progress.tell)
 
 
-def _imports(family: FamilyRecord) -> tuple[str, ...]:
+def _imports(family: type[Family]) -> tuple[str, ...]:
     # Workers need the modules of the converter, and those of the others, which are asked about each file
     # first
-    others_asked = () if family.part("converter").scan_identifies else families().values()
+    others_asked = () if family.scan_identifies else families().values()
     needed = [family, *(other for other in others_asked if is_own(other.name) and not other.general)]
-    return CONVERSION, *dict.fromkeys(record.converter.partition(":")[0] for record in needed)
+    return CONVERSION, *dict.fromkeys(chain.from_iterable(map(modules_of, needed)))
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
@@ -336,7 +338,7 @@ def implied_family(options: Iterable[str]) -> str | None:
     having = []
     for family in families().values() if names else ():
         with suppress(InputError):  # the options of a package that cannot be imported
-            if names <= {option.name for option in declared(family.part("options"))}:
+            if names <= {option.name for option in declared(family)}:
                 having.append(family.name)
     return having[0] if len(having) == 1 else None
 
@@ -364,7 +366,7 @@ def exclude_words(family: str, surveyed: Claims) -> list[str]:
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
     """Return the converter of a family with its options. For an option of several a single value will do."""
     record = get_family(family)
-    own_options = [option.name for option in declared(record.part("options"))]
+    own_options = [option.name for option in declared(record)]
     if unknown := [name for name in options if name not in own_options]:
         import difflib
 
@@ -374,7 +376,7 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
         has_none = f"{record.name} has no option {', '.join(map(repr, unknown))}{guess}"
         msg = f"{has_none}; it has: {', '.join(own_options)}; every conversion has: {', '.join(common)}"
         raise InputError(msg)
-    return cast("Converter", record.part("converter")(**options))
+    return converter_of(record, **options)
 
 
 def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:

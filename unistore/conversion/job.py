@@ -25,6 +25,7 @@ from unistore.conversion.moments import Moments
 from unistore.conversion.plan import ArrayPlan, Piece, Plan, ShardTask, TablePlan
 from unistore.conversion.spill import MIN_BATCHES, SHOWN, Spill
 from unistore.converters.common.exclusion import with_source
+from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
 from unistore.schemas.array_specs import ArraySpec, ArraySpecs
@@ -161,7 +162,7 @@ def write_column(
 
 def bounded_columns(plan: Plan) -> dict[str, ArraySpec]:
     """Return specs of the columns of tables whose values have bounds, by path."""
-    specs: ArraySpecs = get_family(plan.family).part("specs")
+    specs: ArraySpecs = specs_of(get_family(plan.family))
     paths = [array.field.path for array in plan.arrays()]
     every = {array.field.path: specs.of(array.field.path, paths) for array in plan.columns()}
     return {path: spec for path, spec in every.items() if spec.bounds_values}

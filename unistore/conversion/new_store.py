@@ -23,6 +23,7 @@ from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes
+from unistore.converters.families import specs_of
 from unistore.converters.protocol import Ask, Finalized, Scan
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, Problem, first_few, printable
@@ -200,7 +201,7 @@ def metadata_documents(
     """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
     documents: dict[str, bytes] = {}
     axes = planned_axes(plan)
-    related = relations(axes, get_family(plan.family).part("specs"))
+    related = relations(axes, specs_of(get_family(plan.family)))
     for array in plan.arrays():
         path = array.field.path
         metadata = metadata_of(array)
@@ -420,7 +421,7 @@ class NewStore:
     def attributes(self) -> JsonObject:
         """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
         plan = self.plan
-        specs: ArraySpecs = get_family(plan.family).part("specs")
+        specs: ArraySpecs = specs_of(get_family(plan.family))
         rules = resolved(specs, planned_axes(plan), self.scan.main_table)
         return {
             "format_version": FORMAT_VERSION,
@@ -541,7 +542,7 @@ def index_plan(field: Field, rows: int) -> ArrayPlan:
 
 def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValues]]) -> None:
     """Check the planned arrays, and the values of the index arrays, before anything is written."""
-    specs: ArraySpecs = get_family(plan.family).part("specs")
+    specs: ArraySpecs = specs_of(get_family(plan.family))
     shapes = {array.field.path: array.shape for array in plan.arrays()}
     infos = {
         array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()

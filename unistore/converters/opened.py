@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 import numpy as np
 
+from unistore.converters.claims import Claim, sure
 from unistore.converters.common.exclusion import folders_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.npy import bytes_of
@@ -37,14 +38,6 @@ HEAD_BYTES = 4096
 BLOCK_BYTES = 16 << 20
 
 
-class Claim(NamedTuple):
-    """Whether a file is one of a format's or a family's, and why; made by `sure`, `maybe` and `no`."""
-
-    certainty: Literal["sure", "maybe", "no"]
-    reason: str
-    layout: str = ""  # Which of the family's layouts the file has; empty: the family has one
-
-
 def as_json(value: Any) -> Any:
     """Return a value, or an array, of a file as JSON: what JSON lacks becomes text."""
     if isinstance(value, np.generic):
@@ -56,21 +49,6 @@ def as_json(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)
     return value if isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def sure(reason: str, layout: str = "") -> Claim:
-    """Claim a file: ``sure("begins with RIFF")``."""
-    return Claim("sure", reason, layout)
-
-
-def maybe(reason: str) -> Claim:
-    """Claim a file only if the user names the family: ``maybe("is headerless")``."""
-    return Claim("maybe", reason)
-
-
-def no(reason: str) -> Claim:
-    """Leave a file to others: ``no("has 2 axes, a volume 3")``."""
-    return Claim("no", reason)
 
 
 _BY_SUFFIX = sure("")

@@ -198,7 +198,6 @@ class Options:
 
 def _read_declared(options: type[Options]) -> tuple[Option, ...]:
     """Return all options of a class, its own first."""
-    hints = get_type_hints(options)
     shared = {entry.name: entry for entry in fields(Options)}
     declarations = [entry for entry in fields(options) if _DECLARED in entry.metadata]
     declarations.sort(key=lambda entry: entry.name in shared)
@@ -220,13 +219,22 @@ def _read_declared(options: type[Options]) -> tuple[Option, ...]:
     return tuple(
         Option(
             name=entry.name,
-            hint=hints[entry.name],
-            **_form_of(hints[entry.name], f"{options.__name__}.{entry.name}"),
+            hint=hint,
+            **_form_of(hint, f"{options.__name__}.{entry.name}"),
             default=entry.default if entry.default_factory is MISSING else entry.default_factory(),
             **entry.metadata[_DECLARED],
         )
         for entry in declarations
+        for hint in [_hint_of(options, entry.name)]
     )
+
+
+def _hint_of(options: type[Options], name: str) -> Any:
+    """Return the annotation of an option. Others of its class, for types alone, are not evaluated."""
+    owner = next(base for base in options.__mro__ if name in vars(base).get("__annotations__", {}))
+    alone = type(owner.__name__, (), {"__annotations__": {name: owner.__annotations__[name]}})
+    alone.__module__ = owner.__module__
+    return get_type_hints(alone)[name]
 
 
 # Kept, as every conversion asks all families

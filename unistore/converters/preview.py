@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unistore.converters.registry import get_family
 from unistore.converters.views import View, ViewLimits
 from unistore.schemas.indices import StoreView
 from unistore.system.hints import AnyArray, Int64s
@@ -35,12 +34,6 @@ class Preview:
     # `measures(store)` returns measures. The samples with the largest and the smallest values are among those
     # shown.
     measures: Callable[[StoreView], Iterable[Measure]] = lambda _: ()
-
-
-def preview_of(store: StoreView) -> Preview:
-    """Preview functions of a store's family, and raise `InputError` if it is not installed, or has none."""
-    preview: Preview = get_family(store.family).part("preview")
-    return preview
 
 
 def evenly(lo: int, hi: int, most: int) -> Int64s:

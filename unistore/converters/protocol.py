@@ -22,10 +22,11 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from unistore.converters.claims import Claim
 from unistore.converters.common.columns import SourceColumn
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
-from unistore.converters.opened import Claim, Origin
+from unistore.converters.opened import Origin
 from unistore.converters.scan import (
     Candidate,
     Finalized,

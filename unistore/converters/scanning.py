@@ -484,7 +484,7 @@ class _FamilyScan:
         for path, _, taker in left_out:
             if taker in self._general and may_have_ending(path, self._converter.suffixes):
                 name = next(iter(self._names(str(path))), printable(path.name))
-                message = f"is not of {family}, only of {get_family(taker).command}"
+                message = f"is not of {family}, only of {get_family(taker).command()}"
                 fix = "get or write it again", AddOptions(("--exclude", name), "to leave it out")
                 yield Problem(name, message, fix, "family", name)
 

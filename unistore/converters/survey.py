@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.claims import Claim
 from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
+from unistore.converters.families import converter_of
+from unistore.converters.family import Family
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import is_about, may_have_ending, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
-from unistore.converters.opened import Claim
 from unistore.converters.protocol import Ask, Converter, ask_here
 from unistore.converters.registry import (
-    FamilyRecord,
     conversion_of,
     families,
     get_family,
@@ -338,9 +339,9 @@ class _Asker:
         return _Asker, (self._roots, self._converter)
 
     @cached_property
-    def _converters(self) -> dict[str, tuple[FamilyRecord, Converter]]:
+    def _converters(self) -> dict[str, tuple[type[Family], Converter]]:
         """Families in the order in which they are asked. Imported on first use."""
-        converters: dict[str, tuple[FamilyRecord, Converter]] = {}
+        converters: dict[str, tuple[type[Family], Converter]] = {}
         for family in families().values():
             is_named = self._converter is not None and self._converter.family == family.name
             converter = self._converter if is_named else _converter(family)
@@ -348,11 +349,11 @@ class _Asker:
                 converters[family.name] = family, converter
         return converters
 
-    def _order(self, path: Path) -> list[tuple[FamilyRecord, Converter]]:
+    def _order(self, path: Path) -> list[tuple[type[Family], Converter]]:
         """Return the families. Of the particular ones, those last that do not name the format of a file."""
         ending = path.name.lower()
 
-        def place(asked: tuple[FamilyRecord, Converter]) -> tuple[bool, bool]:
+        def place(asked: tuple[type[Family], Converter]) -> tuple[bool, bool]:
             family, converter = asked
             return family.general, ending.endswith(converter.further_suffixes)
 
@@ -411,7 +412,7 @@ def _problem_of_closing(file: Candidate) -> Problem | None:
         return error.problems_at(file.name)[0]
 
 
-def _claim_of(file: Candidate, family: FamilyRecord, converter: Converter) -> Claim | Problem | None:
+def _claim_of(file: Candidate, family: type[Family], converter: Converter) -> Claim | Problem | None:
     """Return what a family says of a file, or why it refuses it. None: the family of a package fails."""
     try:
         return converter.look(file)
@@ -431,23 +432,25 @@ def _claim_of(file: Candidate, family: FamilyRecord, converter: Converter) -> Cl
             problems = error.problems_at(location)
             # That the file could not be read says more than what was found before.
             return min(problems, key=lambda problem: problem.kind != UNREADABLE)
-        leave_out(family.command, f"{family.converter} failed: {type(raised).__name__}: {raised}")
+        leave_out(
+            family.command(),
+            f"{family.__module__}:{family.__qualname__} failed: {type(raised).__name__}: {raised}",
+        )
         return None
 
 
-def _default_converter(family: FamilyRecord) -> Converter:
-    converter: Converter = family.part("converter")()
-    return converter
+def _default_converter(family: type[Family]) -> Converter:
+    return converter_of(family)
 
 
-def _converter(family: FamilyRecord) -> Converter | None:
+def _converter(family: type[Family]) -> Converter | None:
     """Return the default converter. None, with a line on stderr, if that of a package fails."""
     try:
         return _default_converter(family)
     except Exception as error:
         if is_own(family.name):
             raise
-        leave_out(family.command, reason_of(error, family.command))
+        leave_out(family.command(), reason_of(error, family.command()))
         return None
 
 
@@ -477,7 +480,7 @@ def other_family_reason(family: str) -> str:
 
 def convert_command(family: str) -> str:
     """Return the command that converts files of a family."""
-    return f"unistore convert {get_family(family).command}"
+    return f"unistore convert {get_family(family).command()}"
 
 
 def nothing_found(claims: Claims, family: str = "") -> Problem:
@@ -508,7 +511,7 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
     for link in chain.from_iterable(path.rglob("*") for path in paths):
         if not is_inside(link, paths):
             return Problem(str(link), "is a link out of the given paths", "name what it leads to", "link")
-    commands = ", ".join(sorted(family.command for family in families().values()))
+    commands = ", ".join(sorted(family.command() for family in families().values()))
     message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
     inspection = RunCommand(("inspect", str(paths[0])), "says more")
     return Problem(where, message, (inspection, "name the family before the sources"), "unknown")

@@ -22,6 +22,7 @@ import numpy as np
 from unistore.conversion.lock import Lock, check_own, check_plain
 from unistore.converters.common.columns import is_text
 from unistore.converters.common.exported import VALUE, ExportedArray, File
+from unistore.converters.families import exporter_of
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, StoreError, named, refusal
 from unistore.progress import resolve_progress
@@ -547,15 +548,13 @@ def _exporter(
 ) -> Callable[[Store], Iterator[File]]:
     try:
         family = get_family(store.family)
-        is_offered = to is None or to in family.export_to
-        names = ("export",) if to is None else ("export_to", to)
-        files_of = family.part(*names) if is_offered else None
+        files_of = exporter_of(family, to or "")
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"
         raise StoreError(msg) from error
     if files_of is None:
-        other_formats = f" or as {', '.join(family.export_to)}" if family.export_to else ""
-        message = f"{family.command} stores are not exported as {to!r}"
+        other_formats = f" or as {', '.join(family.exports)}" if family.exports else ""
+        message = f"{family.command()} stores are not exported as {to!r}"
         fix = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
         raise InputError.at(store.path, message, fix, "option")
     chosen = {name: value for name, value in choices.items() if value is not None}

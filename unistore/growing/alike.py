@@ -18,7 +18,9 @@ from unistore.converters.common.columns import (
     promote,
     reconcile,
 )
-from unistore.converters.registry import FamilyRecord, get_family
+from unistore.converters.families import specs_of
+from unistore.converters.family import ArraysOfStore, Family
+from unistore.converters.registry import get_family
 from unistore.errors import AddOptions, InputError, Problem
 from unistore.growing.merging import FIX, KeptSource, Merging
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, RecordedSpecs, resolved
@@ -108,7 +110,8 @@ def make_alike(
     no one form holds.
     """
     family = get_family(stores[0].family)
-    own: list[NewArrays] = family.part("alike", "arrays")(stores) if family.alike else [{} for _ in stores]
+    joining = family.alike()
+    own: Sequence[ArraysOfStore] = [{} for _ in stores] if joining is None else joining.arrays(stores)
     described = []
     for store, new_arrays in zip(stores, own, strict=True):
         fields = {path: _stored_field(store, path) for path in store.paths() if path not in new_arrays}
@@ -117,7 +120,7 @@ def make_alike(
     fields = _Joining(family, stores, described).fields(sources, columns)
     axes = {path: {"axes": list(field.axes)} for path, field in fields.items()}
     described_axes = {path: field.axes for path, field in fields.items()}
-    specs = resolved(family.part("specs"), described_axes, stores[0].attributes["main_table"])
+    specs = resolved(specs_of(family), described_axes, stores[0].attributes["main_table"])
     alike = []
     problems = []
     for store, new_arrays, before in zip(stores, own, described, strict=True):
@@ -155,21 +158,21 @@ class _Joining:
     """Finds the one form of each array of several stores."""
 
     def __init__(
-        self, family: FamilyRecord, stores: Sequence[Store], described: Sequence[Mapping[str, Field]]
+        self, family: type[Family], stores: Sequence[Store], described: Sequence[Mapping[str, Field]]
     ) -> None:
         store = stores[0]
-        self._family = family
+        self._joining = family.alike()
         self._names = [store.path for store in stores]
         self._source_counts = [len(store.array("sources/bytes")) for store in stores]
         self._described = described
         self._paths = dict.fromkeys(chain.from_iterable(described))
-        specs: ArraySpecs = family.part("specs")
+        specs: ArraySpecs = specs_of(family)
         self._specs = {path: specs.of(path, self._paths) for path in self._paths}
         # whose rows are padded in all families, as another array says how far they reach
         limits = chain.from_iterable(spec.limits for spec in self._specs.values())
         self._limited = {limit.path for limit in limits}
         self._has_columns = "columns" in store.attributes.get("options", {})
-        self._may_pad = bool(family.alike) or store.sample_table == store.attributes["main_table"]
+        self._may_pad = self._joining is not None or store.sample_table == store.attributes["main_table"]
 
     def fields(self, sources: Sequence[KeptSource], columns: str | None) -> dict[str, Field]:
         """Return the fields of all arrays by path."""
@@ -198,7 +201,7 @@ class _Joining:
 
     def _columns(self, sources: Sequence[KeptSource]) -> Iterator[tuple[str, dict[str, SourceColumn]]]:
         """Yield what each source has of columns."""
-        if self._family.alike:  # columns belong to samples, and say what forms there are
+        if self._joining is not None:  # columns belong to samples, and say what forms there are
             for name, fields in zip(self._names, self._described, strict=True):
                 for columns in self._in_sources(fields, max(map(_count_forms, fields.values()))):
                     yield name, columns
@@ -239,9 +242,8 @@ class _Joining:
         )
         if form is None:
             return field
-        if self._family.alike:
-            of_samples: Field = self._family.part("alike", "column")(field, form)
-            return of_samples
+        if self._joining is not None:
+            return self._joining.column(field, form)
         further = dict(form.attributes)
         if not any("missing_in" in own.attributes for own in forms) and not self._has_columns:
             further.pop("missing_in", None)
@@ -297,15 +299,15 @@ class _Completed:
 
     def __init__(
         self,
-        family: FamilyRecord,
+        family: type[Family],
         store: Store,
         new_arrays: NewArrays,
         before: Mapping[str, Field],
         fields: Mapping[str, Field],
     ) -> None:
         self.problems: list[Problem] = []
-        self._family = family
-        self._specs: ArraySpecs = family.part("specs")
+        self._joining = family.alike()
+        self._specs: ArraySpecs = specs_of(family)
         self._store = store
         self._before = before
         self._fields = fields
@@ -330,9 +332,8 @@ class _Completed:
 
     def _missing(self, path: str) -> Int64s:
         """Return ranges of rows that sources lack."""
-        if self._family.alike:
-            ranges: Int64s = self._family.part("alike", "missing")(self._store, path)
-            return ranges
+        if self._joining is not None:
+            return self._joining.missing(self._store, path)
         numbers = np.array(self._before[path].attributes.get("missing_in", ()), np.int64)
         counts = Merging((self._store,), (), {}).counts(0, path)
         ends = np.cumsum(counts)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.families import specs_of
 from unistore.converters.files.paths import natural_key
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem
@@ -182,7 +183,7 @@ class Merging:
 
     def says_nothing(self, path: str) -> bool:
         """Return whether the sources have no other values than a store without the array stands for."""
-        specs: ArraySpecs = get_family(self.stores[0].family).part("specs")
+        specs: ArraySpecs = specs_of(get_family(self.stores[0].family))
         absent = specs.absent_value(path)
         if absent is None:
             return False

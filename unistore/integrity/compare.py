@@ -23,6 +23,7 @@ from unistore.conversion.plan import ShardTask, TablePlan
 from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
+from unistore.converters.families import restorer_of
 from unistore.converters.files.comparison import Compared, Restore, compare_source, difference
 from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.registry import get_family
@@ -170,7 +171,7 @@ def _check_names(store: Store, path: str, given: Sequence[Path], scan: Scan) -> 
     if before.issuperset(scan.sources.names):
         fixes.append("give the folders of all of its sources")
     else:
-        words = ("convert", get_family(store.family).command, *map(str, given), path, "--append")
+        words = ("convert", get_family(store.family).command(), *map(str, given), path, "--append")
         fixes.append(RunCommand(words, "to take what is new"))
     if gone:
         purpose = "to leave out what is gone, and then unistore compact to a new store"
@@ -338,7 +339,7 @@ def compare(
             raise _other_sources(path or store.path, lines)
         comparison = _Comparison(store, conversion, _in_shards_of(store, new_store), sample, findings)
         comparison.compare_arrays()
-    if not findings.problems and get_family(store.family).restore:
+    if not findings.problems:
         comparison.compare_files()
     if findings.problems:
         return findings.problems, None
@@ -399,8 +400,7 @@ class _CompareSource:
 
     @cached_property
     def _restore(self) -> Restore:
-        restore: Restore = get_family(self.store.family).part("restore")(self.store, self.inputs.scan)
-        return restore
+        return restorer_of(get_family(self.store.family), self.store, self.inputs.scan)
 
     def __call__(self, number: int) -> _Findings:
         source = self.inputs.scan.sources[number]

@@ -17,6 +17,7 @@ import numpy as np
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor, Serial, asking
 from unistore.conversion.executors.processes import Processes
+from unistore.converters.families import specs_of
 from unistore.converters.registry import find_family, get_family
 from unistore.errors import InputError, NoStoreError, Problem, RunCommand, StoreError, UnsupportedError
 from unistore.integrity.compare import Receipt, compare
@@ -127,7 +128,7 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
     problems: list[Problem] = []
     stated = dict[str, ArraySpec]()
     try:
-        specs: ArraySpecs = get_family(attributes["family"]).part("specs")
+        specs: ArraySpecs = specs_of(get_family(attributes["family"]))
         problems += specs.problems(arrays, samples)
         stated = {path: specs.of(path, arrays) for path in arrays}
     except InputError as unknown:
@@ -469,7 +470,7 @@ def verify_with(
             view = RuleView(store, _damaged_arrays(store, set(checked.entries) - checked.sound))
             # Without the package of its family, a store is held against the rules of every store.
             family = None if structure else find_family(store.family)
-            for rules in (RULES, family.part("rules") if family is not None and family.rules else ()):
+            for rules in (RULES, () if family is None else family.rules()):
                 if problems:  # rules of the family read the rows that indices give
                     unchecked += [rule.__name__ for rule in rules]
                 else:

@@ -299,6 +299,6 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
         return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"
-    commands = ", ".join(sorted(family.command for family in families().values()))
+    commands = ", ".join(sorted(family.command() for family in families().values()))
     message = f"not a store, and not recognised as sources of any family ({commands})"
     return message, "name the family to learn what is missing, as in unistore convert FAMILY SRC... DST"

@@ -138,7 +138,7 @@ def _words(family: str, options: Mapping[str, Any]) -> list[str]:
     words = []
     record = find_family(family)
     try:
-        own = () if record is None else declared(record.part("options"))
+        own = () if record is None else declared(record)
     except InputError:  # the family's package cannot be imported
         own = ()
     for option in own:

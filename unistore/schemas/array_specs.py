@@ -291,10 +291,6 @@ class ArraySpecs:
         return is_column and f"{group}/data" in paths and f"{group}/offsets" in paths
 
 
-# For families without specs of their own
-GENERAL = ArraySpecs()
-
-
 def rule_problems(
     rules: Mapping[str, ArraySpec], arrays: Mapping[str, ArrayInfo], samples: int
 ) -> list[Problem]:

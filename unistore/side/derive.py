@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.new_store import IndexArrays
-from unistore.converters.options import Options, declared
+from unistore.converters.family import Family
+from unistore.converters.options import declared
 from unistore.converters.protocol import Finalized
-from unistore.converters.registry import FamilyRecord, get_family
+from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.side.writing import Spool, new_side_table, write_side_table
@@ -70,33 +71,31 @@ def derive(
     opened = Store(store)
     family = get_family(opened.family)
     _check_options(opened, family, options)
-    checked = family.part("options")(**options)
+    given = family(**options)
     made: list[SideTable] = []
-    makers = [option for option in options if option in family.from_store]
+    makers = [option for option in options if option in family.derives]
     with resolve_progress(progress) as callbacks:
         for option in makers:
-            make = partial(
-                _derive_one, opened, family, option, checked, overwrite=overwrite, progress=callbacks
-            )
-            made += map(make, getattr(checked, option))
+            make = partial(_derive_one, opened, given, option, overwrite=overwrite, progress=callbacks)
+            made += map(make, getattr(given, option))
     return tuple(made)
 
 
-def _check_options(store: Store, family: FamilyRecord, options: JsonObject) -> None:
-    of_conversion = [option.name for option in declared(family.part("options"))]
-    possible = [name.replace("_", "-") for name in family.from_store]
+def _check_options(store: Store, family: type[Family], options: JsonObject) -> None:
+    of_conversion = [option.name for option in declared(family)]
+    possible = [name.replace("_", "-") for name in family.derives]
     problems = []
     for option in options:
-        if option not in (*family.from_store, *family.from_store_options):
+        if option not in (*family.derives, *family.derive_options):
             flag = option.replace("_", "-")
-            message = f"--{flag} is not made from a {family.command} store"
+            message = f"--{flag} is not made from a {family.command()} store"
             fixes = []
             if option in of_conversion:
                 fixes.append(f"convert its sources again with --{flag}")
             if possible:
                 fixes.append(f"what is made: --{', --'.join(possible)}")
             problems.append(Problem(store.path, message, "; ".join(fixes), "option"))
-    if family.from_store and not family.from_store.keys() & options.keys():
+    if family.derives and not set(family.derives) & options.keys():
         problems.append(
             Problem(store.path, "nothing to make is named", f"give --{', --'.join(possible)}", "option")
         )
@@ -106,9 +105,8 @@ def _check_options(store: Store, family: FamilyRecord, options: JsonObject) -> N
 
 def _derive_one(
     store: Store,
-    family: FamilyRecord,
+    given: Family,
     option: str,
-    given: Options,
     value: Any,
     *,
     overwrite: bool,
@@ -128,8 +126,7 @@ def _derive_one(
                 columns[table, column] = spool
             columns[table, column].append(rows)
 
-        make = family.part("from_store", option)
-        finalized: Finalized = make(store, value, given, emit, folder, progress)
+        finalized = given.derive_from(option, value, store, emit, folder, progress)
         arrays = [*finalized.arrays, *_emitted(finalized, columns)]
         others = Store(store.path, beside=_without(folders_beside(store, ()), name))
         for field, _ in arrays:

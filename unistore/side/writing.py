@@ -28,6 +28,7 @@ from unistore.conversion.new_store import (
     write_root,
 )
 from unistore.conversion.plan import Plan
+from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.errors import writing_failed
 from unistore.schemas.array_specs import MAIN_ROWS, MORE, SAMPLES, ArraySpecs, extensions, resolved
@@ -164,7 +165,7 @@ def write_side_table(
     """Write and seal arrays, with their paths in `store`, in an empty folder."""
     plan = _plan(store, arrays)
     described = {path: field["axes"] for path, field in store.attributes["fields"].items()}
-    specs: ArraySpecs = get_family(store.family).part("specs")
+    specs: ArraySpecs = specs_of(get_family(store.family))
     rules = resolved(specs, {**described, **planned_axes(plan)}, store.attributes["main_table"])
     documents = metadata_documents(plan, {}, groups)
     target = Folder(folder)

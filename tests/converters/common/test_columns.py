@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unistore
+from tests.family_converters import ct as ct_converter
+from tests.family_converters import rows as rows_converter
 from unistore.converters.common.columns import SourceColumn, is_lossless, promote, reconcile, storable
-from unistore.converters.ct.converter import converter as ct_converter
-from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 

@@ -11,9 +11,10 @@ import pytest
 
 from tests.cases import DATA
 from tests.converters.contract import check_contract, convert_in_memory
+from tests.family_converters import ct as ct_converter
 from tests.real_ct import LUNG, VOLUME, write_lung, write_volume
 from unistore.converters.ct import slabs as ct_points
-from unistore.converters.ct.converter import converter as ct_converter
+from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -79,7 +80,7 @@ def assert_valid(converted: Any) -> None:
         for path, values in converted.arrays.items()
         if not path.startswith("sources/")  # the runner adds the others
     }
-    assert get_family("ct").part("specs").problems(infos, converted.finalized.samples) == []
+    assert specs_of(get_family("ct")).problems(infos, converted.finalized.samples) == []
 
 
 @pytest.mark.parametrize("sparse", ["auto", "coords", "mask"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.converters.ct.converter import converter as ct_converter
+from tests.family_converters import ct as ct_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem
 

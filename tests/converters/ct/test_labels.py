@@ -10,7 +10,8 @@ import pytest
 
 import unistore
 from tests.converters.contract import check_contract, convert_in_memory
-from unistore.converters.ct.converter import converter as ct_converter
+from tests.family_converters import ct as ct_converter
+from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.converters.survey import survey
 from unistore.errors import InputError
@@ -76,10 +77,10 @@ def test_volumes_and_their_segmentations(tmp_path: Path) -> None:
         for path, values in converted.arrays.items()
         if not path.startswith("sources/")
     }
-    assert get_family("ct").part("specs").problems(infos, 3) == []
+    assert specs_of(get_family("ct")).problems(infos, 3) == []
     broken = {path: info for path, info in infos.items() if path != "labels/seg/label"}
     broken["labels/seg/present"] = ArrayInfo((3,), "bool")
-    (problem,) = get_family("ct").part("specs").problems(broken, 3)
+    (problem,) = specs_of(get_family("ct")).problems(broken, 3)
     assert str(problem) == "labels/seg: holds neither, expected mask or label"
     notes = " | ".join(converted.scan.notes)
     assert "labels/seg: 3 volumes, paired by names: img0_seg.npy with img0.npy" in notes

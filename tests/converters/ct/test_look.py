@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.family_converters import ct as ct_converter
+from unistore.converters.claims import Claim
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.converter import converter as ct_converter
-from unistore.converters.plugin import Claim
 from unistore.converters.scan import Candidate
 
 HU = np.zeros((2, 3, 4), "i2")

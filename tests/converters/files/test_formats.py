@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.converters.contract import check_contract
+from tests.family_converters import rows as rows_converter
 from unistore.converters.files.formats import has_ending
-from unistore.converters.rows.family import converter as rows_converter
 
 HDF5 = (".h5", ".hdf5")
 

@@ -9,7 +9,7 @@ from unistore.converters.files.pairs import (
     label_paths,
     row_label_paths,
 )
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.converters.rows.grouping import group_files
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.converters.events.recordings import made_up
 from unistore.converters.formats.aedat import Aedat4
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 
 
 @pytest.fixture

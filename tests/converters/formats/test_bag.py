@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.formats.bags import Rosbag
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

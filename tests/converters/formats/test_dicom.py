@@ -14,7 +14,7 @@ from pydicom.data import get_testdata_file
 from unistore.converters.formats import dicom_headers
 from unistore.converters.formats.dicom import Dicom
 from unistore.converters.formats.dicom_headers import read_elements, read_header
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

@@ -15,7 +15,7 @@ import pytest
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.formats.arrays import Npz
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
-from unistore.converters.plugin import Opened, SourceFile
+from unistore.converters.opened import Opened, SourceFile
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from PIL import Image
 
 from unistore.converters.formats.images import decode, header_of, is_complete, read_file, read_header
 from unistore.converters.formats.pictures import Jpeg, Png
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

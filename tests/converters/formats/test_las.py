@@ -15,7 +15,7 @@ import unistore
 from unistore import export, verify
 from unistore.conversion.convert import convert
 from unistore.converters.formats.las import Las, Laz
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.converters.seam.formats import calling
 from unistore.errors import InputError
 from unistore.testing import check_format

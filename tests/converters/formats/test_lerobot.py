@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.converters.formats.lerobot import LeRobot
-from unistore.converters.plugin import Opened, SourceFile
+from unistore.converters.opened import Opened, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

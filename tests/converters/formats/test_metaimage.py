@@ -16,7 +16,7 @@ from unistore.conversion import plan
 from unistore.conversion.convert import convert
 from unistore.converters.files import unpacked
 from unistore.converters.formats.metaimage import MetaImage
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

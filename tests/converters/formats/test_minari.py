@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.converters.formats.minari import Minari
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

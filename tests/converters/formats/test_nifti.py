@@ -10,7 +10,7 @@ import pytest
 import SimpleITK
 
 from unistore.converters.formats.nifti import Nifti
-from unistore.converters.plugin import Facts, SourceFile
+from unistore.converters.opened import Facts, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

@@ -11,7 +11,7 @@ import pytest
 import SimpleITK
 
 from unistore.converters.formats.nrrd import Nrrd
-from unistore.converters.plugin import Facts, SourceFile
+from unistore.converters.opened import Facts, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

@@ -26,7 +26,7 @@ from unistore.converters.formats.packets import (
     record_of,
 )
 from unistore.converters.formats.video import Frames
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError, MissingLibraryError, Problem, StoreError
 
 SAMPLE = Path(__file__).parents[2] / "data/lerobot/v3"

@@ -19,7 +19,7 @@ from PIL import Image
 from unistore.converters.formats.aedat import Aedat4
 from unistore.converters.formats.bags import Rosbag
 from unistore.converters.formats.prophesee import Dat, Evt
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.converters.seam.formats import LATER, OWN, formats
 from unistore.errors import InputError
 from unistore.testing import check_format

@@ -11,7 +11,7 @@ import pytest
 from tests.converters.events.recordings import HEADER2, HEADER3, made_up, words2, words3, write_dat
 from unistore.converters.formats.arrays import Raw
 from unistore.converters.formats.prophesee import Dat, Evt
-from unistore.converters.plugin import Facts, Format, SourceFile
+from unistore.converters.opened import Facts, Format, SourceFile
 from unistore.errors import InputError
 
 

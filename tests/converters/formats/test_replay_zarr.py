@@ -18,7 +18,7 @@ from zarr.storage import LocalStore, ZipStore
 
 import unistore
 from unistore.converters.formats.replay_zarr import ReplayZarr
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.converters.formats.rlds import Rlds
-from unistore.converters.plugin import Opened, SourceFile
+from unistore.converters.opened import Opened, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 

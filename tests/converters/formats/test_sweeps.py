@@ -11,7 +11,7 @@ import unistore
 from unistore import verify
 from unistore.conversion.convert import convert
 from unistore.converters.formats.sweeps import Sweep
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 
 KITTI = ("x", "y", "z", "intensity")

@@ -11,9 +11,9 @@ import pytest
 import tifffile
 
 import unistore
-from unistore.converters.ct.converter import converter as ct_converter
+from tests.family_converters import ct as ct_converter
 from unistore.converters.formats.tiff import Tiff
-from unistore.converters.plugin import Facts, SourceFile
+from unistore.converters.opened import Facts, SourceFile
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.testing import check_format

@@ -10,7 +10,7 @@ import pytest
 
 import unistore
 from tests.converters.contract import check_contract
-from unistore.converters.point_cloud.converter import converter as point_cloud
+from tests.family_converters import point_cloud
 from unistore.converters.scanning import scan_sources
 
 RANDOM = np.random.default_rng(1)

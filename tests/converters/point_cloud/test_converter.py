@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.converters.contract import check_contract, convert_in_memory
+from tests.family_converters import point_cloud
 from unistore.conversion.convert import convert
-from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError

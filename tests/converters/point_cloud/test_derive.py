@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.family_converters import point_cloud
 from unistore.conversion.run import run
 from unistore.converters.point_cloud import grids
-from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.point_cloud.derive import bounds_of
 from unistore.converters.point_cloud.grids import GridWindows, Workspace, voxelise, window_rows
 from unistore.errors import InputError
@@ -219,7 +219,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     child = (
         "import resource, sys; from pathlib import Path\n"
         "from unistore.converters.point_cloud import grids\n"
-        "from unistore.converters.point_cloud.converter import converter as point_cloud\n"
+        "from tests.family_converters import point_cloud\n"
         "from unistore.converters.scanning import scan_sources\n"
         "grids.STEP = 40\n"
         "converter = point_cloud(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"

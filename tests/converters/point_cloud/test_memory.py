@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.family_converters import point_cloud
 from unistore.converters.point_cloud import derive, grids
-from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 
 STEP = 1 << 14

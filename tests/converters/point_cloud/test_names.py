@@ -13,8 +13,8 @@ import pytest
 
 import unistore
 from tests.converters.contract import check_contract
+from tests.family_converters import point_cloud
 from unistore.cli.main import main
-from unistore.converters.point_cloud.converter import converter as point_cloud
 from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import survey
 from unistore.errors import InputError

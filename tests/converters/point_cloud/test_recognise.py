@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.plugin import Claim, sure
-from unistore.converters.point_cloud.converter import converter as point_cloud
+from tests.family_converters import point_cloud
+from unistore.converters.claims import Claim, sure
 from unistore.converters.scan import Candidate
 from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cases import DATA
 from tests.converters.contract import check_contract
-from unistore.converters.point_cloud.converter import converter as point_cloud
+from tests.family_converters import point_cloud
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.converters.contract import check_contract
+from tests.family_converters import rows as rows_converter
 from unistore.converters.protocol import Converter
-from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 

@@ -11,7 +11,7 @@ import pytest
 
 import unistore
 from tests.converters.contract import check_contract
-from unistore.converters.rows.family import converter as rows_converter
+from tests.family_converters import rows as rows_converter
 
 RANDOM = np.random.default_rng(2)
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.family import Column, Family, Group, Schema
 from unistore.converters.files.paths import list_files
-from unistore.converters.plugin import Column, Family, Group, Schema, SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.converters.scan import Found
 from unistore.converters.scanning import scan_sources
 from unistore.converters.seam.converter import SeamConverter

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.converters.seam.formats import formats
 from unistore.converters.seam.stored import open_original
 

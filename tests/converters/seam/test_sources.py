@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unistore.converters.plugin import Group, Problem, SourceFile
+from unistore.converters.family import Group
+from unistore.converters.opened import SourceFile
 from unistore.converters.seam.sources import Choices
+from unistore.errors import Problem
 
 
 def test_each_choice_has_its_list() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.converters.spike.recordings import record, sequences, stream
+from tests.family_converters import spike as spike_converter
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.converters.spike.recordings import record, stream
+from tests.family_converters import spike as spike_converter
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 
 PUBLISHED = """filename: rotation_digits

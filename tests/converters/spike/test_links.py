@@ -10,9 +10,9 @@ import pytest
 import unistore
 from tests.converters.contract import convert_in_memory
 from tests.converters.spike.recordings import record, sequences, stream
+from tests.family_converters import spike as spike_converter
 from unistore.cli.main import main
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}

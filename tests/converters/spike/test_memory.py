@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from tests.converters.spike.recordings import record, stream
+from tests.family_converters import spike as spike_converter
 from unistore.conversion.convert import convert
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.converters.scanning import scan_sources
 from unistore.converters.seam.formats import FileArray, formats
 from unistore.converters.spike import frames as reading
-from unistore.converters.spike.family import converter as spike_converter
 from unistore.converters.spike.frames import Extent, Spikes
 from unistore.errors import InputError
 from unistore.schemas.spike.fields import voxelize

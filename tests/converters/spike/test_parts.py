@@ -10,12 +10,12 @@ import pytest
 
 from tests.converters.spike.recordings import sequences
 from tests.detection import detect
+from tests.family_converters import spike as spike_converter
+from unistore.converters.claims import no
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files
-from unistore.converters.plugin import no
 from unistore.converters.scan import Candidate, Found
-from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 
 NO_FRAME = "belongs to no frame; their files lie in spike/, spike_vox/, blur/, sharp/"

@@ -12,9 +12,9 @@ import unistore
 from tests.cases import DATA
 from tests.converters.contract import check_contract, convert_in_memory
 from tests.converters.spike.recordings import record, sequences, stream
+from tests.family_converters import spike as spike_converter
 from tests.spikes import stored_spikes
 from unistore.converters.scanning import scan_sources
-from unistore.converters.spike.family import converter as spike_converter
 from unistore.errors import InputError
 
 

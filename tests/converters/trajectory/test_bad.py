@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.converters.contract import check_contract, convert_in_memory
+from tests.family_converters import trajectory
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
 
 

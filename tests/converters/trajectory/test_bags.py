@@ -19,10 +19,10 @@ from rosbags import rosbag1, rosbag2
 
 import unistore
 from tests import bags
+from tests.family_converters import trajectory
 from unistore.converters.formats.bags import Rosbag
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
 
 FIELDS = {

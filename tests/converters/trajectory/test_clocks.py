@@ -12,8 +12,8 @@ import pytest
 
 import unistore
 from tests import streams
+from tests.family_converters import trajectory
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
 
 

@@ -13,9 +13,10 @@ import pytest
 import unistore
 from tests.cases import DATA
 from tests.converters.contract import check_contract, convert_in_memory
+from tests.family_converters import trajectory
+from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import AddOptions, InputError
 from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.tables import text_values
@@ -47,7 +48,7 @@ def check_schema(converted) -> None:
     count = len(converted.scan.sources)
     names = {"data": ArrayInfo((9,), "uint8"), "offsets": ArrayInfo((count + 1,), "int64")}
     infos |= {f"sources/path/{name}": info for name, info in names.items()}
-    assert get_family("trajectory").part("specs").problems(infos, converted.finalized.samples) == []
+    assert specs_of(get_family("trajectory")).problems(infos, converted.finalized.samples) == []
 
 
 # Real files -----------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.family_converters import trajectory
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import AddOptions, InputError
 
 STEPS = 12

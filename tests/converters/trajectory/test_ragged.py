@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.family_converters import trajectory
 from tests.streams import COUNTS, SCANS, STEPS, frames, lidar, points, scans_of_one_axis
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError
 
 

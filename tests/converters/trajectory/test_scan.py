@@ -13,14 +13,14 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.family_converters import trajectory
+from unistore.converters.claims import Claim
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
 from unistore.converters.formats.hdf5 import HDF5Dataset
-from unistore.converters.plugin import Claim
 from unistore.converters.protocol import Converter
 from unistore.converters.scan import Candidate, Scanned, SourcePart
 from unistore.converters.scanning import scan_sources
-from unistore.converters.trajectory.converter import converter as trajectory
 from unistore.errors import InputError, Problem
 
 

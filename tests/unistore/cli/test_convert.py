@@ -75,7 +75,7 @@ def test_options_reach_their_converter(asked: list[Any]) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
-    options = get_family(family).part("options")
+    options = get_family(family)
     assert {field.name for field in dataclasses.fields(options)} <= {each.name for each in params(family)}
 
 

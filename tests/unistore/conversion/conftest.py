@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from tests.steps import Stopping
 from unistore.conversion.run import run
+from unistore.converters.claims import Claim, no
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import Listing
-from unistore.converters.plugin import Claim, no
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
 from unistore.converters.scan import Candidate, Found, Scanned, SourcePart
 from unistore.errors import InputError, Problem

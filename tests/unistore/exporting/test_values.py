@@ -19,6 +19,7 @@ from tests.stores import attributes_of, tree
 from unistore import export
 from unistore.converters.common.exported import File, row_blocks
 from unistore.errors import ConversionError, StoreError
+from unistore.plugin import Family
 from unistore.schemas.indices import StoreView
 
 Make = Callable[[str], Any]
@@ -203,8 +204,8 @@ def test_two_exports_are_the_same_bytes(
     assert tree(tmp_path / "again") == tree(exported(family_case)[1])
 
 
-def streams(fails: bool = False) -> Callable[[StoreView], Iterator[File]]:
-    def files(store: StoreView) -> Iterator[File]:
+def streams(fails: bool = False) -> Callable[[Family, StoreView], Iterator[File]]:
+    def files(_: Family, store: StoreView) -> Iterator[File]:
         array = store.array("rows/data")
 
         def write(path: Path) -> None:

@@ -44,7 +44,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rows() -> Any:
-    from unistore.converters.rows.family import converter
+    from tests.family_converters import rows as converter
 
     return converter
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.family_converters import rows as rows_converter
 from tests.steps import Stopping
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.converters.rows.family import converter as rows_converter
 from unistore.report.inspection import inspect
 
 

@@ -15,6 +15,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unistore.converters.families import modules_of
 from unistore.converters.registry import find_family, own_families
 from unistore.system.foreign import DamagedFiles, last_note, library_of
 
@@ -198,7 +199,7 @@ def start_early(
     if _spare or not libraries:
         return
     records = own_families() if family is None else filter(None, [find_family(family)])
-    converters = (record.converter.partition(":")[0] for record in records)
+    converters = chain.from_iterable(map(modules_of, records))
     _spare.append(WorkerProcess((*modules, *converters, *chain.from_iterable(libraries))))
 
 

@@ -5,55 +5,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.ct import names
-from unistore.converters.ct.names import CASES, DATASET, DICOM, INFO, METADATA, SERIES, is_case, match
-from unistore.converters.ct.options import CtOptions
+from unistore.converters.ct import Ct
+from unistore.converters.ct.names import CASES, DATASET, DICOM, INFO, METADATA, SERIES, is_case
 from unistore.converters.files.folders import ListedFolders
 from unistore.converters.files.paths import Listing
-from unistore.converters.plugin import Claim, Family, Format, Group, Head, Problem, SourceFile, no, sure
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Candidate, Parts, SourcePart
 from unistore.converters.seam.converter import Neighbours, SeamConverter
 from unistore.converters.seam.formats import group_of
-from unistore.converters.seam.record import ConverterOf
+from unistore.plugin import Claim, SourceFile, no, sure
 from unistore.schemas.ct import fields as schema
-from unistore.schemas.ct.fields import FAMILY_NAME
 from unistore.system.hints import AnyArray
 
 if TYPE_CHECKING:
     from unistore.converters.ct.scan import ScannedVolume
     from unistore.converters.ct.voxels import VolumeReader
-
-
-# CT volumes as a family of the seam.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ct(CtOptions, Family):
-    """CT volumes; see `CtOptions`, and `unistore.converters.ct.group` for a volume's files."""
-
-    name: ClassVar[str] = FAMILY_NAME
-    formats: ClassVar[tuple[type[Format] | str, ...]] = (*names.FORMATS, "npz")
-    any_format: ClassVar[bool] = True
-
-    def match(self, head: Head) -> Claim:
-        """See `unistore.converters.ct.names`."""
-        return match(head)
-
-    def group(self, files: Sequence[SourceFile]) -> Iterable[Group | tuple[SourceFile, str] | Problem | str]:
-        """See `unistore.converters.ct.group`."""
-        from unistore.converters.ct.group import group
-
-        return group(files, self.window_names, keep_names=self.keep_names)
-
-
-converter = ConverterOf(Ct, "unistore.converters.ct.converter:CtConverter")
 
 
 class CtConverter(SeamConverter):

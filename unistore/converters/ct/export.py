@@ -18,8 +18,8 @@ from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
 from unistore.converters.ct.slabs import MEMBERS
 from unistore.converters.ct.stored import Volume, volumes
 from unistore.converters.formats.nifti import Nifti
-from unistore.converters.plugin import Array, Facts
 from unistore.errors import InputError
+from unistore.plugin import Array, Facts
 from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY
 from unistore.schemas.indices import IndexColumn, StoreView, contradiction

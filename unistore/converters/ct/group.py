@@ -59,10 +59,10 @@ from unistore.converters.formats.dicom_headers import (
     read_header,
 )
 from unistore.converters.formats.tiff import Tiff, is_page
-from unistore.converters.plugin import Group, Problem, SourceFile
 from unistore.converters.registry import conversion_of
 from unistore.converters.seam.formats import calling
 from unistore.errors import AddOptions, InputError, printable
+from unistore.plugin import Group, Problem, SourceFile
 
 # Group DICOM files into series, and find what keeps a series from being one volume.
 #

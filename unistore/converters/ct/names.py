@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.ct.options import FORMATS
 from unistore.converters.ct.slabs import kind_of
 from unistore.converters.files.pairs import (
     LabelMatch,
@@ -21,13 +22,12 @@ from unistore.converters.files.pairs import (
     row_label_paths,
 )
 from unistore.converters.opened import Near
-from unistore.converters.plugin import Claim, Head, no, sure
 from unistore.converters.seam.formats import formats_of, offered_suffixes
 from unistore.errors import printable
+from unistore.plugin import Claim, Head, no, sure
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.system.hints import Shape
 
-FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")  # formats of voxels
 DICOM = "dicom"  # the format whose files are slices of series, whatever they are called
 TIFF = "tiff"  # the format whose files may be pages of stacks
 POINTS = ".npz"  # ending of files of points: sparse windows and distance fields

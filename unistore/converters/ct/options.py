@@ -10,6 +10,8 @@ from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import Window, parse_window
 
+FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")  # formats of voxels
+
 
 @dataclass(frozen=True, kw_only=True)
 class CtOptions(Options):

@@ -22,10 +22,10 @@ from unistore.converters.ct.names import GEOMETRY, INFO, METADATA, SLICES, TEXTS
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.slabs import MEMBERS, VolumeArray, points_in
 from unistore.converters.opened import Origin
-from unistore.converters.plugin import Format, Group, Opened, SourceFile
 from unistore.converters.scan import Scanned
 from unistore.converters.seam.formats import origins_in
 from unistore.errors import InputError, Problem
+from unistore.plugin import Format, Group, Opened, SourceFile
 from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem

@@ -17,9 +17,9 @@ import numpy as np
 from unistore.converters.common.columns import storable
 from unistore.converters.common.label_map import Numbering
 from unistore.converters.formats.dicom_headers import DicomPixels
-from unistore.converters.plugin import Array, Format, Opened, SourceFile
 from unistore.converters.seam.formats import calling, formats, open_file
 from unistore.errors import InputError
+from unistore.plugin import Array, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray, Shape
 
 SLAB = 1 << 20  # bytes of a slab, so that it stays in the cache of a core while it is compared

@@ -27,11 +27,11 @@ from unistore.converters.ct.slabs import MEMBERS, VolumeArray
 from unistore.converters.ct.voxels import is_scaled_as, point_coords
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.libraries import ONLY, OpenedByLibrary, open_npz
-from unistore.converters.plugin import Facts
 from unistore.converters.protocol import Emit, Finalized
 from unistore.converters.scan import Scan
 from unistore.converters.seam.stored import open_original
 from unistore.errors import AddOptions, InputError
+from unistore.plugin import Facts
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import HEADER, IMAGE, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
@@ -294,14 +294,7 @@ def _open_distances(path: Path) -> Iterator[OpenedByLibrary]:
 _IMAGE = f"{schema.VOLUMES}/image"
 
 
-def window(
-    store: StoreView,
-    text: str,
-    given: CtOptions,
-    emit: Emit,
-    folder: Path,  # noqa: ARG001  as others
-    progress: Progress,
-) -> Finalized:
+def window(store: StoreView, text: str, given: CtOptions, emit: Emit, progress: Progress) -> Finalized:
     """Emit the points or bits of a window of all volumes, and return its table, offsets and attributes."""
     chosen = parse_window(text)
     if not store.has(_IMAGE):

@@ -1,19 +1,14 @@
-"""What a store of recordings gives back: files, their comparison, views."""
+"""What a page shows of a recording: its first events, and the frames beside."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from unistore.converters.events.family import EventsFamily
-from unistore.converters.preview import Preview, evenly
-from unistore.converters.seam.record import stored_parts
+from unistore.converters.preview import evenly
 from unistore.converters.views import View, ViewLimits, stride
 from unistore.schemas.events.fields import FAMILY_NAME, HEIGHTS, RECORDINGS, T_OFFSETS, WIDTHS
 from unistore.schemas.indices import StoreView, whole
 
-_PARTS = stored_parts(EventsFamily)
-export = _PARTS["export"]
-restore = _PARTS["restore"]
 _EVENT_BYTES = 13  # of a shown event: time, column, row, polarity
 _FRAMES = 16  # frames beside the events, at most
 
@@ -53,6 +48,3 @@ def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
         "note": note,
     }
     return View(widget="stream", title=f"{height} × {width} pixels", head=head, arrays=arrays, read=read)
-
-
-PREVIEW = Preview(view=view, measures=_PARTS["preview"].measures)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.lazy import ForwardRecords
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.converters.opened import Array, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray
 
 EVENTS = "events"  # name of the array of a recording

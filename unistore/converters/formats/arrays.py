@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.claims import Claim, maybe, no
 from unistore.converters.files.npy import NPY_NAME, FileValues, open_npz, read_header
-from unistore.converters.opened import NamedArrays
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, maybe, no
+from unistore.converters.opened import Array, Facts, Format, NamedArrays, Opened, SourceFile
 
 _COMPRESSED = "compressed .npz, read from the start for every shard; np.savez (uncompressed) converts faster"
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.plugin import SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 from unistore.system.hints import Int64s

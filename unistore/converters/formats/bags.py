@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.bag_files import (
     EXTRA,
     LIBRARY,
@@ -35,7 +36,7 @@ from unistore.converters.formats.bag_messages import (
     values_of,
 )
 from unistore.converters.formats.lazy import LazyRows, Unread
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.converters.opened import Array, Format, Opened, SourceFile
 from unistore.errors import AddOptions, InputError, Location, Problem, location_of
 from unistore.system.foreign import begin_reading
 from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape

@@ -12,7 +12,7 @@ import numpy as np
 
 from unistore.converters.formats.dicom_headers import DicomPixels, Plane, order_of, placed, read_header
 from unistore.converters.formats.volumes import Scaling, VolumeFormat
-from unistore.converters.plugin import Array, Opened, SourceFile
+from unistore.converters.opened import Array, Opened, SourceFile
 from unistore.system.hints import AnyArray
 
 

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from unistore.converters.claims import Claim, no, sure
 from unistore.converters.files.paths import natural_key
 from unistore.converters.formats.images import decode_file, read_header
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, no, sure
+from unistore.converters.opened import Array, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray, Int64s
 
 FRAMES = "frames"  # begins the names of the arrays: `frames/t` and `frames/image`

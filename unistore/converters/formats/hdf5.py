@@ -19,8 +19,17 @@ from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
 from unistore.converters.files.paths import natural_key, real_path
-from unistore.converters.opened import Member, NamedArrays, Origin
-from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile, as_json
+from unistore.converters.opened import (
+    Array,
+    Facts,
+    Format,
+    Member,
+    NamedArrays,
+    Opened,
+    Origin,
+    SourceFile,
+    as_json,
+)
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.system.hints import AnyArray, Shape
 

@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from unistore.converters.claims import Claim, sure
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import NamedArrays
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
+from unistore.converters.opened import Array, Facts, Format, NamedArrays, Opened, SourceFile
 from unistore.system.hints import AnyArray, Float64s
 
 _AXES = ("X", "Y", "Z")

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from unistore.converters.plugin import Array, SourceFile
+from unistore.converters.opened import Array, SourceFile
 from unistore.errors import Problem
 from unistore.system.hints import AnyArray, Dtype, Shape
 

@@ -20,7 +20,7 @@ from unistore.converters.formats.volumes import (
     open_raw,
     stated,
 )
-from unistore.converters.plugin import Array, Opened, SourceFile
+from unistore.converters.opened import Array, Opened, SourceFile
 from unistore.system.hints import JsonObject, Shape
 
 _TYPES = {

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
-from unistore.converters.opened import Member, NamedArrays, Origin
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.converters.opened import Array, Facts, Format, Member, NamedArrays, Opened, Origin, SourceFile
 from unistore.errors import Problem
 
 FILE = "main_data.hdf5"

@@ -26,7 +26,7 @@ from unistore.converters.formats.volumes import (
     steps_of,
     stream_of,
 )
-from unistore.converters.plugin import Array, Facts, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Opened, SourceFile
 from unistore.system.hints import JsonObject
 
 _LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348

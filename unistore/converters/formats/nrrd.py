@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, VolumeFormat, open_raw, stated
-from unistore.converters.plugin import Facts, Opened, SourceFile
+from unistore.converters.opened import Facts, Opened, SourceFile
 from unistore.system.hints import Dtype, JsonObject
 
 _TYPES = {

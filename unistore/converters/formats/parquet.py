@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import is_out_of_memory, is_read_error
 from unistore.converters.files.paths import is_inside
 from unistore.converters.formats.parquet_pages import largest_page
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape

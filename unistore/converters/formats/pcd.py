@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.claims import Claim, sure
 from unistore.converters.files.hdf5.filters import Filter, decode
 from unistore.converters.formats.lazy import LazyRows, TextRows, lazy_fields, mapped_records
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, sure
+from unistore.converters.opened import Array, Format, Opened, SourceFile
 from unistore.system.foreign import opening
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from unistore.converters.formats import images
-from unistore.converters.plugin import Array, Facts, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
 _ARRAY = "image"

@@ -16,9 +16,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.arrays import begins_with_text, lost_its_first_line
 from unistore.converters.formats.lazy import ForwardRecords, LazyRows
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
 
 EVENTS = "events"  # name of the array of a recording

@@ -15,9 +15,10 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.formats.lazy import Stretch, Unread
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.errors import InputError, Problem
 from unistore.system.hints import AnyArray
 

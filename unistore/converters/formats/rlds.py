@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, no, sure
+from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 _HEAD = Struct("<QI")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
+from unistore.converters.claims import Claim, maybe, no, sure
+from unistore.converters.opened import Array, Format, Opened, SourceFile
 
 _KITTI = ("x", "y", "z", "intensity")
 _NUSCENES = (*_KITTI, "ring")

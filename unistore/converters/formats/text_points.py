@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.formats.lazy import LazyRows, TextRows
-from unistore.converters.opened import HEAD_BYTES
-from unistore.converters.plugin import Array, Claim, Format, Opened, SourceFile, maybe, no, sure
+from unistore.converters.opened import HEAD_BYTES, Array, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray, Shape
 
 _OBJECTS = "Annotations"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.formats.volumes import MILLIMETRES, Planes, VolumeFormat
-from unistore.converters.plugin import Array, Opened, SourceFile
+from unistore.converters.opened import Array, Opened, SourceFile
 from unistore.system.hints import AnyArray, JsonObject
 
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

@@ -23,7 +23,7 @@ from unistore.converters.formats.packets import (
     record_of,
     rgb,
 )
-from unistore.converters.plugin import Array, SourceFile
+from unistore.converters.opened import Array, SourceFile
 from unistore.errors import InputError, Problem
 from unistore.system.foreign import begin_reading, opening
 from unistore.system.hints import AnyArray, Shape, UInt8s

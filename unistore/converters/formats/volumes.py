@@ -15,9 +15,9 @@ from typing import IO, Any, Self
 import numpy as np
 from isal import igzip, isal_zlib
 
+from unistore.converters.claims import Claim, sure
 from unistore.converters.files.paths import real_path
-from unistore.converters.opened import Origin
-from unistore.converters.plugin import Array, Claim, Facts, Format, Opened, SourceFile, sure
+from unistore.converters.opened import Array, Facts, Format, Opened, Origin, SourceFile
 from unistore.system.hints import AnyArray, Dtype, Float64s, JsonObject, Shape
 
 _ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance

@@ -1,219 +1,44 @@
-"""Convert point clouds of any format: which files they are, segments, exact coordinates, voxel grids."""
+"""Convert point clouds of any format: segments, exact coordinates, voxel grids."""
 
 # Steps import what they need: looking at a file of another family needs none of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from unistore.converters.common.label_map import Numbering
-from unistore.converters.files.paths import split_of
-from unistore.converters.formats.ply import labels_of
-from unistore.converters.formats.sweeps import is_sweep
-from unistore.converters.formats.text_points import is_room, room_of
-from unistore.converters.plugin import (
-    Claim,
-    Family,
-    Format,
-    Group,
-    Head,
-    InputError,
-    Opened,
-    Problem,
-    SourceFile,
-    no,
-    sure,
-)
-from unistore.converters.point_cloud.layouts import Arrays, Batches, ColumnPoints, Points, is_npy
+from unistore.converters.point_cloud import PointCloud
 from unistore.converters.point_cloud.names import (
     Described,
     Match,
     PointOrigin,
-    column_files,
-    coordinate_file,
-    coordinate_word,
 )
-from unistore.converters.point_cloud.options import PointCloudOptions
-from unistore.converters.point_cloud.pointsuite import Indices, InSegments, check_names, outside_segments
+from unistore.converters.point_cloud.pointsuite import check_names, outside_segments
+from unistore.converters.point_cloud.sources import LAYOUTS, recognise
 from unistore.converters.protocol import Emit, Facts, Finalized, Parts, Scan, Scanned, SourcePart
-from unistore.converters.registry import conversion_of
-from unistore.converters.scan import TWO_FAMILIES
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.formats import joined
-from unistore.converters.seam.record import ConverterOf
 from unistore.converters.seam.sources import further_files
-from unistore.errors import printable
-from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME
+from unistore.plugin import (
+    Claim,
+    Format,
+    Group,
+    InputError,
+    Opened,
+)
+from unistore.schemas.point_cloud.fields import DECIMAL
 from unistore.schemas.tables import Table
 from unistore.system.hints import AnyArray
-
-# Layouts by name, in the order in which a file is asked for them.
-LAYOUTS: Mapping[str, type[Points]] = {
-    layout.name: layout for layout in (Arrays, Indices, InSegments, Batches, ColumnPoints)
-}
-_NO_SWEEP = "not called like a sweep of a lidar"
-
-
-class ListedSource(NamedTuple):
-    """What lists say of a source: the ``detail`` of its group."""
-
-    split: str | None
-    files: tuple[str, ...]  # paths of all lists that were read
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointCloud(PointCloudOptions, Family):
-    """Point clouds; see `PointCloudOptions`."""
-
-    name: ClassVar[str] = FAMILY_NAME
-    formats: ClassVar[tuple[type[Format] | str, ...]] = (
-        *("hdf5", "npy", "npz"),
-        *("las", "laz", "parquet", "ply", "pcd", "sweep", "text_points"),
-    )
-    any_format: ClassVar[bool] = True
-
-    def declines(self, file: SourceFile) -> str:
-        """Decline an array that is called neither like a point cloud nor like a column of one beside it."""
-        # So are text and files without a header, but for rooms, sweeps and what the user named.
-        if not_called := _not_called(file):
-            return not_called
-        if not is_npy(file) or coordinate_word(file.path) is not None or _owner(file) is not None:
-            return ""
-        return "is not called like a point cloud"
-
-    def match(self, head: Head) -> Claim:
-        """Take a file that certainly has one of the layouts. It may still have problems."""
-        owner = _owner(head.file)
-        if owner is not None:
-            return sure(f"is a column of {printable(owner.name)}", Arrays.name)
-        if head.format == "sweep" and not is_sweep(head.file.path):
-            if head.file.is_given:
-                message = "may be a sweep of a lidar, or spikes: nothing in it says which"
-                raise InputError(_either(head.file, message, "spike"))
-            return no(_NO_SWEEP)
-        layout, match = recognise(head.opened, head.format, self.map)
-        if match is Match.EITHER:
-            message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
-            raise InputError(_either(head.file, message, "rows"))
-        if layout is None or match is Match.POSSIBLE:
-            return no("is no point cloud of a known format")
-        return sure(f"is a point cloud of layout {layout.name}", layout.name)
-
-    def group(
-        self, files: Sequence[SourceFile]
-    ) -> Iterator[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
-        """Group files with the columns beside them, and leave out arrays that are not clouds."""
-        # Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named
-        # them. Lists beside the files name their splits.
-        matches = {
-            file.path: _match(file, file.path)
-            for file in files
-            if file.name.lower().endswith((".npy", ".npz"))
-        }
-        has_clouds = len(matches) < len(files) or max(matches.values(), default=Match.NO) >= Match.EITHER
-        least = Match.EITHER if has_clouds else Match.POSSIBLE
-        taken_files: list[SourceFile] = []
-        left_out: list[SourceFile] = []
-        for file in files:
-            match = matches.get(file.path, Match.CERTAIN)
-            is_column = match is not Match.CERTAIN and _owner(file) is not None
-            if file.is_given or (match >= least and not is_column):
-                taken_files.append(file)
-            elif not is_column:
-                left_out.append(file)
-        if taken_files:
-            yield from ((file, "no point cloud by its name and shape") for file in left_out)
-        by_path = {file.path: file for file in files}
-        from unistore.converters.point_cloud.tables import read_splits
-
-        lists = read_splits(list(by_path), files[0].roots if files else ())
-        yield from lists.notes
-        yield from lists.problems
-        list_files = tuple(map(str, lists.files))
-        for file in taken_files or files:
-            reason = _belongs(file, by_path)
-            if reason:
-                yield file, reason
-                continue
-            columns = {}
-            if is_npy(file):
-                named = column_files(file.path, file.roots)
-                columns = {word: by_path[path] for word, path in named.items() if path in by_path}
-            arrays = ("xyz", *columns) if is_npy(file) else ()
-            split = lists.splits.get(file.path) if lists.splits else split_of(file.name)
-            yield Group(file.name, (file, *columns.values()), arrays, detail=ListedSource(split, list_files))
-
-
-def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:
-    """Return the first layout that fits a file of a format best."""
-    # A file that is wrong in some detail still has its layout, so that the detail can be reported.
-    opened = outside_segments(opened)
-    best: tuple[type[Points] | None, Match] = None, Match.NO
-    for layout in LAYOUTS.values():
-        if (layout is Arrays) != (kind in ("npy", "npz")):
-            continue
-        match = layout.match(opened, mapping)
-        if match > best[1]:
-            best = layout, match
-        if match is Match.CERTAIN:
-            return best
-    if opened.unreachable:
-        raise InputError(opened.unreachable)
-    return best
-
-
-def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
-    # Say why a file is no source of its own (empty: it is one)
-    if labels_of(file.path) in by_path:
-        return "read as labels of the scan beside it"
-    if room_of(file.path) in by_path:
-        return "read as an object of its room"
-    return _not_called(file)
-
-
-def _not_called(file: SourceFile) -> str:
-    # Say why a file of text or without a header is no cloud by its name (empty: it may be one)
-    suffix = file.path.suffix.lower()
-    if suffix not in (".txt", ".bin") or file.is_given:
-        return ""
-    if suffix == ".bin":
-        return "" if is_sweep(file.path) else _NO_SWEEP
-    return "" if is_room(file.path) else "text, which is read as points if you name the file"
-
-
-def _match(file: SourceFile, path: Path) -> Match:
-    # How sure it is that arrays near a file are a cloud. Damaged ones may be one, which a scan tells
-    assert file.near is not None
-    head = file.near.head(path)
-    return Match.DAMAGED if head is None else Arrays.match(head.opened, {})
-
-
-def _owner(file: SourceFile) -> Path | None:
-    # File of coordinates that a ``.npy`` file is a column of, or None
-    if not is_npy(file):
-        return None
-    owner = coordinate_file(file.path, file.roots)
-    return owner if owner is not None and _match(file, owner) >= Match.DAMAGED else None
-
-
-def _either(file: SourceFile, message: str, other: str) -> Problem:
-    # The problem of a file that another family could read, too, with a command for each
-    commands = [conversion_of(family, [file.path]) for family in ("point_cloud", other)]
-    return Problem(str(file.path), message, tuple(commands), TWO_FAMILIES)
-
-
-converter = ConverterOf(PointCloud, "unistore.converters.point_cloud.converter:PointCloudConverter")
 
 
 class PointCloudConverter(SeamConverter):
     """Converts point clouds, see `PointCloudOptions`."""
 
-    scan_identifies: ClassVar[bool] = True
     plugin: PointCloud
 
     def describe(

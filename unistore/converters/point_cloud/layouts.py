@@ -15,7 +15,6 @@ from unistore.converters.common.columns import length_table, storable
 from unistore.converters.common.left_out import NO_COLUMN, has_values
 from unistore.converters.files.hdf5.attributes import Attributes, IsRewritten, objects_of, read_attributes
 from unistore.converters.formats.hdf5 import OpenedHdf5
-from unistore.converters.plugin import Array, Facts, Opened, SourceFile
 from unistore.converters.point_cloud.names import (
     AXES,
     COORDINATES,
@@ -43,6 +42,7 @@ from unistore.errors import (
     location_of,
     printable,
 )
+from unistore.plugin import Array, Facts, Opened, SourceFile
 from unistore.schemas.tables import name_problem
 from unistore.system.hints import AnyArray, Shape
 

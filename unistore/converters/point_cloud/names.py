@@ -15,8 +15,8 @@ import numpy as np
 from unistore.converters.common.columns import SourceColumn
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, Attributes
 from unistore.converters.files.paths import is_inside
-from unistore.converters.plugin import Array, Facts
 from unistore.converters.scan import Scanned
+from unistore.plugin import Array, Facts
 from unistore.system.hints import Int64s, Shape
 
 AXES = ("x", "y", "z")

@@ -15,7 +15,6 @@ from unistore.converters.files.hdf5.attributes import Entry
 from unistore.converters.files.hdf5.file import names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked, walk
 from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
-from unistore.converters.plugin import Opened
 from unistore.converters.point_cloud.layouts import (
     ColumnPoints,
     Points,
@@ -26,6 +25,7 @@ from unistore.converters.point_cloud.layouts import (
 )
 from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Match, Segmented
 from unistore.errors import InputError, Location, Problem, location_of
+from unistore.plugin import Opened
 from unistore.schemas.tables import offsets_of
 from unistore.system.hints import AnyArray, Int64s
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -26,9 +26,6 @@ from unistore.converters.files.hdf5.attributes import attribute_texts, parse_att
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.converters.files.libraries import OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.options import Options
-from unistore.converters.plugin import Array
-from unistore.converters.point_cloud.converter import PointCloud
 from unistore.converters.point_cloud.derive import blocks_of
 from unistore.converters.point_cloud.grids import Workspace, begin_voxels, emit_outside, voxelise
 from unistore.converters.point_cloud.layouts import Batches
@@ -40,6 +37,7 @@ from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import format_by_ending, formats_for, formats_of
 from unistore.converters.seam.stored import file_of_format, open_arrays
 from unistore.errors import StoreError
+from unistore.plugin import Array, Family, Format
 from unistore.schemas.indices import StoreView, contradiction, whole
 from unistore.schemas.point_cloud.fields import (
     NO_SEGMENT,
@@ -148,9 +146,9 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
         )
 
 
-def files(store: StoreView) -> Iterator[File]:
+def files(formats_of_family: Sequence[type[Format] | str], store: StoreView) -> Iterator[File]:
     """The exported file of every source: ``.npz`` and what a format writes as it was, all others as HDF5."""
-    formats = formats_of(PointCloud.formats)
+    formats = formats_of(formats_of_family)
     texts = attribute_texts(store, len(store.array("sources/rows")))
     for cloud in clouds(store):
         values = own_arrays(cloud)
@@ -195,12 +193,12 @@ def _arrays(values: Mapping[str, ExportedArray]) -> dict[str, Array]:
     }
 
 
-def restore(store: StoreView, scan: Scan) -> Restore:
+def restore(family: type[Family], store: StoreView, scan: Scan) -> Restore:
     """Restore coordinates, columns, the rows of segments, and attributes."""
     maps = recorded_map(scan.options)
     by_number = {cloud.source.number: cloud for cloud in clouds(store)}
     texts = attribute_texts(store, len(by_number))
-    formats = {kind.name: kind for kind in formats_for(PointCloud)}
+    formats = {kind.name: kind for kind in formats_for(family)}
 
     def source(number: int) -> RestoredFiles:
         scanned = scan.sources[number]
@@ -352,7 +350,6 @@ def _in_segments(cloud: Cloud, columns: Mapping[str, ExportedArray]) -> dict[str
 def voxels(
     store: StoreView,
     size: float,
-    given: Options,  # noqa: ARG001  as others
     emit: Emit,
     folder: Path,
     progress: Progress,

@@ -1,27 +1,84 @@
-"""Plain arrays that share axis 0."""
+"""Plain arrays: files whose arrays share axis 0, concatenated."""
 
 from __future__ import annotations
 
-from unistore.converters.registry import FamilyRecord
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-__all__ = ["FAMILY"]
+from unistore.converters.rows.options import RowsOptions
+from unistore.plugin import Family, Schema
 
-FAMILY = FamilyRecord(
-    name="rows",
-    summary="Plain arrays: HDF5, .npy, .npz, Parquet.",
-    description="Plain arrays: HDF5, .npy, .npz or Parquet files whose arrays share axis 0.",
-    examples=(
+if TYPE_CHECKING:
+    from unistore.converters.family import Exporter
+    from unistore.converters.files.comparison import Restore
+    from unistore.converters.scan import Scan
+    from unistore.plugin import Chosen, Claim, Format, Group, Head, Problem, SourceFile
+    from unistore.schemas.array_specs import ArraySpecs
+    from unistore.schemas.indices import StoreView
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsFamily(RowsOptions, Family):
+    """Plain arrays; see `RowsOptions`."""
+
+    name = "rows"
+    summary = "Plain arrays: HDF5, .npy, .npz, Parquet."
+    description = "Plain arrays: HDF5, .npy, .npz or Parquet files whose arrays share axis 0."
+    examples = (
         "unistore convert rows arrays/ train.zarr",
         "unistore convert rows a.h5 b.h5 train.zarr --split train=0.9,val=0.1",
         "unistore convert rows a.npz train.zarr --map image=x --map label=y",
-    ),
-    options="unistore.converters.rows.options:RowsOptions",
-    converter="unistore.converters.rows.family:converter",
-    specs="unistore.schemas.rows.fields:SPECS",
-    export="unistore.converters.rows.export:files",
-    restore="unistore.converters.rows.export:restore",
-    kind="unistore.data.kinds.named:rows",
-    preview="unistore.converters.rows.export:PREVIEW",
-    batch_size=64,
-    general=True,
-)
+    )
+    any_format = True
+    schema = Schema(table="rows")
+    batch_size = 64
+    general = True
+    keeps_attributes = True
+
+    @classmethod
+    def specs(cls) -> ArraySpecs:
+        """See `unistore.schemas.rows.fields`."""
+        from unistore.schemas.rows.fields import SPECS
+
+        return SPECS
+
+    @classmethod
+    def exporter(cls, to: str) -> Exporter:  # noqa: ARG003  its only format
+        """Yield the files of the sources."""
+        from unistore.converters.rows.export import files
+
+        return partial(files, cls())
+
+    @classmethod
+    def restorer(cls, store: StoreView, scan: Scan) -> Restore:
+        """Restore the arrays of each file."""
+        from unistore.converters.rows.export import restore
+
+        return restore(cls(), store, scan)
+
+    @property
+    def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # others have one tuple
+        """HDF5 as MATLAB writes it, if the user says so."""
+        from unistore.converters.formats.hdf5 import MatlabHdf5
+
+        return (MatlabHdf5 if self.reverse_axes else "hdf5", "npy", "npz", "parquet")
+
+    def match(self, head: Head) -> Claim:
+        """Take every file that holds numbers. This family is asked last."""
+        from unistore.converters.rows.columns import match
+
+        return match(head)
+
+    def group(self, files: Sequence[SourceFile]) -> Iterator[SourceFile | Group | Problem | str]:
+        """Group ``.npy`` files of a folder that are columns of the same rows."""
+        from unistore.converters.rows.columns import group
+
+        return group(files)
+
+    def choose(self, head: Head) -> Chosen:
+        """Take all arrays, or those that ``--map`` names."""
+        from unistore.converters.rows.columns import choose
+
+        return choose(self, head)

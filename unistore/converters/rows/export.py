@@ -27,27 +27,24 @@ from unistore.converters.common.exported import (
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
-from unistore.converters.plugin import Array
-from unistore.converters.rows.family import RowsFamily
 from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
-from unistore.converters.seam.record import stored_parts
 from unistore.converters.seam.stored import file_of_format, formats_of_sources, open_arrays, stored_facts
+from unistore.plugin import Array, Family
 from unistore.schemas.indices import ArrayView, StoreView
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.rows.fields import TABLE
 
-PREVIEW = stored_parts(RowsFamily)["preview"]
 _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
 
 
-def files(store: StoreView) -> Iterator[File]:
+def files(family: Family, store: StoreView) -> Iterator[File]:
     """Yield every file of a rows store."""
     options = store.attributes["options"]
     names = _columns(store)
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
-    for source, opening in zip(sources, formats_of_sources(RowsFamily(), store, sources), strict=True):
+    for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
         columns = {
             name if store.has(f"{TABLE}/{name}") else _file_name(name): _own_rows(store, name, source)
             for name, array in names.items()
@@ -75,11 +72,11 @@ def files(store: StoreView) -> Iterator[File]:
             yield file_of_format(opening, source, whole, stored_facts(store, source))
 
 
-def restore(store: StoreView, scan: Scan) -> Restore:
+def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
     """Restore every array of a source. The scan says which array of which file a column is."""
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
-    formats = {one.name: one for one in formats_for(RowsFamily())}
+    formats = {one.name: one for one in formats_for(family)}
 
     def source(number: int) -> RestoredFiles:
         source = scan.sources[number]

@@ -21,8 +21,8 @@ from unistore.converters.common.columns import promote, storable
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.npy import NPY_NAME, read_header
 from unistore.converters.files.pairs import images_of_label, may_be_label
-from unistore.converters.plugin import Group, SourceFile
 from unistore.errors import InputError, Problem, first_few
+from unistore.plugin import Group, SourceFile
 
 _NPY = ".npy"
 _LISTED = 5

@@ -1,1 +1,1 @@
-"""How the core runs what `unistore.converters.plugin` describes."""
+"""How the core runs what `unistore.converters.family` describes."""

@@ -1,4 +1,4 @@
-"""Runs a family of `unistore.converters.plugin` as the core runs every converter."""
+"""Runs a family of `unistore.converters.family` as the core runs every converter."""
 
 from __future__ import annotations
 
@@ -13,30 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.common.columns import SourceColumn, missing_value, within
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
+from unistore.converters.family import Chosen, Cut, Family, Group, Schema
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
-from unistore.converters.opened import BLOCK_BYTES, Origin
-from unistore.converters.plugin import (
-    Array,
-    Chosen,
-    Claim,
-    Cut,
-    Family,
-    Format,
-    Group,
-    Head,
-    Opened,
-    Schema,
-    SourceFile,
-    maybe,
-    no,
-    sure,
-)
+from unistore.converters.opened import BLOCK_BYTES, Array, Format, Head, Opened, Origin, SourceFile
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, Parts, SourcePart
 from unistore.converters.seam.formats import (

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from unistore.converters.claims import Claim
 from unistore.converters.common.faults import UNREADABLE, as_problem
+from unistore.converters.family import Family, Group
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
-from unistore.converters.opened import Origin
-from unistore.converters.plugin import Array, Claim, Facts, Family, Format, Group, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Format, Opened, Origin, SourceFile
 from unistore.converters.registry import leave_out, resolve
 from unistore.converters.scan import SourcePart
 from unistore.errors import InputError, Problem, UnistoreError

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Merged, SourceColumn, padding_notes, promotion_notes, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
+from unistore.converters.family import Column, Cut, Family, Schema
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
 from unistore.converters.files.paths import size_of, split_of
-from unistore.converters.opened import BLOCK_BYTES
-from unistore.converters.plugin import Column, Cut, Family, Format, Schema
+from unistore.converters.opened import BLOCK_BYTES, Format
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
 from unistore.converters.seam.formats import calling, fault, format_by_ending, is_own

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.common.columns import SourceColumn, is_text
-from unistore.converters.opened import BLOCK_BYTES
-from unistore.converters.plugin import Array
+from unistore.converters.opened import BLOCK_BYTES, Array
 from unistore.errors import InputError, Location, Problem
 from unistore.system.hints import AnyArray, Int64s
 

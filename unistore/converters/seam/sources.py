@@ -13,23 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, length_table, storable, values_of
+from unistore.converters.family import Chosen, Column, Family, Group, Schema
 from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.plugin import (
-    Array,
-    Chosen,
-    Column,
-    Facts,
-    Family,
-    Group,
-    Head,
-    Opened,
-    Schema,
-    SourceFile,
-)
+from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
 from unistore.converters.scan import Parts, Scanned, SourcePart
 from unistore.converters.seam.formats import fault, names_in
-from unistore.converters.seam.specs import is_number, number_dtype, wrong_columns
+from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import AddOptions, Fix, Problem, location_of, printable
 from unistore.schemas.tables import name_problem
 from unistore.system.hints import AnyArray, Dtype, Shape

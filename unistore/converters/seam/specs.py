@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.plugin import Column, Schema
+from unistore.converters.family import Column, Schema
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec
 from unistore.schemas.tables import Field, own_axes
@@ -25,7 +25,7 @@ _SMALLEST_INT = -(1 << 63)
 _LARGEST = int(np.finfo(np.float64).max)
 
 
-def specs_of(schema: Schema) -> ArraySpecs:
+def specs_by_schema(schema: Schema) -> ArraySpecs:
     """Return what the arrays of a store must be."""
     plain = [name for name in schema.columns if name not in schema.ragged]
     first = next((f"{schema.table}/{name}" for name in plain), "")
@@ -118,53 +118,6 @@ def is_number(value: object, dtype: str) -> bool:
     return (not isinstance(value, (float, np.floating)) or float(value).is_integer()) and (
         _SMALLEST_INT <= int(value) <= -1 - _SMALLEST_INT
     )
-
-
-# Arrays of the sources of every store; `sources/<table>/offsets` and `sources/<number>` are beside them
-_OF_SOURCES = ("path", "bytes", "digest", "first_row", "rows", "facts", "format", "files", "hdf5_attributes")
-# Groups of a store that are no tables
-_GROUPS = ("sources", "splits")
-
-
-def wrong_schema(schema: Schema) -> str:
-    """Say which names of a schema a store has already (empty: none), and which columns cannot work."""
-    names = [schema.table, *filter(None, [schema.samples]), *schema.tables]
-    tables = [name for name in names if name in _GROUPS or "/" in name or names.count(name) > 1]
-    tables += [name for name in schema.tables if name in _OF_SOURCES]
-    numbers = [name for name in schema.per_source if name in (*_OF_SOURCES, *schema.tables)]
-    numbers += [name for name in schema.per_sample if name in ("offsets", "source")]
-    if tables or numbers:
-        kind = "table" if tables else "number"
-        return f"a {kind} {[*tables, *numbers][0]!r} of a name that is taken"
-    further = {name: columns for name, columns in schema.tables.items() if columns}
-    if any(column.ragged for column in (*schema.per_sample.values(), *schema.per_source.values())):
-        return "a number that is ragged"
-    return wrong_columns(schema, schema.columns, further)
-
-
-def wrong_columns(
-    schema: Schema, columns: Mapping[str, Column], tables: Mapping[str, Mapping[str, Column]]
-) -> str:
-    """Say which columns a store cannot have (empty: it can have all)."""
-    for table in tables:
-        if table in (*_OF_SOURCES, *_GROUPS, schema.table, schema.samples) or "/" in table:
-            return f"a table {table!r} of a name that is taken"
-        if any(column.ragged for column in tables[table].values()):
-            return f"ragged columns of the table {table!r}: only {schema.table!r} has some"
-    ragged = [name for name, column in columns.items() if column.ragged]
-    for name in ragged:
-        if not name.endswith((TEXT_SUFFIX, RAGGED_SUFFIX)):
-            return f"a ragged column {name!r}: its name is to end in {TEXT_SUFFIX} or {RAGGED_SUFFIX}"
-    if ragged and schema.samples:
-        return f"a ragged column {ragged[0]!r}: samples that are ranges of rows have none"
-    if ragged and len(ragged) == len(columns):
-        return f"only ragged columns ({ragged[0]!r}): one with a value a row says how many rows there are"
-    unlike = [name for name in columns if name not in ragged and name.endswith((TEXT_SUFFIX, RAGGED_SUFFIX))]
-    if unlike:
-        return f"a column {unlike[0]!r} that is not ragged, by the name of one that is"
-    if schema.spatial and "extent" in columns:
-        return "a column 'extent', as that of volumes is called"
-    return ""
 
 
 def field_of(

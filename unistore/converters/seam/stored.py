@@ -24,6 +24,7 @@ from unistore.converters.common.exported import (
     sources_of,
     text_rows,
 )
+from unistore.converters.family import Family, Restored, Schema
 from unistore.converters.files.comparison import (
     Restore,
     RestoredArray,
@@ -33,7 +34,7 @@ from unistore.converters.files.comparison import (
 )
 from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.plugin import Array, Facts, Family, Format, Opened, Restored, Schema, SourceFile
+from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.seam.formats import (

@@ -1,29 +1,161 @@
-"""Spike cameras."""
+"""Recognise spike cameras: headerless ``.dat`` streams or arrays of spikes, with blur and sharp frames."""
+
+# Sources are folders `<root>/{train,test}/<sequence>/{blur,sharp,spike,spike_vox}/NNN.*`, or spike files
+# alone. One spike file is one frame and one sample; the frames of a folder are a sequence.
 
 from __future__ import annotations
 
-from unistore.converters.registry import FamilyRecord
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["FAMILY"]
+from unistore.converters.spike.options import (
+    IMAGE_FORMATS,
+    IMAGE_ROLES,
+    RAW_FORMAT,
+    ROLE_FILES,
+    ROLES,
+    STREAM_ENDING,
+    SpikeOptions,
+    may_be,
+)
+from unistore.errors import printable
+from unistore.plugin import Family, Problem, Schema, no, sure
 
-FAMILY = FamilyRecord(
-    name="spike",
-    summary="Spike cameras: sequences, .dat streams, .npy, .npz.",
-    description="Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy "
-    "and .npz.",
-    examples=(
+if TYPE_CHECKING:
+    from unistore.converters.family import Exporter
+    from unistore.converters.files.comparison import Restore
+    from unistore.converters.preview import Preview
+    from unistore.converters.protocol import Scan
+    from unistore.plugin import Claim, Group, Head, SourceFile
+    from unistore.schemas.array_specs import ArraySpecs
+    from unistore.schemas.indices import StoreView
+
+_SPIKES = "spk"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spike(SpikeOptions, Family):
+    """Spike recordings; see `SpikeOptions`."""
+
+    name = "spike"
+    summary = "Spike cameras: sequences, .dat streams, .npy, .npz."
+    description = (
+        "Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy and .npz."
+    )
+    examples = (
         "unistore convert spike recordings/ spikes.zarr --voxel-bins 5",
         "unistore convert spike a.dat b.dat spikes.zarr --height 250 --width 400",
         "unistore convert spike recordings/ spikes.zarr --frames keep",
-    ),
-    options="unistore.converters.spike.options:SpikeOptions",
-    converter="unistore.converters.spike.family:converter",
-    specs="unistore.schemas.spike.specs:SPECS",
-    export="unistore.converters.spike.export:files",
-    restore="unistore.converters.spike.export:restore",
-    kind="unistore.data.kinds.named:clips",
-    preview="unistore.converters.spike.preview:PREVIEW",
-    other_kinds=("unistore.Clips(length=5, crop=256)", "unistore.Steps(length=200)"),
-    batch_size=4,
-    follows_links=True,
-)
+    )
+    formats = ("raw", "npy", "npz", "png", "jpeg")
+    schema = Schema(table="frames")
+    kind = "Clips"
+    other_kinds = ("unistore.Clips(length=5, crop=256)", "unistore.Steps(length=200)")
+    batch_size = 4
+    converter = "unistore.converters.spike.converter:SpikeConverter"
+    follows_links = True
+
+    @classmethod
+    def specs(cls) -> ArraySpecs:
+        """See `unistore.schemas.spike.specs`."""
+        from unistore.schemas.spike.specs import SPECS
+
+        return SPECS
+
+    @classmethod
+    def exporter(cls, to: str) -> Exporter:  # noqa: ARG003  its only format
+        """Yield streams in their own layout, arrays and images, see `export`."""
+        from unistore.converters.spike.export import files
+
+        return files
+
+    @classmethod
+    def restorer(cls, store: StoreView, scan: Scan) -> Restore:
+        """Restore spikes, voxels and images of each frame."""
+        from unistore.converters.spike.export import restore
+
+        return restore(store, scan)
+
+    @classmethod
+    def preview(cls) -> Preview:
+        """Show spikes or voxels over time, and images beside."""
+        from unistore.converters.spike.preview import PREVIEW
+
+        return PREVIEW
+
+    @property
+    def folders(self) -> Mapping[str, str]:
+        """Name of the folder of each role."""
+        return dict(zip(ROLES, (self.spike_dir, self.voxel_dir, self.blur_dir, self.sharp_dir), strict=True))
+
+    def _role(self, file: SourceFile) -> str:
+        """Role of a file by its folder (empty: it has none)."""
+        folder = file.path.parent.name
+        return next((role for role, name in self.folders.items() if name == folder), "")
+
+    def declines(self, file: SourceFile) -> str:
+        """Open only those images that lie beside spikes or voxels."""
+        if file.format not in IMAGE_FORMATS:
+            return ""
+        role = self._role(file)
+        if role not in IMAGE_ROLES:
+            return f"lies in no {self.blur_dir}/ or {self.sharp_dir}/ folder"
+        if not self._beside(file):
+            missing = f"{self.spike_dir}/ or {self.voxel_dir}/"
+            return f"lies in {self.folders[role]}/ without {missing} beside it"
+        return ""
+
+    def _beside(self, file: SourceFile) -> str:
+        """Return the folder of spikes, or else of voxels, beside that of an image."""
+        above = file.path.parent.parent
+        return next((name for name in (self.spike_dir, self.voxel_dir) if (above / name).is_dir()), "")
+
+    def match(self, head: Head) -> Claim:
+        """Take streams, arrays called ``spk``, and what lies in the folders of a sequence."""
+        role = self._role(head.file)
+        if head.format in IMAGE_FORMATS:
+            return sure(f"lies in {self.folders[role]}/ beside {self._beside(head.file)}/", "sequences")
+        if role in ("spike", "voxel") and may_be(head.format, role):
+            return sure(f"lies in a {self.folders[role]}/ folder", "sequences")
+        if head.format == RAW_FORMAT:
+            if not head.file.path.name.lower().endswith(STREAM_ENDING):
+                return no("holds bytes outside of a sequence's folders")
+            return sure(f"is a headerless {STREAM_ENDING} stream", "stream")
+        if head.format == "npy":
+            return no("is an array outside of a sequence's folders")
+        if _SPIKES not in head.arrays:
+            return no(f"holds no {_SPIKES}")
+        return sure(f"holds {_SPIKES} {head.arrays[_SPIKES][0]}", "array")
+
+    def group(
+        self, files: Sequence[SourceFile]
+    ) -> Iterator[SourceFile | Group | Problem | str | tuple[SourceFile, str]]:
+        """Make a group of each frame."""
+        # Asking about files of other families loads none of it.
+        from unistore.converters.spike.recordings import RecordingFinder, common_roles
+
+        finder = RecordingFinder(files, self.folders, self.exclude)
+        roles, problems = common_roles(finder.recordings, self.folders, self.columns)
+        yield from finder.problems
+        yield from problems
+        yield from finder.notes
+        if not finder.recordings and not finder.problems and files:
+            message = f"no {self.spike_dir}/ folder and no file of {ROLE_FILES['spike']}"
+            where = ", ".join(printable(str(root)) for root in files[0].roots)
+            yield Problem(where, message, "name the folder with --spike-dir", "missing")
+        common = set(ROLES).intersection(*[recording.roles for recording in finder.recordings])
+        if {"spike", "voxel"} & common:
+            for recording in finder.recordings:
+                yield from recording.groups(roles)
+        for file in files:
+            yield file, self._why_unused(file, roles)
+
+    def _why_unused(self, file: SourceFile, roles: Sequence[str]) -> str:
+        role = self._role(file)
+        if role and role not in roles:
+            return f"not every sequence has {printable(self.folders[role])}/"
+        if role and not may_be(file.format, role):
+            return f"is no file of {ROLE_FILES[role]}"
+        folders = ", ".join([f"{name}/" for name in self.folders.values()])
+        return f"belongs to no frame; their files lie in {folders}"

@@ -8,12 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from unistore.converters.common.exclusion import ProblemCollector, with_source
-from unistore.converters.plugin import Problem
 from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.scan import Parts, SourcePart
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.formats import FileArray, calling, group_of, open_file
-from unistore.converters.spike.family import Spike
+from unistore.converters.spike import Spike
 from unistore.converters.spike.frames import (
     RAW_ARRAY,
     Extent,
@@ -25,6 +24,7 @@ from unistore.converters.spike.frames import (
 )
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import AddOptions, InputError
+from unistore.plugin import Problem
 from unistore.schemas.spike.fields import FRAMES, SPIKES, row_bytes
 from unistore.system.hints import AnyArray
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from unistore.converters.common.columns import storable
 from unistore.converters.formats.images import ImageHeader
-from unistore.converters.plugin import Group, Opened
 from unistore.converters.scan import Scanned
 from unistore.converters.seam.formats import FileArray
+from unistore.plugin import Group, Opened
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 

@@ -18,7 +18,6 @@ from unistore.converters.common.exclusion import with_source
 from unistore.converters.files.links import real_files
 from unistore.converters.files.paths import natural_key, split_of
 from unistore.converters.options import Columns
-from unistore.converters.plugin import Group, Problem, SourceFile
 from unistore.converters.spike.frames import FrameName
 from unistore.converters.spike.options import (
     IMAGE_FORMATS,
@@ -29,6 +28,7 @@ from unistore.converters.spike.options import (
     may_be,
 )
 from unistore.errors import first_few, printable
+from unistore.plugin import Group, Problem, SourceFile
 
 Frame = Mapping[str, SourceFile]  # files that belong together, by role, in the order of `ROLES`
 

@@ -26,7 +26,6 @@ from unistore.converters.common.columns import (
 )
 from unistore.converters.formats.images import decode, encoding_of, header_of
 from unistore.converters.formats.video import Frames
-from unistore.converters.plugin import Array
 from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import EpisodeRecording
 from unistore.converters.trajectory.names import (
@@ -39,6 +38,7 @@ from unistore.converters.trajectory.names import (
 )
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import AddOptions, InputError, Location, Problem, printable
+from unistore.plugin import Array
 from unistore.schemas.tables import name_problem
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.system.hints import AnyArray, Shape, UInt8s

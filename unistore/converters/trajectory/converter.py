@@ -4,77 +4,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from unistore.converters.common.columns import SourceColumn
-from unistore.converters.plugin import Claim, Family, Format, Group, Head, Opened, SourceFile, no, sure
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan
 from unistore.converters.scan import Parts, SourcePart
 from unistore.converters.seam.converter import SeamConverter
-from unistore.converters.seam.record import ConverterOf
-from unistore.converters.trajectory.layouts import BAG, LAYOUTS, LEROBOT, METADATA, layout_of, needed_layout
-from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.schemas.trajectory.fields import FAMILY_NAME
+from unistore.converters.trajectory import Trajectory
+from unistore.converters.trajectory.layouts import needed_layout
+from unistore.plugin import Claim, Format, Group, Head, Opened
 from unistore.system.hints import AnyArray
 
 if TYPE_CHECKING:
     from unistore.converters.trajectory.scan import EpisodeOrigin, ScannedFile
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trajectory(TrajectoryOptions, Family):
-    """Robot trajectories; see `TrajectoryOptions`."""
-
-    name: ClassVar[str] = FAMILY_NAME
-    any_format: ClassVar[bool] = True
-    formats: ClassVar[tuple[type[Format] | str, ...]] = (
-        "hdf5",
-        "lerobot",
-        "rlds",
-        "minari",
-        "replay_zarr",
-        "bag",
-    )
-
-    def match(self, head: Head) -> Claim:
-        """Recognise files by the names in them."""
-        layout = layout_of(head)
-        if layout is None:
-            return no(f"holds no {', no '.join(other.evidence for other in LAYOUTS)}")
-        return sure(f"holds {layout.evidence}", layout.name)
-
-    def declines(self, file: SourceFile) -> str:
-        """Decline JSON and YAML that describe no dataset and no bag, and the files of described bags."""
-        path = file.path
-        if file.format == LEROBOT.name and path.parts[-2:] != ("meta", "info.json"):
-            return "is no meta/info.json of LeRobot"
-        if file.format != BAG.name or path.name == METADATA:
-            return ""
-        if path.suffix == ".yaml":
-            return f"is no {METADATA} of a bag"
-        text = path.with_name(METADATA)
-        if path.suffix == ".bag" or file.near is None or not file.near.has(str(text)):
-            return ""
-        from unistore.converters.formats.bag_files import describes_bag
-
-        return f"is read with the {METADATA} beside it" if describes_bag(text) else ""
-
-    def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | tuple[SourceFile, str]]:
-        """Take the files that are not declined."""
-        for file in files:
-            reason = self.declines(file)
-            yield (file, reason) if reason else file
-
-
 class TrajectoryConverter(SeamConverter):
     """Converts robot trajectories, see `TrajectoryOptions`."""
 
     plugin: Trajectory
-    scan_identifies: ClassVar[bool] = True
     reads_in_place: ClassVar[bool] = True
 
     def describe(
@@ -147,6 +98,3 @@ class TrajectoryConverter(SeamConverter):
         from unistore.converters.trajectory.gather import finalize_episodes
 
         return finalize_episodes(scan, scan.shared["columns"], facts)
-
-
-converter = ConverterOf(Trajectory, f"{__name__}:TrajectoryConverter")

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import is_text
-from unistore.converters.plugin import Array
 from unistore.converters.trajectory.columns import flags
 from unistore.converters.trajectory.layouts import EpisodeRecording
 from unistore.converters.trajectory.names import ENDS, ROLES, EndKind, kind_of, last_name
 from unistore.errors import AddOptions, InputError, Location, Problem
+from unistore.plugin import Array
 from unistore.system.hints import AnyArray, Int64s
 
 Ends = NDArray[np.bool_]  # which steps are the last one of an episode, (steps,)

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from unistore.converters.plugin import Array, Facts, Head, Opened, as_json
 from unistore.errors import AddOptions, Fix, InputError, Location, location_of
+from unistore.plugin import Array, Facts, Head, Opened, as_json
 
 METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
 STAMP, LOG_TIME = "header_stamp", "log_time"  # names of the times of the messages of a topic, in bags

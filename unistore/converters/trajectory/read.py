@@ -13,7 +13,6 @@ from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.formats.images import decode, is_complete, resize
 from unistore.converters.formats.packets import NO_VIDEO
 from unistore.converters.formats.video import Frames
-from unistore.converters.plugin import Array, Opened
 from unistore.converters.protocol import Emit, Facts
 from unistore.converters.seam.ragged import RaggedItems, items_in
 from unistore.converters.trajectory.columns import (
@@ -29,6 +28,7 @@ from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.scan import EpisodeIndex, Span
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
+from unistore.plugin import Array, Opened
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import FINAL, NEXT, STEPS
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s

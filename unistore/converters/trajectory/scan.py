@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
-from unistore.converters.plugin import Array, Opened, as_json
 from unistore.converters.scan import Scanned
 from unistore.converters.trajectory.columns import Episode, EpisodeArrays, Feature, RangesOf, Variant
 from unistore.converters.trajectory.ends import EndFinder
@@ -26,6 +25,7 @@ from unistore.converters.trajectory.layouts import (
 )
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, first_few, location_of
+from unistore.plugin import Array, Opened, as_json
 from unistore.schemas.tables import name_problem, offsets_of
 from unistore.schemas.trajectory.fields import CLOCKS, STEPS
 from unistore.system.hints import Int64s, JsonObject

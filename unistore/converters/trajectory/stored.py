@@ -38,7 +38,6 @@ from unistore.converters.scan import Scan
 from unistore.converters.seam.formats import formats_for
 from unistore.converters.seam.stored import open_arrays
 from unistore.converters.trajectory.columns import Feature
-from unistore.converters.trajectory.converter import Trajectory
 from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
 from unistore.converters.trajectory.names import is_of_episodes
 from unistore.converters.trajectory.scan import EpisodeIndex
@@ -52,6 +51,7 @@ from unistore.converters.trajectory.stored_steps import (
     next_recorded,
     recorded_truncation,
 )
+from unistore.plugin import Family
 from unistore.schemas.indices import StoreView, whole
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
@@ -372,13 +372,13 @@ def _group(path: str) -> str:
 # Comparison with the files of the source.
 
 
-def restore(store: StoreView, scan: Scan) -> Restore:
+def restore(family: type[Family], store: StoreView, scan: Scan) -> Restore:
     """Restore every dataset of every episode. The scan says which dataset a column is."""
     all_runs = [runs for _, runs in _runs(store)]
     texts = attribute_texts(store, len(scan.sources))
     facts = facts_of_sources(store)
     swapped = store.attributes["options"]["colour"] == "swapped"
-    formats = {one.name: one for one in formats_for(Trajectory)}
+    formats = {one.name: one for one in formats_for(family)}
 
     def source(number: int) -> RestoredFiles:
         found, parts = scan.sources[number], all_runs[number]

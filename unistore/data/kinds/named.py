@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -93,28 +93,15 @@ def _named(name: str) -> Callable[..., Any]:
     return installed_kinds()[name]
 
 
-# Default kind of samples of each family, as a function of a store.
+def default_of(name: str, store: Store) -> SampleKind:
+    """Return the default kind of a store: of a name, or the points of its windows if it has no images."""
+    if name == "Volumes":
+        from unistore.data.kinds.boxes import IMAGE
+        from unistore.data.kinds.sparse_points import point_groups
 
-
-def _default(name: str, _: Store) -> SampleKind:
+        name = "Volumes" if store.has(IMAGE) or not point_groups(store) else "SparsePoints"
     kind: SampleKind = _named(name)()
     return kind
-
-
-rows = partial(_default, "Rows")
-ragged = partial(_default, "Ragged")
-segments = partial(_default, "Segments")
-clips = partial(_default, "Clips")
-transitions = partial(_default, "Transitions")
-events = partial(_default, "Events")
-
-
-def volumes(store: Store) -> SampleKind:
-    """Make samples of one volume, or of the points of its windows in a store without images."""
-    from unistore.data.kinds.boxes import IMAGE
-    from unistore.data.kinds.sparse_points import point_groups
-
-    return _default("Volumes" if store.has(IMAGE) or not point_groups(store) else "SparsePoints", store)
 
 
 def as_code(kind: Any) -> str:

@@ -14,8 +14,8 @@ import zarr
 
 import unistore
 from tests.cases import DATA
+from tests.family_converters import rows as rows_converter
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
-from unistore.converters.rows.family import converter as rows_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, StoreError
 

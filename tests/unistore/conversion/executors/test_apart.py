@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.family_converters import ct as ct_converter
 from tests.waiting import patience
 from unistore.conversion import plan as planning
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.converters.ct.converter import converter as ct_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.system.foreign import opening

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from unistore.conversion.executors.processes import Processes
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
+from unistore.converters.families import modules_of
 from unistore.converters.registry import families
 from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError
 
-FAMILIES = tuple(family.converter.partition(":")[0] for family in families().values())
+FAMILIES = tuple(chain.from_iterable(map(modules_of, families().values())))
 DEATHS = {"dies": signal.SIGKILL, "crashes": signal.SIGSEGV}
 
 

@@ -1,74 +1,37 @@
-"""The one import of whoever adds a format or a family of sources.
-
-A package declares what it adds by entry points::
-
-    [project.entry-points."unistore.formats"]
-    wav = "unistore_audio:Wav"
-
-    [project.entry-points."unistore.families"]
-    audio = "unistore_audio:Audio"
-
-A `Format` opens a file as named arrays. A `Family` says which arrays make a sample, and its `Schema` says
-what a store of them holds. unistore does the rest: detection, conversion by many workers, checks, resuming,
-``verify``, ``export``, pictures, and reading.
-"""
+"""Describe a family of sources: how files make up samples, and what a store of them holds."""
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
-from unistore.converters.opened import (
-    Array,
-    Claim,
-    Facts,
-    Format,
-    Head,
-    Opened,
-    Origin,
-    Records,
-    SourceFile,
-    as_json,
-    maybe,
-    no,
-    sure,
-)
-from unistore.converters.options import Options, option
-from unistore.converters.views import View, ViewLimits, rows_view
-from unistore.errors import AddOptions, InputError, Problem
-from unistore.system.hints import AnyArray, Shape
+from unistore.converters.claims import Claim, maybe, no, sure
+from unistore.converters.options import Options
 
-__all__ = [
-    "API",
-    "AddOptions",
-    "Array",
-    "Chosen",
-    "Claim",
-    "Column",
-    "Cut",
-    "Facts",
-    "Family",
-    "Format",
-    "Group",
-    "Head",
-    "InputError",
-    "Opened",
-    "Origin",
-    "Problem",
-    "Restored",
-    "Schema",
-    "SourceFile",
-    "View",
-    "ViewLimits",
-    "as_json",
-    "maybe",
-    "no",
-    "option",
-    "rows_view",
-    "sure",
-]
+if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
+    from pathlib import Path
+
+    from unistore.converters.common.columns import Merged
+    from unistore.converters.common.exported import File
+    from unistore.converters.files.comparison import Restore
+    from unistore.converters.opened import Array, Facts, Format, Head, Opened, SourceFile
+    from unistore.converters.preview import Preview
+    from unistore.converters.protocol import Emit, Finalized, Scan
+    from unistore.converters.views import View, ViewLimits
+    from unistore.errors import Problem
+    from unistore.schemas.array_specs import ArraySpecs
+    from unistore.schemas.indices import StoreView
+    from unistore.schemas.rules import Rule
+    from unistore.schemas.tables import Field, IndexValues
+    from unistore.system.hints import AnyArray, Int64s, Shape
+    from unistore.system.progress import Progress
+
+# Yields the files of a store. Further parameters, which have defaults, are options of the export
+Exporter: TypeAlias = "Callable[..., Iterator[File]]"
+# Arrays that a store lacks or has in another form, by path; None: it has one too many
+ArraysOfStore: TypeAlias = "Mapping[str, tuple[Field, IndexValues] | None]"
 
 API = 1
 """Version of this interface. A package of another one is left out with a line that says so."""
@@ -279,6 +242,22 @@ class Restored(NamedTuple):
     facts: Facts
 
 
+class Alike(Protocol):
+    """How columns of stores are joined that belong to samples: what several stores would be, made as one."""
+
+    def arrays(self, stores: Sequence[StoreView]) -> Sequence[ArraysOfStore]:
+        """Return, for each store, the arrays that it would have otherwise."""
+        ...
+
+    def column(self, field: Field, form: Merged) -> Field:
+        """Return the field of a column, of what its sources say of its forms."""
+        ...
+
+    def missing(self, store: StoreView, path: str) -> Int64s:
+        """Return ranges of rows of a column of samples that lack it, (ranges, 2)."""
+        ...
+
+
 class Family(Options, ABC):
     """A kind of sources, and the stores made of them: a frozen dataclass whose fields are its options.
 
@@ -288,6 +267,8 @@ class Family(Options, ABC):
         As stores record it: ``"audio"``.
     summary
         One line for lists of families.
+    description
+        What its sources are, in a sentence of its help. Empty: the first line of its docstring.
     examples
         Command lines for its help.
     formats
@@ -298,8 +279,25 @@ class Family(Options, ABC):
         Families that name the format are asked first.
     schema
         What its stores hold.
+    kind
+        Name of the kind of samples that a Dataset delivers by default: ``"Clips"``. Empty: ``Ragged`` if the
+        schema has a table of samples, ``Volumes`` if it has volumes, else ``Rows``.
+    other_kinds
+        Further kinds that suit, as Python expressions: ``("unistore.Patches(96)",)``. ``inspect`` suggests
+        them.
     batch_size
         Suggested by ``inspect``.
+    exports
+        Formats of ``unistore export --to``, beside the one of the sources: ``("nifti",)``. See `exporter`.
+    derives
+        Options that ``unistore derive`` makes of a store: ``("window",)``. See `derive_from`.
+    derive_options
+        Further options that ``unistore derive`` takes for these.
+    converter
+        The class that converts, ``"package.module:Class"``, of a family that the methods below do not
+        describe wholly.
+    scan_identifies
+        Whether its scan says of every file whether it is the family's, so that no other family is asked.
     general
         Whether it takes what no other family takes: it is asked last, and refuses what it cannot read.
     keeps_attributes
@@ -313,14 +311,87 @@ class Family(Options, ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    description: ClassVar[str] = ""
     examples: ClassVar[tuple[str, ...]] = ()
     formats: ClassVar[tuple[type[Format] | str, ...]]
     any_format: ClassVar[bool] = False
     schema: ClassVar[Schema]
+    kind: ClassVar[str] = ""
+    other_kinds: ClassVar[tuple[str, ...]] = ()
     batch_size: ClassVar[int] = 8
+    exports: ClassVar[tuple[str, ...]] = ()
+    derives: ClassVar[tuple[str, ...]] = ()
+    derive_options: ClassVar[tuple[str, ...]] = ()
+    converter: ClassVar[str] = ""
+    scan_identifies: ClassVar[bool] = False
     general: ClassVar[bool] = False
     keeps_attributes: ClassVar[bool] = False
     follows_links: ClassVar[bool] = False
+
+    @classmethod
+    def command(cls) -> str:
+        """Return its name on the command line: ``"point-cloud"``."""
+        return cls.name.replace("_", "-")
+
+    @classmethod
+    def specs(cls) -> ArraySpecs | None:
+        """Return what the arrays of its stores must be. None, by default: what the schema says."""
+        return None
+
+    @classmethod
+    def rules(cls) -> Sequence[Rule]:
+        """Return rules for the values of its stores, beside those of every store; by default none."""
+        return ()
+
+    @classmethod
+    def exporter(cls, to: str) -> Exporter | None:  # noqa: ARG003  of those that have some
+        """Return what makes the files of ``unistore export --to``, one of `exports`.
+
+        `to` is empty for the format of the sources. None, by default: each source is written by its format,
+        from what `restore` returns. Further parameters of the function are options of the export.
+        """
+        return None
+
+    @classmethod
+    def restorer(cls, store: StoreView, scan: Scan) -> Restore | None:  # noqa: ARG003  as above
+        """Return what gives back the arrays of each source, for ``unistore verify --against``.
+
+        None, by default: what `restore` returns.
+        """
+        return None
+
+    @classmethod
+    def preview(cls) -> Preview | None:
+        """Return how pages show samples. None, by default: by `view`."""
+        return None
+
+    @classmethod
+    def alike(cls) -> Alike | None:
+        """Return how columns of its stores are joined where they belong to samples.
+
+        None, by default: they belong to sources.
+        """
+        return None
+
+    def derive_from(
+        self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Progress
+    ) -> Finalized:
+        """Make of a store what a conversion with an option of `derives` makes of its sources.
+
+        Parameters
+        ----------
+        option, value
+            The option, and one of its values.
+        store
+            The store that is read.
+        emit
+            Appends rows to a column of a table: ``emit(table, column, rows)``.
+        folder
+            A folder for scratch files, which is removed.
+        progress
+            Told of the bytes that are read.
+        """
+        raise NotImplementedError
 
     def declines(self, file: SourceFile) -> str:
         """Say why a file is none of the family's by its name, so that it is not opened (empty: it may be)."""
@@ -395,6 +466,8 @@ class Family(Options, ABC):
         Columns of further tables are called ``table/name``; those that were derived are not among them. By
         default arrays have the names that `choose` gave, and columns that were fields are records again.
         """
+        from unistore.converters.opened import Array, Records
+
         arrays: dict[str, Array] = {}
         records: dict[str, dict[str, Array]] = {}
         for name, column in columns.items():
@@ -409,4 +482,6 @@ class Family(Options, ABC):
 
     def view(self, sample: Mapping[str, AnyArray], detail: ViewLimits) -> View:
         """Return what a page shows of a sample. By default images, lines and numbers of its columns."""
+        from unistore.converters.views import rows_view
+
         return rows_view(sample, detail)

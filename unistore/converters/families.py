@@ -1,0 +1,81 @@
+"""What the core asks of a family: what its class says, or what follows from its schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unistore.converters.family import Exporter, Family
+from unistore.converters.options import declared
+from unistore.converters.registry import resolve
+
+if TYPE_CHECKING:  # imported where they are used: help needs no numpy, and a reader no converter
+    from unistore.converters.files.comparison import Restore
+    from unistore.converters.preview import Preview
+    from unistore.converters.protocol import Converter, Scan
+    from unistore.schemas.array_specs import ArraySpecs
+    from unistore.schemas.indices import StoreView
+
+_SEAM = "unistore.converters.seam.converter:SeamConverter"
+
+
+def converter_of(family: type[Family], **options: Any) -> Converter:
+    """Return the converter of a family with these options."""
+    converter: Converter = resolve(family.converter or _SEAM)(family(**options))
+    return converter
+
+
+def modules_of(family: type[Family]) -> tuple[str, ...]:
+    """Return the modules that a conversion of a family imports."""
+    return family.__module__, (family.converter or _SEAM).partition(":")[0]
+
+
+def specs_of(family: type[Family]) -> ArraySpecs:
+    """Return what the arrays of its stores must be."""
+    from unistore.converters.seam.specs import specs_by_schema
+
+    return family.specs() or specs_by_schema(family.schema)
+
+
+def kind_of(family: type[Family]) -> str:
+    """Return the name of the kind of samples that its stores deliver by default."""
+    if family.kind:
+        return family.kind
+    if family.schema.spatial:
+        return "Volumes"
+    return "Ragged" if family.schema.samples else "Rows"
+
+
+def exporter_of(family: type[Family], to: str = "") -> Exporter | None:
+    """Return what makes the files of a store in a format of `Family.exports`, None if there is no such one.
+
+    Of an empty `to`, in the layout of its sources.
+    """
+    if to and to not in family.exports:
+        return None
+    exporter = family.exporter(to)
+    if exporter is None and not to:
+        from unistore.converters.seam.stored import exported_files
+
+        return lambda store: exported_files(_recorded(family, store), store)
+    return exporter
+
+
+def restorer_of(family: type[Family], store: StoreView, scan: Scan) -> Restore:
+    """Return what gives back the arrays of each source of a store."""
+    from unistore.converters.seam.stored import restore
+
+    return family.restorer(store, scan) or restore(_recorded(family, store), store, scan)
+
+
+def preview_of(family: type[Family]) -> Preview:
+    """Return how pages show samples of its stores."""
+    from unistore.converters.seam.stored import preview_of as preview_by_view
+
+    return family.preview() or preview_by_view(family())
+
+
+def _recorded(family: type[Family], store: StoreView) -> Family:
+    """Return a family with the options that a store records."""
+    recorded = store.attributes.get("options", {})
+    names = {option.name for option in declared(family)}
+    return family(**{name: value for name, value in recorded.items() if name in names})
