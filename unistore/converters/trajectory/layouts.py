@@ -188,8 +188,8 @@ LAYOUTS = (
 
 
 def layout_named(name: str) -> EpisodeLayout:
-    """Return the layout by its name, which is known."""
-    return next(layout for layout in (*_BY_FORMAT, *LAYOUTS) if layout.name == name)
+    """Return the layout by its name. Any other name, as a hostile store may have, is a KeyError."""
+    return {layout.name: layout for layout in (*_BY_FORMAT, *LAYOUTS)}[name]
 
 
 def recordings_of(layout: EpisodeLayout, opened: Opened, stamps: str) -> list[EpisodeRecording]:
