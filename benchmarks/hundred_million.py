@@ -75,6 +75,9 @@ def make_store(path: Path, samples: int) -> None:
         "family": "point_cloud",
         "samples": {"count": samples, "table": "segments"},
         "main_rows": "points/xyz",
+        "tables": {"points": ["classification", "xyz"], "segments": ["number"]},
+        "kinds": ["unistore.Segments()"],
+        "package": {"name": "unistore", "version": ""},
         "fields": {name: {"axes": [], "rule": rules[name]} for name in rules},
         "seal": make_seal([], b""),
     }

@@ -171,3 +171,5 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             shutil.rmtree(STORES / f"{store}.zarr", ignore_errors=True)
             sources(Path(folder)).convert(STORES / f"{store}.zarr")
+    for times in STORES.rglob("unistore-sources.json"):  # no part of a store
+        times.unlink()

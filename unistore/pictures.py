@@ -10,9 +10,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.families import preview_of
+from unistore.converters.families import preview_of_store
 from unistore.converters.preview import evenly
-from unistore.converters.registry import get_family
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, StoreError, UnistoreError, printable
 from unistore.remote.url import redact_urls
@@ -59,7 +58,7 @@ def check_sample(path: str, count: int, sample: int) -> None:
 def sample_view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     """Return what is shown of one sample, which is a row of the sample table."""
     check_sample(store.path, store.sample_count, sample)
-    preview = preview_of(get_family(store.family))
+    preview = preview_of_store(store)
     try:
         return preview.view(store, sample, detail)
     except UnistoreError:

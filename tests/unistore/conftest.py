@@ -20,7 +20,8 @@ import zarr
 from numpy.typing import NDArray
 
 from tests.programs import call, loaded
-from unistore.converters.families import specs_of
+from unistore.conversion.new_store import tables_of
+from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.registry import find_family
 from unistore.schemas.array_specs import ArraySpecs, resolved, rule_of
 
@@ -89,6 +90,9 @@ class StoreMaker:
                 "samples": {"count": count, "table": table},
                 **({"main_table": main_table} if main_table else {}),
                 "main_rows": own_rules.main_rows,
+                "tables": tables_of(fields, (main_table or table, table)),
+                "kinds": ["unistore.Rows()"] if record is None else kinds_of(record, fields),
+                "package": {"name": "unistore", "version": ""},
                 "fields": {path: {"axes": names, "rule": documents[path]} for path, names in fields.items()},
                 "seal": SEAL,
             }

@@ -237,14 +237,12 @@ def test_an_option_with_the_name_of_one_of_every_conversion(options: type[Option
 def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Path) -> None:
     path = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
     assert unistore.Store(path).array("rows/echo").read(0, 6).tolist() == [*range(6)]
-    with pytest.raises(InputError, match=r"family sonar: is not known; one of: ct, .*install the package"):
-        unistore.Dataset(path)
-    assert len(unistore.Dataset(path, samples=unistore.Rows())) == 6
+    assert unistore.Dataset(path)[5]["echo"] == 5
     found = unistore.inspect(path)
-    assert (found.kind, found.details["family"], found.details["snippet"]) == ("store", "sonar", "")
+    assert (found.kind, found.details["family"]) == ("store", "sonar")
     from unistore import export
 
-    with pytest.raises(StoreError, match="cannot be exported: family sonar: is not known"):
+    with pytest.raises(StoreError, match="family sonar: is not installed; the store was written with"):
         export(path, tmp_path / "out")
 
 

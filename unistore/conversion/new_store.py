@@ -23,9 +23,9 @@ from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes
-from unistore.converters.families import specs_of
+from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.protocol import Ask, Finalized, Scan
-from unistore.converters.registry import get_family
+from unistore.converters.registry import get_family, package_of
 from unistore.errors import ConversionError, Problem, first_few, printable
 from unistore.schemas.array_specs import (
     MAIN_ROWS,
@@ -33,6 +33,7 @@ from unistore.schemas.array_specs import (
     ArrayInfo,
     ArraySpecs,
     RecordedSpecs,
+    columns_of,
     relations,
     resolved,
     rule_of,
@@ -234,6 +235,33 @@ def planned_axes(plan: Plan) -> dict[str, tuple[str, ...]]:
     return {array.field.path: array.field.axes for array in plan.arrays()}
 
 
+def tables_of(
+    axes: Mapping[str, Sequence[str]], names: Iterable[str], planned: Iterable[TablePlan] = ()
+) -> dict[str, list[str]]:
+    """Return the names of the columns of each table, by its name, as the root lists them.
+
+    Parameters
+    ----------
+    axes
+        Names of the axes of each array, by path.
+    names
+        Names of tables whose columns are all arrays in their group that have its row axis.
+    planned
+        Tables that are written shard by shard. Their columns may be columns of a table in `names`, too.
+    """
+    paths = {table: columns_of(axes, table) for table in sorted({*names})}
+    listed = {*chain.from_iterable(paths.values())}
+    for table in planned:
+        written = {array.field.path for array in table.arrays}
+        inside = {path for path in written - listed if path.startswith(f"{table.name}/")}
+        paths[table.name] = sorted({*paths.get(table.name, ()), *inside})
+    return {
+        table: [path.removeprefix(f"{table}/") for path in columns]
+        for table, columns in sorted(paths.items())
+        if columns
+    }
+
+
 def described_fields(plan: Plan, rules: RecordedSpecs) -> JsonObject:
     """Return what the root says of each array, by path. `rules` has one for each."""
     return {
@@ -421,14 +449,18 @@ class NewStore:
     def attributes(self) -> JsonObject:
         """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
         plan = self.plan
-        specs: ArraySpecs = specs_of(get_family(plan.family))
-        rules = resolved(specs, planned_axes(plan), self.scan.main_table)
+        family = get_family(plan.family)
+        axes = planned_axes(plan)
+        rules = resolved(specs_of(family), axes, self.scan.main_table)
         return {
             "format_version": FORMAT_VERSION,
             "family": plan.family,
             "samples": {"count": self.samples, "table": plan.sample_table},
             "main_table": self.scan.main_table,
             MAIN_ROWS: rules.main_rows,
+            "tables": tables_of(axes, (self.scan.main_table, plan.sample_table), plan.tables),
+            "kinds": kinds_of(family, axes),
+            "package": package_of(family),
             "fields": described_fields(plan, rules),
             "options": dict(plan.options),
             "skipped": len(skipped_sources(plan.options.get("skipped", ()))),

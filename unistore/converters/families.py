@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.family import Exporter, Family
 from unistore.converters.options import declared
-from unistore.converters.registry import resolve
+from unistore.converters.registry import find_family, resolve
 
 if TYPE_CHECKING:  # imported where they are used: help needs no numpy, and a reader no converter
     from unistore.converters.files.comparison import Restore
@@ -45,6 +46,11 @@ def kind_of(family: type[Family]) -> str:
     return "Ragged" if family.schema.samples else "Rows"
 
 
+def kinds_of(family: type[Family], paths: Collection[str]) -> list[str]:
+    """Return the kinds of samples that suit a store with arrays at these paths, the default one first."""
+    return [*(family.kinds(paths) or (f"unistore.{kind_of(family)}()", *family.other_kinds))]
+
+
 def exporter_of(family: type[Family], to: str = "") -> Exporter | None:
     """Return what makes the files of a store in a format of `Family.exports`, None if there is no such one.
 
@@ -72,6 +78,14 @@ def preview_of(family: type[Family]) -> Preview:
     from unistore.converters.seam.stored import preview_of as preview_by_view
 
     return family.preview() or preview_by_view(family())
+
+
+def preview_of_store(store: StoreView) -> Preview:
+    """Return how pages show samples of a store: as its family does, or its columns if none is installed."""
+    from unistore.converters.preview import COLUMNS
+
+    family = find_family(store.family)
+    return COLUMNS if family is None else preview_of(family)
 
 
 def _recorded(family: type[Family], store: StoreView) -> Family:

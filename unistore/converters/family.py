@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -337,6 +337,14 @@ class Family(Options, ABC):
     def specs(cls) -> ArraySpecs | None:
         """Return what the arrays of its stores must be. None, by default: what the schema says."""
         return None
+
+    @classmethod
+    def kinds(cls, paths: Collection[str]) -> Sequence[str]:  # noqa: ARG003
+        """Return the kinds that suit a store with arrays at `paths`, the default one first.
+
+        Empty, by default: `kind` and `other_kinds`.
+        """
+        return ()
 
     @classmethod
     def rules(cls) -> Sequence[Rule]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from unistore.converters.views import View, ViewLimits
-from unistore.schemas.indices import StoreView
+from unistore.converters.views import View, ViewLimits, rows_view
+from unistore.schemas.indices import IndexColumn, StoreView, table_columns
 from unistore.system.hints import AnyArray, Int64s
 
 
@@ -34,6 +35,29 @@ class Preview:
     # `measures(store)` returns measures. The samples with the largest and the smallest values are among those
     # shown.
     measures: Callable[[StoreView], Iterable[Measure]] = lambda _: ()
+
+
+def _columns_of_sample(store: StoreView, sample: int, detail: ViewLimits) -> View:
+    """Show a row of the sample table, and the rows of the main table that its offsets give the sample."""
+    sample_table = store.attributes["samples"]["table"]
+    ranges = {sample_table: (sample, sample + 1)}
+    for path, rule in store.specs.rules().items():
+        if rule.offsets_of == store.specs.main_rows and path.startswith(f"{sample_table}/"):
+            (lo,), (hi,) = IndexColumn(store, path).ranges(np.array([sample]))
+            ranges[store.attributes["main_table"]] = int(lo), int(hi)
+    paths = {path: rows for table, rows in ranges.items() for path in table_columns(store, table)}
+    share = detail.read // max(1, len(paths))
+    columns = {}
+    for path, (lo, hi) in paths.items():
+        array = store.array(path)
+        row_bytes = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
+        if row_bytes <= share:
+            columns[path] = array.read(lo, min(hi, lo + share // row_bytes))
+    return rows_view(columns, detail)
+
+
+# Of stores whose family is not installed
+COLUMNS = Preview(view=_columns_of_sample)
 
 
 def evenly(lo: int, hi: int, most: int) -> Int64s:

@@ -18,6 +18,8 @@ from unistore.errors import InputError, Problem, RunCommand
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from unistore.system.hints import Attributes
+
 # Group of the entry points by which packages add families
 ENTRY_POINTS = "unistore.families"
 
@@ -42,22 +44,32 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 @cache
-def _own(name: str) -> type[Family]:
-    family: type[Family] = resolve(f"unistore.converters.{_OURS[name]}")
+def _own(name: str) -> type[Family] | str:
+    """Return a family of this package, or the reason why it cannot be imported."""
+    reference = f"unistore.converters.{_OURS[name]}"
+    try:
+        family: type[Family] = resolve(reference)
+    except MemoryError:  # not the package's fault
+        raise
+    except Exception as error:  # noqa: BLE001  whatever is wrong with one family, the others work
+        return f"{reference} cannot be imported: {type(error).__name__}: {error}"
     return family
 
 
 def own_families() -> list[type[Family]]:
-    """Families of this package, in the order of the table."""
-    return [_own(name) for name in _OURS]
+    """Families of this package that can be imported, in the order of the table."""
+    return [family for family in map(_own, _OURS) if not isinstance(family, str)]
 
 
 @cache
 def families() -> Mapping[str, type[Family]]:
     """Return every family by name, in the order in which they look at files."""
-    # A family of an installed package that cannot be imported is left out with a line on standard error.
+    # A family that cannot be imported is left out with a line on standard error.
     from importlib.metadata import entry_points
 
+    for name in _OURS:
+        if isinstance(reason := _own(name), str):
+            leave_out(name, reason)
     by_name = {own_family.name: own_family for own_family in own_families()}
     for point in entry_points(group=ENTRY_POINTS):
         installed_family = _installed(point)
@@ -109,17 +121,57 @@ def leave_out(name: str, why: str, what: str = "family") -> None:
 
 def find_family(name: str) -> type[Family] | None:
     """The family of a recorded name, or None. Entry points are only read for names of other packages."""
-    return _own(name) if is_own(name) else families().get(name)
+    if not is_own(name):
+        return families().get(name)
+    family = _own(name)
+    return None if isinstance(family, str) else family
 
 
 def get_family(name: str) -> type[Family]:
     """Return the family of a name, where ``point-cloud`` is accepted for ``point_cloud``."""
-    family = find_family(name.replace("-", "_"))
-    if family is None:
-        message = f"is not known; one of: {', '.join(sorted(families()))}"
-        fix = "check the name, or install the package that adds it"
+    own_name = name.replace("-", "_")
+    family = find_family(own_name)
+    if family is not None:
+        return family
+    message = f"is not known; one of: {', '.join(sorted(families()))}"
+    fix = "check the name, or install the package that adds it"
+    if is_own(own_name) and isinstance(reason := _own(own_name), str):
+        message = reason
+        fix = "install unistore again"
+    raise InputError(Problem(f"family {name}", message, fix, "family"))
+
+
+def family_of(root: Attributes) -> type[Family]:
+    """Return the family of a store by the ``unistore`` object of its root.
+
+    Raises
+    ------
+    InputError
+        If it is not installed. The message names the package that wrote the store.
+    """
+    name = str(root["family"])
+    package = root["package"]
+    if find_family(name) is None and not is_own(name):
+        written_with = f"{package['name']} {package['version']}".rstrip()
+        message = f"is not installed; the store was written with {written_with}"
+        fix = f"install the package {package['name']}"
         raise InputError(Problem(f"family {name}", message, fix, "family"))
-    return family
+    return get_family(name)
+
+
+def package_of(family: type[Family]) -> dict[str, str]:
+    """Return the name and the version of the package of a family; the version is empty if none is known."""
+    from importlib.metadata import PackageNotFoundError, entry_points, version
+
+    module = family.__module__
+    name = module.partition(".")[0]
+    for point in () if is_own(family.name) else entry_points(group=ENTRY_POINTS):
+        if point.value.partition(":")[0] == module and point.dist is not None:
+            name = point.dist.name
+    try:
+        return {"name": name, "version": version(name)}
+    except PackageNotFoundError:
+        return {"name": name, "version": ""}
 
 
 def conversion_of(

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from unistore.converters.families import kind_of
-from unistore.converters.registry import get_family
-from unistore.data.kinds.named import as_code, default_of, parse_kind
+from unistore.data.kinds.named import as_code, parse_kind
 from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader, Shareable
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.data.where import Where
@@ -267,12 +265,12 @@ class DatasetPart(NamedTuple):
 
 def default_kind(store: Store) -> SampleKind:
     """Return the default kind of samples of a store."""
+    (default, *_) = store.attributes["kinds"] or ("unistore.Rows()",)
     try:
-        kind = default_of(kind_of(get_family(store.family)), store)
+        return parse_kind(default)
     except InputError as error:
         msg = f"{store.path}: {error}; or give the kind of samples, as in samples=unistore.Rows()"
         raise InputError(msg) from error
-    return kind
 
 
 def open_parts(

@@ -23,7 +23,7 @@ from unistore.conversion.lock import Lock, check_own, check_plain
 from unistore.converters.common.columns import is_text
 from unistore.converters.common.exported import VALUE, ExportedArray, File
 from unistore.converters.families import exporter_of
-from unistore.converters.registry import get_family
+from unistore.converters.registry import family_of
 from unistore.errors import ConversionError, InputError, StoreError, named, refusal
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path, require_local_path
@@ -547,7 +547,7 @@ def _exporter(
     store: Store, to: str | None, choices: Mapping[str, object]
 ) -> Callable[[Store], Iterator[File]]:
     try:
-        family = get_family(store.family)
+        family = family_of(store.attributes)
         files_of = exporter_of(family, to or "")
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"

@@ -20,7 +20,7 @@ from unistore.converters.common.columns import (
 )
 from unistore.converters.families import specs_of
 from unistore.converters.family import ArraysOfStore, Family
-from unistore.converters.registry import get_family
+from unistore.converters.registry import family_of
 from unistore.errors import AddOptions, InputError, Problem
 from unistore.growing.merging import FIX, KeptSource, Merging
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, RecordedSpecs, resolved
@@ -109,7 +109,7 @@ def make_alike(
     Columns that sources lack are filled where `columns` is union. Raises an `InputError` with all arrays that
     no one form holds.
     """
-    family = get_family(stores[0].family)
+    family = family_of(stores[0].attributes)
     joining = family.alike()
     own: Sequence[ArraysOfStore] = [{} for _ in stores] if joining is None else joining.arrays(stores)
     described = []

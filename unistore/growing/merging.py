@@ -10,7 +10,7 @@ import numpy as np
 
 from unistore.converters.families import specs_of
 from unistore.converters.files.paths import natural_key
-from unistore.converters.registry import get_family
+from unistore.converters.registry import family_of
 from unistore.errors import InputError, Problem
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
 from unistore.schemas.indices import sample_sources, table_columns
@@ -183,7 +183,7 @@ class Merging:
 
     def says_nothing(self, path: str) -> bool:
         """Return whether the sources have no other values than a store without the array stands for."""
-        specs: ArraySpecs = specs_of(get_family(self.stores[0].family))
+        specs: ArraySpecs = specs_of(family_of(self.stores[0].attributes))
         absent = specs.absent_value(path)
         if absent is None:
             return False

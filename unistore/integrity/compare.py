@@ -26,7 +26,7 @@ from unistore.conversion.split_rule import SplitRule
 from unistore.converters.families import restorer_of
 from unistore.converters.files.comparison import Compared, Restore, compare_source, difference
 from unistore.converters.files.hdf5.attributes import attribute_label
-from unistore.converters.registry import get_family
+from unistore.converters.registry import family_of
 from unistore.converters.scan import Scan, Stored
 from unistore.converters.scanning import scan_sources
 from unistore.errors import (
@@ -171,7 +171,7 @@ def _check_names(store: Store, path: str, given: Sequence[Path], scan: Scan) -> 
     if before.issuperset(scan.sources.names):
         fixes.append("give the folders of all of its sources")
     else:
-        words = ("convert", get_family(store.family).command(), *map(str, given), path, "--append")
+        words = ("convert", family_of(store.attributes).command(), *map(str, given), path, "--append")
         fixes.append(RunCommand(words, "to take what is new"))
     if gone:
         purpose = "to leave out what is gone, and then unistore compact to a new store"
@@ -400,7 +400,7 @@ class _CompareSource:
 
     @cached_property
     def _restore(self) -> Restore:
-        return restorer_of(get_family(self.store.family), self.store, self.inputs.scan)
+        return restorer_of(family_of(self.store.attributes), self.store, self.inputs.scan)
 
     def __call__(self, number: int) -> _Findings:
         source = self.inputs.scan.sources[number]

@@ -18,7 +18,7 @@ from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor, Serial, asking
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.families import specs_of
-from unistore.converters.registry import find_family, get_family
+from unistore.converters.registry import family_of, find_family
 from unistore.errors import InputError, NoStoreError, Problem, RunCommand, StoreError, UnsupportedError
 from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, is_warning
@@ -128,12 +128,12 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
     problems: list[Problem] = []
     stated = dict[str, ArraySpec]()
     try:
-        specs: ArraySpecs = specs_of(get_family(attributes["family"]))
+        specs: ArraySpecs = specs_of(family_of(attributes))
         problems += specs.problems(arrays, samples)
         stated = {path: specs.of(path, arrays) for path in arrays}
     except InputError as unknown:
         for problem in unknown.problems:
-            yield Problem(ROOT, str(problem), problem.fix, UNKNOWN_FAMILY)
+            yield Problem(ROOT, f"{problem.file}: {problem.message}", problem.fix, UNKNOWN_FAMILY)
     try:
         rules = RecordedSpecs(StatedRules(attributes["fields"], ROOT), attributes[MAIN_ROWS])
         problems += rules.problems(arrays, samples)

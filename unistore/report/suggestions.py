@@ -14,7 +14,7 @@ import numpy as np
 
 from unistore.conversion.split_rule import EXACT
 from unistore.converters.options import Option, declared
-from unistore.converters.registry import find_family, get_family
+from unistore.converters.registry import find_family
 from unistore.data.kinds.named import as_code, installed_kinds, leave_kind_out, parse_kind
 from unistore.data.kinds.protocol import Reach, SampleKind
 from unistore.data.parts import default_kind
@@ -38,6 +38,7 @@ if __name__ == "__main__":
 """
 # Of comments, without their indent: lines fit into 80 columns
 _WIDTH = 74
+_BATCH = 8  # samples of a store whose family is not installed
 
 
 class Suggestion(NamedTuple):
@@ -55,10 +56,13 @@ class Suggestion(NamedTuple):
 
 
 def suggestions(store: Store, units: Int64s | None = None) -> list[Suggestion]:
-    """Return kinds that a store's family suggests, without its natural one, and fitting ones of packages."""
+    """Return kinds that a store records, without its natural one, and fitting ones of packages."""
     fitting = []
-    for code in get_family(store.family).other_kinds:
-        kind = parse_kind(code)
+    for code in store.attributes["kinds"][1:]:
+        try:
+            kind = parse_kind(code)
+        except InputError:  # its package is not installed
+            continue
         chosen = kind.chosen(store)
         if chosen is not None:
             fitting.append(_fitted(store, code if chosen == kind else as_code(chosen), chosen, units))
@@ -194,7 +198,6 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         codes, names = store.splits()
         units = np.flatnonzero(codes == names.index(split))
     try:
-        record = get_family(store.family)
         natural = natural_suggestion(store, units)
     except InputError:
         return ""
@@ -202,6 +205,7 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         return ""
     if natural.changed:
         arguments += f", samples={natural.text}"
+    family = find_family(store.family)
     other_kinds = [
         suggestion
         for suggestion in suggestions(store, units)
@@ -213,5 +217,5 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         arguments=arguments,
         about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),
         others="".join(f"\n    # or: samples={other.text}" for other in other_kinds),
-        batch=record.batch_size,
+        batch=_BATCH if family is None else family.batch_size,
     )

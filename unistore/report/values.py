@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unistore.converters.families import preview_of
+from unistore.converters.families import preview_of_store
 from unistore.converters.preview import Measure
-from unistore.converters.registry import get_family
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
@@ -179,7 +178,7 @@ def label_lines(path: PathLike) -> list[str]:
 
 def measures_of(store: Store) -> list[Measure]:
     """Return measures that the family takes of the store's samples, without empty ones."""
-    measures = preview_of(get_family(store.family)).measures(store) if store.sample_count else ()
+    measures = preview_of_store(store).measures(store) if store.sample_count else ()
     return [measure for measure in measures if len(measure.values)]
 
 

@@ -16,7 +16,6 @@ from unistore.schemas.array_specs import (
     ArrayInfo,
     ArraySpec,
     RecordedSpecs,
-    columns_of,
     offsets_errors,
 )
 from unistore.schemas.tables import text_values
@@ -325,9 +324,8 @@ def _main_rows(store: StoreView) -> int:
 
 
 def table_columns(store: StoreView, table: str) -> list[str]:
-    """Return the paths of the columns of a table: its arrays whose first axis is the table's row axis."""
-    fields = store.attributes["fields"]
-    return columns_of({path: field.get("axes", ()) for path, field in fields.items()}, table)
+    """Return the paths of the columns of a table, as the root lists them. Empty: there is no such table."""
+    return [f"{table}/{name}" for name in store.attributes["tables"].get(table, ())]
 
 
 def _spec(store: StoreView, path: str) -> ArraySpec:

@@ -12,7 +12,7 @@ from unistore.conversion.new_store import IndexArrays
 from unistore.converters.family import Family
 from unistore.converters.options import declared
 from unistore.converters.protocol import Finalized
-from unistore.converters.registry import get_family
+from unistore.converters.registry import family_of
 from unistore.errors import InputError, Problem
 from unistore.progress import resolve_progress
 from unistore.side.writing import Spool, new_side_table, write_side_table
@@ -69,7 +69,7 @@ def derive(
     check.expect("options", options, bool(options), "at least one option, as in voxel_size=0.2")
     check.raise_problems()
     opened = Store(store)
-    family = get_family(opened.family)
+    family = family_of(opened.attributes)
     _check_options(opened, family, options)
     given = family(**options)
     made: list[SideTable] = []

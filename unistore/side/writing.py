@@ -22,6 +22,7 @@ from unistore.conversion.new_store import (
     index_plan,
     metadata_documents,
     planned_axes,
+    tables_of,
     unique_dimension_names,
     versions,
     write_index_and_documents,
@@ -29,7 +30,7 @@ from unistore.conversion.new_store import (
 )
 from unistore.conversion.plan import Plan
 from unistore.converters.families import specs_of
-from unistore.converters.registry import get_family
+from unistore.converters.registry import family_of, package_of
 from unistore.errors import writing_failed
 from unistore.schemas.array_specs import MAIN_ROWS, MORE, SAMPLES, ArraySpecs, extensions, resolved
 from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
@@ -165,7 +166,8 @@ def write_side_table(
     """Write and seal arrays, with their paths in `store`, in an empty folder."""
     plan = _plan(store, arrays)
     described = {path: field["axes"] for path, field in store.attributes["fields"].items()}
-    specs: ArraySpecs = specs_of(get_family(store.family))
+    family = family_of(store.attributes)
+    specs: ArraySpecs = specs_of(family)
     rules = resolved(specs, {**described, **planned_axes(plan)}, store.attributes["main_table"])
     documents = metadata_documents(plan, {}, groups)
     target = Folder(folder)
@@ -174,6 +176,9 @@ def write_side_table(
         "family": SIDE_FAMILY,
         "samples": store.attributes["samples"],
         MAIN_ROWS: SAMPLES,
+        "tables": tables_of(planned_axes(plan), [table] if table else groups),
+        "kinds": [],
+        "package": package_of(family),
         "fields": described_fields(plan, rules),
         "created_with": dict(plan.versions),
         "side": {

@@ -24,6 +24,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 _MAX_COUNT = 2**63 - 1
 _MAX_KEY_LENGTH = 4096
 _MAX_SPLITS = 256
+OF_SCHEMA = ("tables", "kinds", "package")  # members of a root, besides what stores made before 0.1.0 have
 
 
 class GrammarError(ValueError):
@@ -87,7 +88,7 @@ def parse_split_names(value: object, member: str) -> list[str]:
 
 def parse_root(attributes: JsonObject) -> JsonObject:
     """Parse the ``unistore`` attribute of a sealed store's root. Unknown members are allowed."""
-    if missing := {"family", "samples", "fields", MAIN_ROWS, "seal"} - set(attributes):
+    if missing := {"family", "samples", "fields", MAIN_ROWS, *OF_SCHEMA, "seal"} - set(attributes):
         msg = f"attribute 'unistore' lacks {', '.join(sorted(missing))}"
         raise GrammarError(msg)
     family = attributes["family"]
@@ -100,6 +101,13 @@ def parse_root(attributes: JsonObject) -> JsonObject:
     for path, field in parse_object(attributes["fields"], "'fields'").items():
         parse_path(path, "a path in 'fields'")
         _check_field(parse_object(field, f"field {shown(path)}"), f"field {shown(path)}")
+    for table, columns in parse_object(attributes["tables"], "'tables'").items():
+        parse_columns(table, columns, attributes["fields"])
+    if not is_list_of(attributes["kinds"], str):
+        raise _violation("'kinds'", attributes["kinds"], "a list of kinds of samples")
+    package = parse_object(attributes["package"], "'package'")
+    if not all(isinstance(package.get(name), str) for name in ("name", "version")):
+        raise _violation("'package'", package, "a name and a version")
     for path, moments in parse_object(attributes.get("statistics", {}), "'statistics'").items():
         parse_object(moments, f"statistics of {shown(path)}")
     for name in ("options", "created_with"):
@@ -111,6 +119,17 @@ def parse_root(attributes: JsonObject) -> JsonObject:
     parse_count(attributes.get("skipped", 0), "'skipped'")
     parse_seal(attributes["seal"])
     return attributes
+
+
+def parse_columns(table: str, columns: object, fields: Mapping[str, object]) -> None:
+    """Parse the names of the columns of a table, arrays in ``fields``."""
+    parse_path(table, "a path in 'tables'")
+    member = f"table {shown(table)}"
+    if not is_list_of(columns, str):
+        raise _violation(member, columns, "a list of names of columns")
+    for name in columns:
+        if f"{table}/{name}" not in fields:
+            raise _violation(member, name, "the name of an array in 'fields'")
 
 
 def parse_side(value: object) -> JsonObject:

@@ -15,6 +15,7 @@ from unistore.schemas import indices
 from unistore.schemas.array_specs import MAIN_ROWS, MORE, RecordedSpecs, StatedRules, with_side_table
 from unistore.store.manifest import (
     MANIFEST_LIMIT,
+    OF_SCHEMA,
     GrammarError,
     parse_root,
     parse_side,
@@ -32,7 +33,7 @@ from unistore.store.names import (
     folder_beside,
     part_folder,
 )
-from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
+from unistore.system.hints import AnyArray, Attributes, JsonObject, PathLike, UInt8s
 from unistore.system.machine import absolute
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import StoredArray
@@ -310,7 +311,8 @@ class Store:
         if root["seal"] != self.attributes["seal"]:
             raise self._not_as_listed()
         fields = {**self.attributes["fields"], **root["fields"]}  # those of side tables, too
-        self.attributes = {**root, "fields": fields}
+        tables = _joined_tables(root["tables"], self.attributes["tables"])
+        self.attributes = {**root, "fields": fields, "tables": tables}
         self._is_listed = False
 
     def check_listed(self) -> None:
@@ -345,7 +347,7 @@ class Store:
             reads = f"this unistore reads {FORMAT_VERSION}; install a matching unistore"
             msg = f"{self.path}: format version {shown(version)}, {reads}"
             raise StoreError(msg)
-        if MAIN_ROWS not in unistore:
+        if not {MAIN_ROWS, *OF_SCHEMA} <= unistore.keys():
             msg = f"{self.path}: was made before unistore 0.1.0; convert its sources again"
             raise StoreError(msg)
         if "seal" not in unistore:
@@ -377,7 +379,11 @@ class Store:
         except ValueError as error:
             why = f"'side' {MORE} {error}"
             raise side._damaged_side_table(why) from error
-        self.attributes = {**self.attributes, "fields": fields}
+        self.attributes = {
+            **self.attributes,
+            "fields": fields,
+            "tables": _joined_tables(self.attributes["tables"], side.attributes["tables"]),
+        }
         self.side_seals.append(side.attributes["seal"]["digest"])
         for path in (*side.paths(), *about["groups"]):
             self._side_storages[path] = side.storage
@@ -430,6 +436,14 @@ class Store:
             return NoStoreError(f"{path}: is a grown store of several sealed ones; {fix}")
         msg = f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
         return NoStoreError(msg)
+
+
+def _joined_tables(tables: Attributes, more: Attributes) -> JsonObject:
+    """Return the columns of tables, with those that others add to them."""
+    return {
+        table: [*dict.fromkeys((*tables.get(table, ()), *more.get(table, ())))]
+        for table in dict.fromkeys((*tables, *more))
+    }
 
 
 def _why_no_store(url: str) -> str:

@@ -233,6 +233,9 @@ def describe_part(store: Store, schemas: list[Attributes], removed: tuple[int, .
         "table": table,
         "main_table": main_table,
         MAIN_ROWS: attributes[MAIN_ROWS],
+        "tables": attributes["tables"],
+        "kinds": attributes["kinds"],
+        "package": attributes["package"],
         "fields": fields,
     }
     if attributes.get("options", {}).get("columns") == "union":

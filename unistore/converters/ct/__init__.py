@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,14 @@ class Ct(CtOptions, Family):
         from unistore.schemas.ct.specs import SPECS
 
         return SPECS
+
+    @classmethod
+    def kinds(cls, paths: Collection[str]) -> Sequence[str]:
+        """Begin with volumes, or in a store without images with the points of its windows."""
+        groups = ("windows/", "sdf/")
+        has_points = any(path.startswith(groups) and path.endswith("/offsets") for path in paths)
+        kinds = ("unistore.Volumes()", *cls.other_kinds)
+        return kinds if "volumes/image" in paths or not has_points else kinds[::-1]
 
     @classmethod
     def rules(cls) -> Sequence[Rule]:

@@ -17,6 +17,7 @@ from unistore.converters.scan import Scan, Source
 from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
+from unistore.schemas.bits import unpack
 from unistore.schemas.indices import BLOCK, IndexColumn, StoreView
 from unistore.schemas.spike.fields import (
     BITS,
@@ -27,7 +28,6 @@ from unistore.schemas.spike.fields import (
     SPIKE_EXTENT,
     file_table_name,
     row_bytes,
-    unpack,
     voxel_bins,
     voxel_path,
 )

@@ -48,6 +48,7 @@ from unistore.data.packed import (
     rows_of_ranges,
 )
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.bits import unpack
 from unistore.schemas.indices import table_columns, whole
 from unistore.schemas.spike.fields import (
     BITS,
@@ -59,7 +60,6 @@ from unistore.schemas.spike.fields import (
     SEQUENCE_NAME,
     SEQUENCE_OFFSETS,
     SPIKE_EXTENT,
-    unpack,
 )
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, as_names

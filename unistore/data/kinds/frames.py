@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import EncodedImages
 from unistore.errors import CorruptionError, InputError
+from unistore.schemas.bits import unpack
 from unistore.schemas.indices import IndexColumn, whole
 from unistore.schemas.spike.fields import (
     BITS,
@@ -22,7 +23,6 @@ from unistore.schemas.spike.fields import (
     count_dtype,
     file_table_name,
     row_bytes,
-    unpack,
     voxel_bins,
     voxel_path,
     voxelize,

@@ -12,7 +12,7 @@ from typing import Any
 
 from unistore.converters.registry import leave_out
 from unistore.data.kinds.protocol import Kind, SampleKind
-from unistore.store.reader import Store
+from unistore.errors import InputError, Problem
 from unistore.system.arguments import wrong_argument
 
 ENTRY_POINTS = "unistore.kinds"  # Group of the entry points by which packages add kinds
@@ -85,23 +85,16 @@ def parse_kind(expression: str) -> SampleKind:
 
 def _named(name: str) -> Callable[..., Any]:
     if name in OWN:
-        own: Callable[..., Any] = getattr(import_module(f"unistore.data.kinds.{OWN[name]}"), name)
+        try:
+            own: Callable[..., Any] = getattr(import_module(f"unistore.data.kinds.{OWN[name]}"), name)
+        except ImportError as error:
+            message = f"{name} needs {error.name}, which cannot be imported: {error}"
+            raise InputError(Problem(f"samples of kind {name}", message, "install unistore again")) from error
         return own
     if name not in installed_kinds():
         msg = f"they are {', '.join([*OWN, *installed_kinds()])}"
         raise ValueError(msg)
     return installed_kinds()[name]
-
-
-def default_of(name: str, store: Store) -> SampleKind:
-    """Return the default kind of a store: of a name, or the points of its windows if it has no images."""
-    if name == "Volumes":
-        from unistore.data.kinds.boxes import IMAGE
-        from unistore.data.kinds.sparse_points import point_groups
-
-        name = "Volumes" if store.has(IMAGE) or not point_groups(store) else "SparsePoints"
-    kind: SampleKind = _named(name)()
-    return kind
 
 
 def as_code(kind: Any) -> str:

@@ -30,11 +30,12 @@ from unistore.errors import InputError
 from unistore.order.permutation import subset
 from unistore.schemas.indices import IndexColumn, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
-from unistore.schemas.rows.fields import TABLE
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
+
+_PLAIN_ROWS = "rows"  # the table whose rows may have texts, or any number of values
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def _paths(store: Store) -> dict[str, str]:
 
 def _ragged_keys(store: Store, table: str) -> dict[str, str]:
     """Path of the group of each column with any number of values in a row, by key."""
-    if table != TABLE:
+    if table != _PLAIN_ROWS:
         return {}
     keys = {}
     for path in store.paths():

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from unistore.schemas.bits import check_width
 from unistore.schemas.tables import Field, Table, bounds_field, own_axes
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
@@ -32,16 +33,6 @@ def pack(spikes: AnyArray) -> UInt8s:
     return np.packbits(spikes, axis=-1, bitorder="little")
 
 
-def unpack(packed: UInt8s, width: int, left: int = 0) -> UInt8s:
-    """Unpack bits (…, bytes) into pixels of 0 and 1, (…, width), without the first `left` of every row."""
-    # For a crop that begins inside a byte, at pixel x: the bytes from x // 8 on, and left = x % 8.
-    _check_width(packed, width, left)
-    if packed.shape[-1] * 8 == width:
-        flat = np.unpackbits(np.ascontiguousarray(packed).reshape(-1), bitorder="little")
-        return flat.reshape(*packed.shape[:-1], width)
-    return np.unpackbits(packed, axis=-1, bitorder="little")[..., left : left + width]
-
-
 def bin_edges(length: int, bins: int) -> Int64s:
     """Return the first time step of every bin, and the length at the end: (bins + 1,) i8."""
     # Bin b holds the steps t with (t * bins) // length == b. It is empty where bins > length.
@@ -65,7 +56,7 @@ def voxelize(
     """Count spikes (T, H, bytes) in `bins` bins of time, (B, H, width), straight from packed bits."""
     # `packed` are the frame's own steps, without padding in time. `out` may have any unsigned dtype that
     # holds the counts, and is overwritten.
-    _check_width(packed, width, left)
+    check_width(packed, width, left)
     length, height, stored = packed.shape
     if bins < 1:
         msg = f"bins must be at least 1, got {bins}"
@@ -95,12 +86,6 @@ def voxelize(
             else:
                 target += counts
     return out
-
-
-def _check_width(packed: UInt8s, width: int, left: int) -> None:
-    if left < 0 or width < 0 or left + width > packed.shape[-1] * 8:
-        msg = f"{packed.shape[-1]} bytes a row hold no {width} pixels from bit {left} on"
-        raise ValueError(msg)
 
 
 FAMILY_NAME = "spike"
