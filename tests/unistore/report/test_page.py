@@ -184,9 +184,8 @@ def test_an_empty_and_an_unknown_store_have_pages(make_store: Any) -> None:
     empty = make_store("rows", {"rows/x": np.empty((0, 4))}, count=0)
     assert "none" in Page(unistore.inspect(empty).to_html()).text
     foreign = make_store("sonar", {"rows/x": np.ones((9, 4))}, count=9)
-    page = unistore.inspect(foreign).to_html()
-    assert "no pictures: family sonar: is not known" in Page(page).text
-    assert "family sonar: is not known" in views(page)[0][0]["title"]
+    head, _ = views(unistore.inspect(foreign).to_html())[0]
+    assert (head["widget"], [column["name"] for column in head["columns"]]) == ("rows", ["rows/x"])
 
 
 def test_many_samples_cost_no_more(tmp_path: Path, undrawn: None) -> None:
