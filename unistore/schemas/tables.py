@@ -220,3 +220,23 @@ def name_problem(path: str) -> str | None:
         if len(part.encode("utf-8", "surrogateescape")) > 255:
             return f"part {part[:20]!r}… is longer than 255 bytes"
     return None
+
+
+# Pixels of 0 and 1 that are packed along the last axis, least significant bit first.
+
+
+def unpack(packed: UInt8s, width: int, left: int = 0) -> UInt8s:
+    """Unpack bits (…, bytes) into pixels of 0 and 1, (…, width), without the first `left` of every row."""
+    # For a crop that begins inside a byte, at pixel x: the bytes from x // 8 on, and left = x % 8.
+    check_width(packed, width, left)
+    if packed.shape[-1] * 8 == width:
+        flat = np.unpackbits(np.ascontiguousarray(packed).reshape(-1), bitorder="little")
+        return flat.reshape(*packed.shape[:-1], width)
+    return np.unpackbits(packed, axis=-1, bitorder="little")[..., left : left + width]
+
+
+def check_width(packed: UInt8s, width: int, left: int) -> None:
+    """Raise a ValueError if rows of bytes hold fewer pixels than `width` from bit `left` on."""
+    if left < 0 or width < 0 or left + width > packed.shape[-1] * 8:
+        msg = f"{packed.shape[-1]} bytes a row hold no {width} pixels from bit {left} on"
+        raise ValueError(msg)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unistore.schemas.spike.fields as spike_bits
-from unistore.schemas.bits import unpack
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
+from unistore.schemas.tables import unpack
 
 
 def formula(spikes: np.ndarray, bins: int) -> np.ndarray:

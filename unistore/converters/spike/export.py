@@ -17,7 +17,6 @@ from unistore.converters.scan import Scan, Source
 from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
-from unistore.schemas.bits import unpack
 from unistore.schemas.indices import BLOCK, IndexColumn, StoreView
 from unistore.schemas.spike.fields import (
     BITS,
@@ -31,6 +30,7 @@ from unistore.schemas.spike.fields import (
     voxel_bins,
     voxel_path,
 )
+from unistore.schemas.tables import unpack
 from unistore.system.hints import AnyArray, UInt8s
 
 _STREAM_ENDINGS = (".dat", ".bin")

@@ -19,8 +19,8 @@ from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable
 from unistore.plugin import SourceFile
-from unistore.schemas.bits import unpack
 from unistore.schemas.spike.fields import row_bytes
+from unistore.schemas.tables import unpack
 from unistore.system.hints import UInt8s
 from unistore.system.sizes import count_of
 

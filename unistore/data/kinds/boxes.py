@@ -15,11 +15,11 @@ from unistore.data.kinds.padding import Pad, copy_padded, fill_values, packed_bo
 from unistore.data.kinds.protocol import INDEX, SOURCE, RowValues
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.errors import InputError
-from unistore.schemas.bits import unpack
 from unistore.schemas.ct.geometry import LENGTHS, affines, has_geometry
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import IndexColumn, contradiction, table_columns, whole
+from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 from unistore.zarr3.array import StoredArray

@@ -48,7 +48,6 @@ from unistore.data.packed import (
     rows_of_ranges,
 )
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
-from unistore.schemas.bits import unpack
 from unistore.schemas.indices import table_columns, whole
 from unistore.schemas.spike.fields import (
     BITS,
@@ -61,6 +60,7 @@ from unistore.schemas.spike.fields import (
     SEQUENCE_OFFSETS,
     SPIKE_EXTENT,
 )
+from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, as_names
 from unistore.system.hints import AnyArray, Int64s, Shape

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import EncodedImages
 from unistore.errors import CorruptionError, InputError
-from unistore.schemas.bits import unpack
 from unistore.schemas.indices import IndexColumn, whole
 from unistore.schemas.spike.fields import (
     BITS,
@@ -27,6 +26,7 @@ from unistore.schemas.spike.fields import (
     voxel_path,
     voxelize,
 )
+from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Shape, UInt8s
 

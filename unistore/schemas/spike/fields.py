@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from unistore.schemas.bits import check_width
-from unistore.schemas.tables import Field, Table, bounds_field, own_axes
+from unistore.schemas.tables import Field, Table, bounds_field, check_width, own_axes
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 # Spikes as bits: eight pixels a byte, least significant bit first, rows padded to whole bytes.
