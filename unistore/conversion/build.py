@@ -226,6 +226,18 @@ class Build(ABC):
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]
         check_plain(self.folder, ignore=("old",))  # a store that is being replaced may hold links
+        while not self._enter_folder():
+            self._lock = Lock(self._lock_path)
+        try:
+            with self.turn():
+                self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def _enter_folder(self) -> bool:
+        """Lock the folder, or return False if the part that sealed the store removed the lock meanwhile."""
         try:
             self._lock.__enter__()
         except OSError:
@@ -233,12 +245,13 @@ class Build(ABC):
             raise
         try:
             check_own(self.folder, self._lock_path)
-            with self.turn():
-                self._open()
+        except FileNotFoundError:
+            self._lock.release()
+            return False
         except BaseException:
             self._lock.release()
             raise
-        return self
+        return True
 
     def _open(self) -> None:
         check_begun_parts(self.folder, self.part)

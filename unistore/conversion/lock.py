@@ -82,7 +82,12 @@ class Lock:
                 os.utime(self._path)
 
     def _try_lock(self) -> bool:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            if os.path.lexists(self._path.parent):
+                raise
+            return False  # its last owner removed the folder meanwhile
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except (FileExistsError, FileNotFoundError):  # locked, or its last owner just removed the folder

@@ -18,6 +18,7 @@ import pytest
 
 from tests.waiting import wait_until
 from unistore.cli.main import main
+from unistore.conversion import build
 from unistore.conversion.build import Journal
 from unistore.conversion.clean import clean
 from unistore.conversion.convert import make_converter
@@ -39,6 +40,12 @@ def digest_of(store: Path) -> str:
     return digest
 
 
+def unchanging(path: Path) -> tuple[int, ...]:
+    """What stays of a file that is read alone: its time of access does not."""
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+
 def test_parts_in_any_order(toys: Path, toy: Any, store: Path, whole: str) -> None:
     order = (3, 1, 2)
     for number, part in enumerate(order, 1):
@@ -52,11 +59,11 @@ def test_parts_in_any_order(toys: Path, toy: Any, store: Path, whole: str) -> No
 @pytest.mark.parametrize("late", [{"part": "1/2"}, {"part": "1/2", "overwrite": True}, {"seal": True}])
 def test_a_job_after_the_seal(toys: Path, toy: Any, store: Path, whole: str, late: dict[str, Any]) -> None:
     reports = [run(toy(), [toys], store, Settings(part=part)) for part in ("1/2", "2/2")]
-    before = (store / "zarr.json").stat()
+    before = unchanging(store / "zarr.json")
     again = run(toy(), [toys], store, Settings(**late))
     assert replace(again, tasks=reports[1].tasks, resumed=reports[1].resumed) == reports[1]
     assert (again.digest, again.tasks) == (whole, 0)
-    assert (store / "zarr.json").stat() == before
+    assert unchanging(store / "zarr.json") == before
     assert not store.with_name(BUILD).exists()
 
 
@@ -97,6 +104,27 @@ def test_the_same_part_twice_while_a_third_seals(
     for job in late:
         job.join()
     assert [job.exitcode for job in late] == [0, 0]
+    assert not store.with_name(BUILD).exists()
+
+
+def test_a_part_whose_lock_a_seal_removes_locks_again(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part that seals removes the folder while another one has just made its lock there."""
+    run(toy(), [toys], store, Settings(part="1/2"))
+    sealed: list[str] = []
+    check_own = build.check_own
+
+    def sealing_first(folder: Path, new_file: Path) -> None:
+        monkeypatch.setattr(build, "check_own", check_own)
+        sealed.append(run(toy(), [toys], store, Settings(part="2/2")).digest)
+        assert not new_file.exists()
+        check_own(folder, new_file)
+
+    monkeypatch.setattr(build, "check_own", sealing_first)
+    monkeypatch.setattr(build.Build, "parts_at_work", lambda _: [])  # it looked before the lock was made
+    assert run(toy(), [toys], store, Settings(part="1/2")).digest == whole
+    assert sealed == [whole] == [digest_of(store)]
     assert not store.with_name(BUILD).exists()
 
 
