@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from math import prod
@@ -25,6 +25,7 @@ from unistore.converters.common.exported import VALUE, ExportedArray, File
 from unistore.converters.families import exporter_of
 from unistore.converters.registry import family_of
 from unistore.errors import ConversionError, InputError, StoreError, named, refusal
+from unistore.exporting.written import Written, check_written
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path, require_local_path
 from unistore.schemas.indices import whole
@@ -322,15 +323,21 @@ def _layers(values: ExportedArray, depth: int) -> Iterator[AnyArray]:
 
 
 def write(file: File, path: Path) -> None:
-    """Write a new file."""
+    """Write a new file, open it again, and compare it."""
+    if file.write is not None:
+        file.write(path)
+        return
+    written = {name: Written(values) for name, values in file.values.items()}
+    _write_form(replace(file, values={name: array.values for name, array in written.items()}), path)
+    check_written(path, file.form, written)
+
+
+def _write_form(file: File, path: Path) -> None:
     if file.form == "hdf5":
         write_hdf5(file, path)
         return
     if file.form == "zarr":
         _write_zarr(file, path)
-        return
-    if file.write is not None:
-        file.write(path)
         return
     with path.open("xb") as out:
         if file.form == "npz":
