@@ -12,14 +12,13 @@ from functools import partial
 from itertools import chain, pairwise
 from math import prod
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from unistore.conversion.executors.local import Job, Outcome
-from unistore.conversion.keys import Inputs, check_unchanged
+from unistore.conversion.keys import ColumnDigest, Inputs, check_unchanged, joined_digest
 from unistore.conversion.memory import scan_memory, shard_memory
 from unistore.conversion.moments import Moments
 from unistore.conversion.plan import ArrayPlan, Piece, Plan, ShardTask, TablePlan
@@ -29,7 +28,7 @@ from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
 from unistore.schemas.array_specs import ArraySpec, ArraySpecs
-from unistore.schemas.tables import IndexValues, Table
+from unistore.schemas.tables import IndexValues, OwnForm, Table
 from unistore.store.manifest import Entry
 from unistore.system.hints import AnyArray, JsonObject
 from unistore.zarr3.durable import Files, Folder, Target
@@ -37,7 +36,6 @@ from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.writer import (
     OrderedMap,
     array_metadata,
-    content_digest,
     iter_shard_buffers,
     little_endian_bytes,
     ordered_map,
@@ -54,6 +52,8 @@ MAX_PIECES = 256  # Most sources of a part
 # ``read(lo, hi, block)``: read planes ``lo:hi`` into a block (1, hi - lo, …) filled with the fill value
 ReadPlanes = Callable[[int, int, AnyArray], None]
 Corner = tuple[int, ...]  # Start of a block on the leading axes that it does not span
+# Of the rows of a source in a task: the digest of its columns, or those of single columns that go on
+PieceDigest = int | list[ColumnDigest]
 
 
 class ColumnRows:
@@ -65,22 +65,16 @@ class ColumnRows:
         rows: tuple[int, int],
         blocks: Iterable[tuple[Corner, AnyArray]],  # whole rows, or planes of single rows
         block: AnyArray | None = None,  # all rows, if they are in memory
-        pieces: NDArray[np.bytes_] | None = None,  # digest of the rows of each source, if they are
     ) -> None:
         self.array = array
         self.rows = rows  # (lo, hi)
         self.block = block
         self._blocks = blocks
-        self._pieces = pieces
         self._whole = xxhash.xxh3_128()
-        self._large_rows: dict[int, xxhash.xxh3_128] = {}
 
     def __iter__(self) -> Iterator[tuple[Corner, AnyArray]]:
         for corner, block in self._blocks:
-            data = little_endian_bytes(block)
-            self._whole.update(data)
-            if len(corner) > 1:
-                self._large_rows.setdefault(corner[0], xxhash.xxh3_128()).update(data)
+            self._whole.update(little_endian_bytes(block))
             yield corner, block
 
     @property
@@ -88,23 +82,33 @@ class ColumnRows:
         """Return the digest of all rows, after iteration."""
         return self._whole.hexdigest()
 
-    def piece(self, number: int) -> str:
-        """Return the digest of the rows of one source, after iteration."""
-        if self._pieces is not None:
-            return str(self._pieces[number], "ascii")
-        return self._large_rows[self.rows[0] + number].hexdigest()
+
+class PieceRows(NamedTuple):
+    """The digest of a column in a source, of which rows are taken as they are read."""
+
+    form: OwnForm
+    digest: ColumnDigest
+
+    def take(self, stored: AnyArray, plane: int = 0) -> None:
+        """Take stored rows, or planes of one."""
+        for data in self.form.bytes_of(stored, plane):
+            self.digest.add(data)
 
 
-def large_rows(array: ArrayPlan, first: int, read: Sequence[ReadPlanes]) -> ColumnRows:
+def large_rows(
+    array: ArrayPlan, first: int, read: Sequence[ReadPlanes], taking: Sequence[PieceRows | None]
+) -> ColumnRows:
     """Return rows from `first` on, some planes at a time. `read` has a function for each."""
 
     def blocks() -> Iterator[tuple[Corner, AnyArray]]:
         step = array.planes_at_once
-        for row, read_planes in enumerate(read, first):
+        for row, (read_planes, piece) in enumerate(zip(read, taking, strict=True), first):
             for lo in range(0, array.shape[1], step):
                 hi = min(lo + step, array.shape[1])
                 block = array.blank(1, hi - lo)
                 read_planes(lo, hi, block)
+                if piece is not None:
+                    piece.take(block, lo)
                 yield (row, lo), block
 
     return ColumnRows(array, (first, first + len(read)), blocks())
@@ -278,7 +282,7 @@ class ShardJob(Job[ShardTask]):
 
     def _write(self, task: ShardTask, ordered_map: OrderedMap) -> Outcome:
         try:
-            columns = self.columns(task, ordered_map)
+            columns, digests = self.columns(task, ordered_map)
             if self.reads_parts:
                 blocks = {column.array.column: column.block for column in columns}
                 rows = {name: block for name, block in blocks.items() if block is not None}
@@ -292,23 +296,32 @@ class ShardJob(Job[ShardTask]):
                 ]
         except InputError as error:
             return Outcome(problems=error.problems)
-        return Outcome(self.record(task, files, columns))
+        return Outcome(self.record(task, files, columns, digests))
 
-    def record(self, task: ShardTask, files: Sequence[Entry], columns: Sequence[ColumnRows]) -> JsonObject:
+    def record(
+        self,
+        task: ShardTask,
+        files: Sequence[Entry],
+        columns: Sequence[ColumnRows],
+        digests: Sequence[PieceDigest],
+    ) -> JsonObject:
         """Return the record of a task for the journal, after iteration of all its columns."""
         statistics = {}
         for column in columns:
             if column.block is not None and column.array.field.statistics:
                 statistics[column.array.field.path] = Moments.of(column.block).to_json()
-        pieces = [
-            _joined_digest({column.array.column: column.piece(number) for column in columns})
-            for number in range(len(self.pieces_of(task)))
-        ]
+        whole = [piece if isinstance(piece, int) else 0 for piece in digests]
+        cut = {
+            str(number): [column.to_json() for column in piece]
+            for number, piece in enumerate(digests)
+            if not isinstance(piece, int)
+        }
         return {
             "step": "shard",
             "task": task.id,
             "files": [file.to_json() for file in files],
-            "pieces": "".join(pieces),  # digests one after the other
+            "pieces": "".join([f"{piece:032x}" for piece in whole]),  # digests one after the other
+            "cut": cut,  # of pieces of sources that may go on, by number
             "statistics": statistics,
         }
 
@@ -343,21 +356,19 @@ class ShardJob(Job[ShardTask]):
             self.inputs.converter, table, self.reading, streams=streams
         )
 
-    def columns(self, task: ShardTask, ordered_map: OrderedMap = serial_map) -> list[ColumnRows]:
-        """Return rows of every column of a task: read now, or some planes at a time while iterated."""
+    def columns(
+        self, task: ShardTask, ordered_map: OrderedMap = serial_map
+    ) -> tuple[list[ColumnRows], list[PieceDigest]]:
+        """Return rows of every column of a task, read now, or some planes at a time while iterated.
+
+        And the digests of the sources of these rows, which are known after iteration.
+        """
         table = self.plan.table(task.table)
         pieces = self.pieces_of(task)
         if self.inputs.converter.reads_planes and table.has_planes:
-            return [
-                large_rows(
-                    array,
-                    task.lo,
-                    [partial(self.read_planes, table.name, array.column, piece.source) for piece in pieces],
-                )
-                for array in table.arrays
-            ]
+            return self._large_columns(task, table, pieces)
         blocks = self._blank(task)
-        digests = np.empty((len(pieces), len(blocks)), "S32")
+        digests: list[PieceDigest] = [0] * len(pieces)
         is_read = self.rows_read.fill(table.name, task.lo, task.hi, blocks)
 
         def read(number: int) -> Sequence[Problem]:
@@ -370,7 +381,13 @@ class ShardJob(Job[ShardTask]):
                     self._read(task, pieces[number], out)
             except InputError as error:
                 return error.problems
-            digests[number] = [content_digest(rows) for rows in out.values()]
+            rows = self._identified(table, pieces[number])
+            for column, piece in rows.items():
+                piece.take(out[column])
+            columns = [piece.digest for piece in rows.values()]
+            # a source may begin before its first piece here, and go on behind the last
+            is_cut = lo > 0 or number == len(pieces) - 1
+            digests[number] = columns if is_cut else joined_digest(column.finish() for column in columns)
             return ()
 
         turns = ordered_map if self.inputs.converter.thread_safe and not table.spilled else serial_map
@@ -378,11 +395,34 @@ class ShardJob(Job[ShardTask]):
         if problems:
             raise InputError(problems)
         columns = []
-        for number, array in enumerate(table.arrays):
+        for array in table.arrays:
             block = blocks[array.column]
-            whole = [((task.lo,), block)]
-            columns.append(ColumnRows(array, (task.lo, task.hi), whole, block, digests[:, number]))
-        return columns
+            columns.append(ColumnRows(array, (task.lo, task.hi), [((task.lo,), block)], block))
+        return columns, digests
+
+    def _large_columns(
+        self, task: ShardTask, table: TablePlan, pieces: Sequence[Piece]
+    ) -> tuple[list[ColumnRows], list[PieceDigest]]:
+        identified = [self._identified(table, piece) for piece in pieces]
+        columns = []
+        for array in table.arrays:
+            read = [partial(self.read_planes, table.name, array.column, piece.source) for piece in pieces]
+            taking = [rows.get(array.column) for rows in identified]
+            columns.append(large_rows(array, task.lo, read, taking))
+        return columns, [[piece.digest for piece in rows.values()] for rows in identified]
+
+    def _identified(self, table: TablePlan, piece: Piece) -> dict[str, PieceRows]:
+        """Return the digests of the columns that a source has itself, whose rows are to be taken."""
+        if self.reads_parts:
+            return {}
+        fields = {array.column: array.field for array in table.arrays}
+        forms = self.inputs.converter.own(self.inputs.scan, table.name, piece.source, fields)
+        rows = {}
+        for column, form in forms.items():
+            digest = ColumnDigest(f"{form.path or fields[column].path} {form}", piece.lo * form.row_bytes)
+            digest.rows = piece.hi - piece.lo
+            rows[column] = PieceRows(form, digest)
+        return rows
 
     def cached(self, task: ShardTask) -> dict[str, AnyArray] | None:
         """Return rows of a task by column, if they were read already."""
@@ -456,19 +496,6 @@ class WatchedColumns(Mapping[str, AnyArray]):
 
     def __len__(self) -> int:
         return len(self._columns)
-
-
-def _joined_digest(contents: Mapping[str, str]) -> str:
-    # xxh3-128 over column names and the digests of their values, columns sorted by name
-    digest = xxhash.xxh3_128()
-    for column in sorted(contents):
-        digest.update(f"{column} {contents[column]}\n".encode())
-    return digest.hexdigest()
-
-
-def source_digest(pieces: Sequence[str]) -> bytes:
-    """Return a source's digest: xxh3-128, 16 bytes, over its pieces' digests in table and row order."""
-    return xxhash.xxh3_128_digest("\n".join(pieces).encode())
 
 
 def parts_of(table: TablePlan, workers: int) -> list[ShardTask]:

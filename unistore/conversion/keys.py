@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.plan import Piece, Plan, json_digest
@@ -23,7 +25,7 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import ConversionError, InputError, UnistoreError
 from unistore.store.names import SOURCES
-from unistore.system.hints import Int64s, PathLike
+from unistore.system.hints import Int64s, JsonObject, PathLike
 from unistore.system.packed import PackedObjects, view
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
 from unistore.zarr3.storage import AbsentError, Storage
@@ -232,7 +234,7 @@ def check_unchanged(fingerprint: Fingerprint) -> None:
 
 # Raised by every change of what a source's derived rows, their files or the record of a shard hold. An
 # unfinished conversion begun under another number is done again: its shards are those of older code.
-CONTENT = 5
+CONTENT = 6
 
 Keys = NDArray[np.bytes_]  # Keys of all sources, (sources,) of 32 bytes
 
@@ -274,3 +276,93 @@ def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:
 
 def _key_of_piece(sources: Keys, piece: Piece) -> list[Any]:
     return [sources[piece.source].decode(), piece.lo, piece.hi, piece.at]
+
+
+# Identity of a source: a digest of its values as the file has them, see docs/format.md.
+
+IDENTITY_BLOCK = 16 << 10  # bytes of a column that are hashed together
+_MOST = 1 << 128
+
+
+class ColumnDigest:
+    """Digest of a column in a source, from the bytes of its values in order.
+
+    Rows of which a task has a part are `follow`ed by those of the next: bytes of blocks that lie in both are
+    kept until then.
+    """
+
+    __slots__ = ("edge", "form", "head", "rows", "start", "stop", "sum")
+
+    def __init__(self, form: str, start: int = 0) -> None:
+        self.form = form  # path, dtype and row shape
+        self.start = self.stop = start  # where bytes begin and end in the column
+        self.rows = 0
+        self.sum = 0  # of the digests of whole blocks
+        self.head = b""  # bytes of the block that begins before `start`
+        self.edge = b""  # bytes of the block that ends behind `stop`
+
+    def add(self, data: memoryview | bytes) -> None:
+        """Take the bytes that follow."""
+        rest = self.stop % IDENTITY_BLOCK
+        begin = 0
+        if rest:
+            begin = min(len(data), IDENTITY_BLOCK - rest)
+            self.edge += data[:begin]
+            self.stop += begin
+            if self.stop % IDENTITY_BLOCK:
+                return
+            if len(self.edge) == IDENTITY_BLOCK:
+                self.sum += xxhash.xxh3_128_intdigest(self.edge, self.stop // IDENTITY_BLOCK - 1)
+            else:
+                self.head = self.edge
+            self.edge = b""
+        number = self.stop // IDENTITY_BLOCK
+        end = len(data) - (len(data) - begin) % IDENTITY_BLOCK
+        for at in range(begin, end, IDENTITY_BLOCK):
+            self.sum += xxhash.xxh3_128_intdigest(data[at : at + IDENTITY_BLOCK], number)
+            number += 1
+        self.edge = bytes(data[end:])
+        self.stop += len(data) - begin
+
+    def follow(self, later: ColumnDigest) -> None:
+        """Take the rows that another digest has, which begin where these end."""
+        is_inside = later.start // IDENTITY_BLOCK == later.stop // IDENTITY_BLOCK  # reaches no border
+        self.rows += later.rows
+        self.add(later.edge if is_inside else later.head)
+        if not is_inside:
+            self.sum += later.sum
+            self.stop = later.stop
+            self.edge = later.edge
+
+    def finish(self) -> int:
+        """Return the digest, once all rows are there."""
+        total = self.sum
+        if self.edge:
+            total += xxhash.xxh3_128_intdigest(self.edge, self.stop // IDENTITY_BLOCK)
+        line = f"{self.form} {self.rows}\n".encode()
+        return xxhash.xxh3_128_intdigest(line + (total % _MOST).to_bytes(16))
+
+    def to_json(self) -> JsonObject:
+        ends = [b64encode(end).decode() for end in (self.head, self.edge)]
+        return {
+            "form": self.form,
+            "rows": self.rows,
+            "bytes": [self.start, self.stop],
+            "sum": f"{self.sum % _MOST:x}",
+            "ends": ends,
+        }
+
+    @classmethod
+    def from_json(cls, plain: JsonObject) -> ColumnDigest:
+        start, stop = plain["bytes"]
+        digest = cls(plain["form"], start)
+        digest.stop = stop
+        digest.rows = plain["rows"]
+        digest.sum = int(plain["sum"], 16)
+        digest.head, digest.edge = map(b64decode, plain["ends"])
+        return digest
+
+
+def joined_digest(columns: Iterable[int]) -> int:
+    """Return the digest of a source from those of its columns, or of some and those of the others."""
+    return sum(columns) % _MOST

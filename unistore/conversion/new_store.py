@@ -6,17 +6,17 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.metadata import version
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.job import ShardJob, index_rows, metadata_of, source_digest, write_column
-from unistore.conversion.keys import SourceStates
+from unistore.conversion.job import ShardJob, index_rows, metadata_of, write_column
+from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
 from unistore.conversion.moments import Moments
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.skipping import report_document, skipped_sources
@@ -78,7 +78,10 @@ def shared_index(
         *lazy_text_arrays("sources/path", scan.sources.names, axis="source"),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
         column(
-            "sources/digest", digests, ("source", "digest_byte"), "xxh3-128 of the values converted from it"
+            "sources/digest",
+            digests,
+            ("source", "digest_byte"),
+            "xxh3-128 of its values as the file has them",
         ),
         column("sources/first_row", np.cumsum(rows) - rows, ("source",), f"First row in {scan.main_table!r}"),
         column("sources/rows", rows, ("source",), f"Rows in {scan.main_table!r}"),
@@ -86,24 +89,63 @@ def shared_index(
     ]
 
 
-def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> UInt8s:
-    """Return content digests, (sources, 16) uint8, from the ``pieces`` of the journal's records."""
-    pieces = {record["task"]: record["pieces"].encode() for record in records}
-    tables = {table.name: table for table in plan.tables}
-    sources = [np.zeros(0, np.int64)]
-    texts = bytearray()
-    for task in plan.tasks():
-        sources.append(np.array(tables[task.table].pieces(task.lo, task.hi).sources, np.int64))
-        texts += pieces[task.id]
-    source = np.concatenate(sources)
-    digest = np.frombuffer(texts, "S32")
-    by_source = np.argsort(source, kind="stable")
-    bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
-    digests = bytearray()
-    for lo, hi in pairwise(bounds.tolist()):
-        pieces_of_source = digest[by_source[lo:hi]].tolist()
-        digests += source_digest([piece.decode() for piece in pieces_of_source])
-    return np.frombuffer(bytes(digests), np.uint8).reshape(-1, 16)
+def source_digests(plan: Plan, records: Callable[[], Iterable[Mapping[str, Any]]]) -> UInt8s:
+    """Return digests of the sources, (sources, 16) uint8, from the journal's records of all tasks."""
+    last = {record["task"]: number for number, record in enumerate(records())}
+    tasks = plan.tasks()
+    numbers = {task.id: number for number, task in enumerate(tasks)}
+    joining = _SourceDigests(plan)
+    waiting: dict[int, Mapping[str, Any]] = {}  # records of tasks whose rows follow those of tasks to come
+    position = 0
+    for number, record in enumerate(records()):
+        task = numbers.get(record["task"])  # None: of an earlier round, with other sources
+        if task is not None and last[record["task"]] == number:
+            waiting[task] = {name: record[name] for name in ("pieces", "cut")}
+        while position in waiting:
+            joining.add(tasks[position], waiting.pop(position))
+            position += 1
+    return joining.digests()
+
+
+class _SourceDigests:
+    """Joins the digests of sources from tasks in the order of their rows."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._sums = [0] * len(plan.sources)
+        self._table = ""
+        self._open: dict[str, ColumnDigest] = {}  # columns of the source that may go on, by form
+        self._source = -1
+
+    def add(self, task: ShardTask, record: Mapping[str, Any]) -> None:
+        """Take the record of the next task."""
+        if task.table != self._table:
+            self._close()
+            self._table = task.table
+        sources = self._plan.table(task.table).pieces(task.lo, task.hi).sources
+        for number, source in enumerate(sources):
+            if source != self._source:
+                self._close()
+                self._source = source
+            for plain in record["cut"].get(str(number), ()):
+                column = ColumnDigest.from_json(plain)
+                if column.form in self._open:
+                    self._open[column.form].follow(column)
+                else:
+                    self._open[column.form] = column
+            self._sums[source] += int(record["pieces"][32 * number : 32 * number + 32], 16)
+
+    def digests(self) -> UInt8s:
+        """Return the digests of all sources, (sources, 16) uint8."""
+        self._close()
+        data = b"".join(joined_digest([total]).to_bytes(16) for total in self._sums)
+        return np.frombuffer(data, np.uint8).reshape(-1, 16)
+
+    def _close(self) -> None:
+        for column in self._open.values():
+            self._sums[self._source] += column.finish()
+        self._open = {}
+        self._source = -1
 
 
 def equal_sources(digests: UInt8s, rows: Int64s) -> Iterator[tuple[int, int]]:
@@ -439,6 +481,7 @@ class NewStore:
     spill: Spill  # spilled rows and facts of the sources
     spilled: Mapping[str, Table]  # final form of the spilled tables, by name
     notes: tuple[str, ...] = ()  # one-line remarks for the user
+    digests: UInt8s | None = None  # of the sources, where they are copied
 
     def index(self, digests: UInt8s) -> IndexArrays:
         """Return every index array. `digests` are the content digests of the sources, (sources, 16) uint8."""
@@ -468,6 +511,12 @@ class NewStore:
             "plan_digest": plan.digest,
             "created_with": dict(plan.versions),
         }
+
+    def source_digests(self, journal: Journal) -> UInt8s:
+        """Return the digests of the sources, (sources, 16) uint8, once every task has its record."""
+        if self.digests is not None:
+            return self.digests
+        return source_digests(self.plan, partial(journal.each, "shard"))
 
     def equal_sources_notes(self, digests: UInt8s) -> tuple[str, ...]:
         """Return a remark if sources have the values of others, by their digests."""

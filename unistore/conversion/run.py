@@ -41,7 +41,6 @@ from unistore.conversion.new_store import (
     plan_options,
     sampled_rows,
     shared_index,
-    source_digests,
     versions,
     with_codecs,
 )
@@ -164,7 +163,7 @@ class Conversion:
     def _seal(self, new_store: NewStore, resumed: int) -> Report:
         self.inputs.check_unchanged()
         states = self.inputs.states(self.build.scanned)
-        digests = source_digests(new_store.plan, self.build.journal.each("shard"))
+        digests = new_store.source_digests(self.build.journal)
         sealed = new_store.seal(self.build.target, self.build.journal, digests, states)
         report = self._report(new_store, resumed, sealed)
         report = replace(report, notes=(*report.notes, *new_store.equal_sources_notes(digests)))
@@ -255,6 +254,7 @@ class Conversion:
             spill=spill,
             spilled={table.name: table for table in finalized.spilled},
             notes=(*finalized.notes, *assigned.notes),
+            digests=finalized.digests,
         )
         if codecs is None:
             job = self.job(new_store)
@@ -385,14 +385,14 @@ class Conversion:
     def _done_tasks(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
         # With the same key, in this round or an earlier one
         journal = self.build.journal
-        last = {record["task"]: record for record in journal.each("shard")}
+        last = {record["task"]: (record["of"], record["files"]) for record in journal.each("shard")}
         sizes = self.build.target.sizes() if last else {}
         done = set()
         for task in plan.tasks():
-            record = last.get(task.id)
-            if record is None or record["of"] != keys[task.id]:
+            key, files = last.get(task.id, ("", ()))
+            if key != keys[task.id]:
                 continue
-            if all(sizes.get(file["key"]) == file["bytes"] for file in record["files"]):
+            if all(sizes.get(file["key"]) == file["bytes"] for file in files):
                 done.add(task.id)
         return done
 

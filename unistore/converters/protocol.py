@@ -39,7 +39,7 @@ from unistore.converters.scan import (
     Sources,
 )
 from unistore.errors import InputError, Problem
-from unistore.schemas.tables import Table
+from unistore.schemas.tables import Field, OwnForm, Table
 from unistore.system.hints import AnyArray
 
 __all__ = [
@@ -135,6 +135,13 @@ class SourceReader(Protocol):
         # gives.
         msg = f"{type(self).__name__} reads whole rows"
         raise NotImplementedError(msg)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
+        """Return the form in which a source has its rows of a table, for its digest, by column."""
+        # Without columns that it lacks, and those that other sources decide. Each form is known from the
+        # source alone: no other source changes the digest.
+        forms = {column: field.own_form(source) for column, field in fields.items()}
+        return {column: form for column, form in forms.items() if form is not None}
 
     def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
         """Copy spilled rows of one dtype into the shard's memory, converting to the final dtype."""

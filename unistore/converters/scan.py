@@ -364,6 +364,7 @@ class Finalized:
     sample_runs: Int64s | None = None
     # Name of each sample in its source, by which `--split-by` assigns splits; empty: their numbers.
     sample_names: tuple[str, ...] = ()
+    digests: UInt8s | None = None  # of the sources, (sources, 16) uint8, where they are copied
     # Attributes of groups below the root, by path: `{"windows/lung": {"width": 1500, …}}` (JSON).
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # One-line remarks for the user about the values

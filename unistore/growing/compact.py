@@ -28,7 +28,7 @@ from unistore.growing.merging import FIX, KeptSource, Merging, kept_sources
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
 from unistore.schemas.indices import sample_sources, table_columns
-from unistore.schemas.tables import Field, Table, text_arrays
+from unistore.schemas.tables import Field, OwnForm, Table, text_arrays
 from unistore.store.joined import joined_attributes
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
@@ -64,6 +64,9 @@ class StoredSources(SourceReader):
             values = store.array(f"{table}/{column}").read(first + lo, first + hi)
             rows[(slice(None), *map(slice, values.shape[1:]))] = values
 
+    def own(self, *_: Any, **__: Any) -> Mapping[str, OwnForm]:
+        return {}  # digests are copied
+
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:  # noqa: ARG002
         """Return the arrays that are no tables."""
         merging = self.merging
@@ -89,6 +92,7 @@ class StoredSources(SourceReader):
             sample_source=np.arange(len(merging.sources)),
             sample_runs=samples,
             groups=_groups(self.stores),
+            digests=merging.values("sources/digest"),
         )
 
 

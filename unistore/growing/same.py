@@ -1,4 +1,4 @@
-"""Whether sources of two stores have the same values, however each store cuts, packs and pads them."""
+"""Whether sources of two stores are the same: their digests, then what these do not cover."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _BLOCK = 16 << 20  # bytes of rows that are compared at a time
 
 
 def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) -> list[bool]:
-    """Compare sources of two stores by all of their values, NaN equal to itself.
+    """Compare sources of two stores: those of equal digests by all of their values, NaN equal to itself.
+
+    Digests say which values of their own sources have. What is computed from these, and what a header says,
+    they do not cover.
 
     Parameters
     ----------
@@ -47,7 +50,10 @@ def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) 
     try:
         stores, fields = make_alike((first, second), [*sides[0], *sides[1]], None)
         mergings = [Merging(stores, side, fields) for side in sides]
+        digests = [store.array("sources/digest").read() for store in (first, second)]
+        numbers = np.array(pairs, np.int64)
         same = np.ones(len(pairs), bool)
+        same &= (digests[0][numbers[:, 0]] == digests[1][numbers[:, 1]]).all(axis=1)
         for path in fields:
             if not path.startswith(_OF_STORE) and not _is_of_several(mergings[0], path):
                 _compare(mergings, path, same)
@@ -92,14 +98,6 @@ def _blocks(merging: Merging, path: str, source: KeptSource, first: int, stop: i
 def _is_equal(one: AnyArray, other: AnyArray) -> bool:
     if one.shape != other.shape:
         return False
-    if one.dtype == other.dtype:  # a sign of zero counts, and the bits of NaN do not
-        are_bytes_equal = one.tobytes() == other.tobytes()
-        return are_bytes_equal or _are_equal_but_for_nan(one, other)
+    if one.dtype == other.dtype:  # a sign of zero counts
+        return one.tobytes() == other.tobytes()
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f"))
-
-
-def _are_equal_but_for_nan(one: AnyArray, other: AnyArray) -> bool:
-    if one.dtype.kind != "f":
-        return False
-    is_nan = np.isnan(one)
-    return bool((is_nan == np.isnan(other)).all()) and one[~is_nan].tobytes() == other[~is_nan].tobytes()

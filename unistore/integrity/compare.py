@@ -19,7 +19,7 @@ from unistore.conversion.executors.local import Executor, R, T, asking
 from unistore.conversion.job import Corner, ShardJob
 from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore, merged_statistics, source_digests, versions
-from unistore.conversion.plan import ShardTask, TablePlan
+from unistore.conversion.plan import ShardTask
 from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
@@ -134,16 +134,11 @@ def differences(store: Store, new_store: NewStore) -> list[str]:
 
 
 def _without_compaction(options: Attributes) -> Attributes:
-    if not is_compacted(options):
+    if "compacted" not in options.get("found", {}):
         return options
     of_values = {name: value for name, value in options["found"].items() if name != "compacted"}
     plain = {name: value for name, value in options.items() if name != "found"}
     return {**plain, "found": of_values} if of_values else plain
-
-
-def is_compacted(options: Attributes) -> bool:
-    """Return whether the store was made of parts, so that its digests of sources are of other shards."""
-    return "compacted" in options.get("found", {})
 
 
 def is_later(store: Store, path: str) -> bool:
@@ -337,7 +332,7 @@ def compare(
         )
         if lines := differences(store, new_store):
             raise _other_sources(path or store.path, lines)
-        comparison = _Comparison(store, conversion, _in_shards_of(store, new_store), sample, findings)
+        comparison = _Comparison(store, conversion, new_store, sample, findings)
         comparison.compare_arrays()
     if not findings.problems:
         comparison.compare_files()
@@ -356,18 +351,6 @@ def compare(
     return [], receipt
 
 
-def _in_shards_of(store: Store, new_store: NewStore) -> NewStore:
-    # The digests of the sources are of their parts in each shard
-
-    def table_in_shards(table: TablePlan) -> TablePlan:
-        shards = [store.array(array.field.path).shard_shape for array in table.arrays]
-        arrays = [replace(array, shard=shard) for array, shard in zip(table.arrays, shards, strict=True)]
-        return replace(table, arrays=tuple(arrays))
-
-    tables = tuple(map(table_in_shards, new_store.plan.tables))
-    return replace(new_store, plan=replace(new_store.plan, tables=tables))
-
-
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
     try:
@@ -382,12 +365,12 @@ def _temporary_folder() -> Iterator[Path]:
 def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, JsonObject | None]:
     findings = _Findings()
     try:
-        columns = job.columns(task)
+        columns, digests = job.columns(task)
         for column in columns:
             equal = True
             for corner, block in column:  # read to the end: digests and statistics need every block
                 equal = equal and _compare_block(store, column.array.field.path, corner, block, findings)
-        return findings, job.record(task, (), columns)
+        return findings, job.record(task, (), columns, digests)
     except InputError as error:
         findings.problems += error.problems
         return findings, None
@@ -448,10 +431,12 @@ class _Comparison:
         if len(self.findings.problems) >= _MAX_DIFFERENCES:
             return
         complete = len(records) == len(tasks)
-        digests = source_digests(plan, records) if complete else np.zeros((len(plan.sources), 16), np.uint8)
+        digests = np.zeros((len(plan.sources), 16), np.uint8)
+        if complete:
+            digests = source_digests(plan, lambda: records)
         # not compared: the size of a source's file, which may differ where its values do not
         skipped = {"sources/bytes"}
-        if not complete or is_compacted(store.attributes["options"]):
+        if not complete:
             skipped.add("sources/digest")
         for described, values in self.new_store.index(digests):
             if described.path not in skipped and not is_later(store, described.path):

@@ -19,7 +19,6 @@ from unistore.conversion.job import shard_key
 from unistore.conversion.new_store import (
     NewStore,
     metadata_documents,
-    source_digests,
     write_index_and_documents,
 )
 from unistore.conversion.run import Conversion
@@ -268,8 +267,7 @@ class _Repair:
                 todo.append(task)
         conversion.run_steps("writing", conversion.job(new_store), todo, plan.task_bytes, lambda _: {})
         if every:
-            of_sources = source_digests(plan, build.journal.each("shard"))
-            new_store.seal(build.target, build.journal, of_sources)
+            new_store.seal(build.target, build.journal, new_store.source_digests(build.journal))
             return
         unused_digests = np.zeros((len(plan.sources), 16), np.uint8)
         documents = metadata_documents(plan, new_store.attributes, new_store.groups)

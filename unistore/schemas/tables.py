@@ -4,15 +4,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from math import prod
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from unistore.system.hints import AnyArray, Dtype, Int64s, Shape, UInt8s
+
+# Bytes of rows that are taken out of stored ones at a time
+_OWN_BYTES = 1 << 20
+
+
+class OwnForm(NamedTuple):
+    """Dtype and shape of a column's rows as one source has them, and how they are made of stored rows."""
+
+    dtype: str  # little-endian: "<f4", "|u1"
+    row_shape: Shape = ()
+    # where stored rows are more than padded and promoted
+    restore: Callable[[AnyArray], AnyArray] | None = None
+    path: str = ""  # of the column, where other sources decide which array has it; else that of the array
+
+    def __str__(self) -> str:
+        return f"{self.dtype} {'x'.join(map(str, self.row_shape)) or '-'}"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return prod(self.row_shape) * np.dtype(self.dtype).itemsize
+
+    def bytes_of(self, stored: AnyArray, plane: int = 0) -> Iterator[memoryview]:
+        """Yield the bytes of rows, of which `stored` has all planes, or those from one on."""
+        dtype = np.dtype(self.dtype)
+        is_stored = stored.dtype == dtype and stored.shape[1:] == self.row_shape and self.restore is None
+        step = len(stored) if is_stored else max(1, _OWN_BYTES // max(1, self.row_bytes))
+        for lo in range(0, len(stored), max(1, step)):
+            rows = stored[lo : lo + step]
+            if not is_stored:
+                rows = self._taken_out(rows, plane)
+            yield np.ascontiguousarray(rows, dtype).reshape(-1).view(np.uint8).data
+
+    def _taken_out(self, rows: AnyArray, plane: int) -> AnyArray:
+        if self.restore is not None:
+            rows = self.restore(rows)
+        if self.row_shape:
+            depth, *others = self.row_shape
+            rows = rows[(slice(None), slice(max(0, depth - plane)), *map(slice, others))]
+        if rows.dtype.kind == "f" and np.dtype(self.dtype).kind != "f":  # NaN stands for what is missing
+            rows = np.where(np.isnan(rows), 0, rows)
+        return rows.astype(self.dtype)
+
+
+@cache
+def little_endian(dtype: str) -> str:
+    """Return the dtype of the same values in little-endian order."""
+    return np.dtype(dtype).newbyteorder("<").str
+
+
+def is_among(number: int, numbers: Sequence[int]) -> bool:
+    """Return whether a number is one of ascending ones."""
+    place = bisect_left(numbers, number)
+    return place < len(numbers) and numbers[place] == number
+
+
+def stated_of(stated: Any, source: int) -> Any:
+    """Return what an attribute states of a source: one value of all, or the numbers of sources by value."""
+    if isinstance(stated, Mapping):
+        return next((value for value, sources in stated.items() if is_among(source, sources)), None)
+    return stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +119,21 @@ class Field:
     def row_bytes(self) -> int:
         """Uncompressed bytes of one row."""
         return prod(self.row_shape) * np.dtype(self.dtype).itemsize
+
+    def own_form(self, source: int) -> OwnForm | None:
+        """Return the form that rows have in a source, as the attributes say. None: it lacks the column."""
+        about: Mapping[str, Any] = self.attributes
+        if is_among(source, about.get("missing_in", ())):
+            return None
+        dtype = stated_of(about.get("source_dtype"), source)
+        if not isinstance(dtype, str) or np.dtype(dtype).kind not in "biuf":  # texts are stored as bytes
+            dtype = self.dtype
+        row_shape = self.row_shape
+        sizes = about.get("source_row_shape")
+        if isinstance(sizes, Mapping):
+            stated = stated_of(sizes, source) or ""
+            row_shape = tuple(map(int, filter(None, stated.split("x"))))
+        return OwnForm(little_endian(dtype), row_shape)
 
 
 def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:

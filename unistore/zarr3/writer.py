@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-import xxhash
 
 from unistore.system.hints import AnyArray, Attributes, Buffer, Dtype, Shape
 from unistore.zarr3.codecs import SHUFFLES, Blosc, Buffers, Compressor, Zstd, encoder
@@ -286,11 +285,6 @@ class _ShardEncoder:
         # chunks that were not encoded lie beyond the array's end
         missing = math.prod(self._metadata.chunks_per_shard) - len(self._entries)
         return encode_index(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
-
-
-def content_digest(block: AnyArray) -> str:
-    """Return xxh3-128 (hexadecimal) of the values of `block` in C order, little-endian."""
-    return xxhash.xxh3_128_hexdigest(little_endian_bytes(block))
 
 
 def little_endian_bytes(block: AnyArray) -> memoryview:

@@ -19,6 +19,7 @@ from unistore.schemas.indices import (
     rows_of_a_block,
     source_rows,
 )
+from unistore.schemas.tables import stated_of
 from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
 
 # Each call returns an iterator over all rows of an array, in blocks along axis 0
@@ -143,15 +144,8 @@ def row_values(array: ArrayView, lo: int, hi: int) -> ExportedArray:
 def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: Dtype) -> Dtype:
     """Return the dtype that a column had in a source, from the array's attribute ``source_dtype``."""
     # The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
-    dtype = _of_source(attributes.get("source_dtype"), source)
+    dtype = stated_of(attributes.get("source_dtype"), source)
     return np.dtype(dtype) if isinstance(dtype, str) else otherwise
-
-
-def _of_source(stated: Any, source: int) -> Any:
-    """Return what is stated of a source: of all sources, or of the indices of sources by what is stated."""
-    if isinstance(stated, Mapping):
-        return next((value for value, sources in stated.items() if source in sources), None)
-    return stated
 
 
 def names_in_source(attributes: Mapping[str, Any], source: int) -> tuple[str, str, int]:
@@ -160,7 +154,7 @@ def names_in_source(attributes: Mapping[str, Any], source: int) -> tuple[str, st
     Empty texts, if nothing is stated.
     """
     array, field, position = (
-        str(_of_source(attributes.get(f"source_{name}"), source) or "")
+        str(stated_of(attributes.get(f"source_{name}"), source) or "")
         for name in ("array", "field", "position")
     )
     return array, field, int(position or 0)

@@ -20,6 +20,7 @@ from unistore.converters.seam.converter import Neighbours, SeamConverter
 from unistore.converters.seam.formats import group_of
 from unistore.plugin import Claim, SourceFile, no, sure
 from unistore.schemas.ct import fields as schema
+from unistore.schemas.tables import Field, OwnForm
 from unistore.system.hints import AnyArray
 
 if TYPE_CHECKING:
@@ -107,6 +108,12 @@ class CtConverter(SeamConverter):
     ) -> None:
         """Read planes of the row of volumes, masks, labels or windows, see `Converter.read_planes`."""
         self._reader(scan, source).read_planes(table, lo, hi, out)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
+        """See `SourceReader.own`: without windows and locations, whose form follows from all volumes."""
+        from unistore.converters.ct.voxels import own_forms
+
+        return own_forms(scan.sources.details[source], table, fields)
 
     def _reader(self, scan: Scan, source: int) -> VolumeReader:
         from unistore.converters.ct.voxels import VolumeReader

@@ -29,6 +29,7 @@ from unistore.errors import AddOptions, Fix, InputError, Problem
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.voxels import ValueRange, VoxelTest, inside, limit
 from unistore.schemas.ct.windows import Window, parse_window
+from unistore.schemas.tables import Field, OwnForm, little_endian
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 
 # Choose the locations of at most so many voxels of each class, seeded, in one pass over a file.
@@ -506,6 +507,34 @@ class VolumeReader:
         return [
             Problem(location, message, (otherwise, AddOptions(("--values", "hu"), "if it is HU")), "values")
         ]
+
+
+def own_forms(detail: Detail, table: str, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
+    """Return the forms of the voxels and distances that a volume has itself, see `SourceReader.own`.
+
+    Windows are its own where it has no image that they are cut of.
+    """
+    kind, _, of_points = table.partition("/")
+    forms: dict[str, OwnForm] = {}
+    if kind == FOREGROUND or (kind == WINDOWS and detail.array("image") is not None):
+        return forms
+    for column, field in fields.items():
+        name, _, form = column.rpartition("/")
+        role = {VOLUMES: "image"}.get(kind, table if of_points else f"{table}/{name}")
+        array = detail.array(role) or detail.array(f"sparse/{of_points}")
+        if column in ("extent", "coords"):
+            forms[column] = OwnForm("<i4", field.row_shape)
+        elif array is not None:
+            # classes that are numbered anew may not fit the dtype of the file
+            dtype = little_endian(array.kind.name if array.numbering is None else "int64")
+            shape = () if of_points else array.shape
+            restore = _voxels if form == "mask" else None
+            forms[column] = OwnForm(dtype, shape, restore, f"{table}/{name}" if name else "")
+    return forms
+
+
+def _voxels(bits: AnyArray) -> AnyArray:
+    return np.unpackbits(bits, axis=-1, bitorder="little")
 
 
 def _count_classes(label: VolumeArray) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from unistore.plugin import (
     InputError,
     Opened,
 )
-from unistore.schemas.point_cloud.fields import DECIMAL
-from unistore.schemas.tables import Table
+from unistore.schemas.point_cloud.fields import DECIMAL, POINTS, Quantum
+from unistore.schemas.tables import Field, OwnForm, Table, little_endian
 from unistore.system.hints import AnyArray
 
 
@@ -112,6 +113,22 @@ class PointCloudConverter(SeamConverter):
         from unistore.converters.point_cloud.tables import finalize_clouds
 
         return finalize_clouds(scan, facts, self.plugin.voxel_size)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
+        """See `SourceReader.own`: without voxels. Coordinates are floats, however the store has them."""
+        if table != POINTS:
+            return {}
+        forms = super().own(scan, table, source, fields)
+        forms = {column: form for column, form in forms.items() if not column.startswith("voxels/")}
+        layout = scan.sources.details[source].layout
+        restore = None
+        if fields["xyz"].dtype == "int32":
+            decimal: Any = fields["xyz"].attributes.get(DECIMAL)
+            scale, offset = layout.quantum if decimal is None else ([decimal["scale"]] * 3, decimal["offset"])
+            quantum = Quantum(np.array([scale]), np.array([offset]), decimal is not None)
+            restore = partial(quantum.restored, source=0)
+        forms["xyz"] = OwnForm(little_endian(layout.xyz_dtype), (3,), restore)
+        return forms
 
     def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
         """Copy spilled rows. Coordinates become floats or decimals if not all sources were quantised."""

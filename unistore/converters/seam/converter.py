@@ -57,7 +57,7 @@ from unistore.converters.seam.sources import (
     problems_of_facts,
 )
 from unistore.errors import InputError, Problem, location_of
-from unistore.schemas.tables import Table
+from unistore.schemas.tables import Field, OwnForm, Table
 from unistore.system.foreign import begin_reading
 from unistore.system.hints import AnyArray, Int64s
 
@@ -428,6 +428,15 @@ class SeamConverter(Converter):
         name = scan.sources.names[source]
         with self.reopened(scan, source) as opened:
             self._fill(opened, name, origin, table, lo, hi, out)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
+        found = {column: field.own_form(source) for column, field in fields.items()}
+        forms = {column: form for column, form in found.items() if form is not None}
+        extent = getattr(scan.sources.details[source], "extent", ())
+        if extent and table == scan.main_table:
+            for column in scan.shared["planned"].schema.spatial:
+                forms[column] = forms[column]._replace(row_shape=extent)
+        return forms
 
     def _fill(
         self,

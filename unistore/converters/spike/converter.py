@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import AddOptions, InputError
 from unistore.plugin import Problem
 from unistore.schemas.spike.fields import FRAMES, SPIKES, row_bytes
+from unistore.schemas.tables import Field, OwnForm, little_endian
 from unistore.system.hints import AnyArray
 
 
@@ -147,6 +149,25 @@ class SpikeConverter(SeamConverter):
                 # The whole file is checked before a part of it is taken.
                 out["data"][...] = np.frombuffer(image.values.content(), np.uint8)[lo:hi]
 
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
+        """See `SourceReader.own`: without voxels that are counted. Others are as their file has them."""
+        origin: FrameOrigin = scan.sources.details[source]
+        forms = {}
+        for column, field in fields.items():
+            if column in IMAGE_ROLES:
+                if column in origin.shapes:
+                    forms[column] = OwnForm("|u1", (*origin.shapes[column], 3))
+            elif table == SPIKES:
+                height, width = origin.pixels
+                forms[column] = OwnForm("|u1", (height, row_bytes(width)))
+            elif table != FRAMES:
+                forms[column] = OwnForm(little_endian(field.dtype), field.row_shape)
+            elif "voxel" in origin.shapes and origin.shapes["voxel"][0] not in scan.shared["counted"]:
+                shape = origin.shapes["voxel"]
+                restore = partial(_upside_down, height=shape[1]) if scan.shared["upside_down"] else None
+                forms[column] = OwnForm("<f8", shape, restore)
+        return forms
+
     def _spikes(self, scan: Scan, origin: FrameOrigin, arrays: Mapping[str, FileArray]) -> Spikes:
         """Return the spikes of a frame, to be read."""
         is_stream = arrays["spike"].key == RAW_ARRAY
@@ -175,3 +196,7 @@ class SpikeConverter(SeamConverter):
                 values = voxels[:]
             rows = values[:, ::-1] if scan.shared["upside_down"] else values
             out[f"voxel/{bins}"][0, :, :height, :width] = rows
+
+
+def _upside_down(voxels: AnyArray, height: int) -> AnyArray:
+    return voxels[:, :, :height][:, :, ::-1]

@@ -16,6 +16,7 @@ from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.trajectory import Trajectory
 from unistore.converters.trajectory.layouts import needed_layout
 from unistore.plugin import Claim, Format, Group, Head, Opened
+from unistore.schemas.tables import Field, OwnForm
 from unistore.system.hints import AnyArray
 
 if TYPE_CHECKING:
@@ -75,6 +76,12 @@ class TrajectoryConverter(SeamConverter):
         arrays = scan.shared["columns"].arrays_of(table)
         with self._source(scan, source) as (origin, opened):
             Reader(opened, origin.episodes, self.plugin.colour, arrays).read(table, lo, hi, out)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
+        """See `SourceReader.own`: the form that holds all episodes of a source."""
+        variants = scan.sources.details[source].episodes.variants
+        own_forms: dict[str, OwnForm] = scan.shared["columns"].own_forms(table, variants, fields)
+        return own_forms
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Compare next with following observations, emit what has any number of values in a row."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import PurePosixPath
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import ROW_SHAPES, Merged, SourceColumn, reconcile
+from unistore.converters.common.columns import ROW_SHAPES, Merged, SourceColumn, promote, reconcile
 from unistore.converters.trajectory.columns import ENCODED, RAGGED, VIDEO, Feature, Variant, observed_now
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.scan import EpisodeIndex
 from unistore.errors import Problem
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_field, text_field
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, OwnForm, Table, little_endian
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import (
     FINAL,
@@ -76,6 +76,16 @@ class StoredColumn:
     def value_form(self) -> SourceColumn:
         """Form of a value of a spilled column."""
         return SourceColumn("uint8") if self.keeps else SourceColumn(self.form.dtype, self.form.row_shape)
+
+    def own_form(self, variants: Iterable[Variant]) -> OwnForm | None:
+        """Return the form that holds the rows of some episodes alone. None: that of the store."""
+        features = [variant.features[self.name].form for variant in variants if self.name in variant.features]
+        dtype = promote([np.dtype(form.dtype) for form in features])
+        shapes = {form.row_shape for form in features}
+        is_other = self.keeps or "text" in self.kinds or len({len(shape) for shape in shapes}) != 1
+        if is_other or dtype is None:
+            return None
+        return OwnForm(little_endian(dtype.name), tuple(map(max, zip(*shapes, strict=True))))
 
     @property
     def is_next(self) -> bool:
@@ -250,6 +260,30 @@ class StoredColumns:
             if column.is_resized:
                 arrays[column.resized_name(key)] = ArrayOf(name, is_resized=True)
         return arrays
+
+    def own_forms(
+        self, table: str, variants: Sequence[Variant], fields: Mapping[str, Field]
+    ) -> dict[str, OwnForm]:
+        """Return the form that rows of a source have, by array of a table. Its episodes are of some variants.
+
+        Without next observations, as it follows from all sources which of them have rows.
+        """
+        if table in (FINAL, NEXT):
+            return {}
+        arrays = self.arrays_of(table)
+        for column in self.spilled:
+            if column.spilled_table == table:
+                arrays["data"] = ArrayOf(column.name)
+        forms = {}
+        for key, stored in fields.items():
+            form = OwnForm(little_endian(stored.dtype), stored.row_shape)
+            name, is_resized = arrays.get(key, ArrayOf(key))
+            if key in FLAGS:
+                forms[key] = form
+            elif any(name in variant.features for variant in variants) and not self.columns[name].is_next:
+                own = self.columns[name].own_form(variants) or form
+                forms[key] = own._replace(row_shape=stored.row_shape) if is_resized else own
+        return forms
 
 
 @dataclass(slots=True)
