@@ -81,8 +81,35 @@ class RunCommand:
         return printable(f"unistore {shlex.join(self.arguments)} {self.purpose}".rstrip())
 
 
+@dataclass(frozen=True, slots=True)
+class GiveOptions:
+    """A fix: the command that failed, with options whose values only the user knows.
+
+    Attributes
+    ----------
+    names
+        Options: ``("--height", "--width")``.
+    purpose
+        Words that go on after them: ``"of the camera"``. May be empty.
+    """
+
+    names: tuple[str, ...]
+    purpose: str = ""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Return words with a name in the place of each value: ``("--height", "HEIGHT")``."""
+        words: list[str] = []
+        for name in self.names:
+            words += [name, name.strip("-").upper()]
+        return tuple(words)
+
+    def __str__(self) -> str:
+        return printable(f"give {' and '.join(self.names)} {self.purpose}".rstrip())
+
+
 # A sentence, where neither options nor a command of known words help
-Fix: TypeAlias = str | AddOptions | RunCommand
+Fix: TypeAlias = str | AddOptions | GiveOptions | RunCommand
 # One, or several of which each helps, the usual one first
 Fixes: TypeAlias = Fix | tuple[Fix, ...]
 
@@ -198,6 +225,8 @@ def merged(problems: Iterable[Problem]) -> list[Problem]:
 def _fix_to_json(fix: Fix) -> dict[str, Any]:
     if isinstance(fix, str):
         return {"sentence": fix}
+    if isinstance(fix, GiveOptions):
+        return {"give": list(fix.names), "purpose": fix.purpose}
     words = "options" if isinstance(fix, AddOptions) else "command"
     return {words: list(fix.arguments), "purpose": fix.purpose}
 
@@ -205,6 +234,8 @@ def _fix_to_json(fix: Fix) -> dict[str, Any]:
 def _fix_from_json(document: Mapping[str, Any]) -> Fix:
     if "sentence" in document:
         return str(document["sentence"])
+    if "give" in document:
+        return GiveOptions(tuple(document["give"]), document["purpose"])
     if "options" in document:
         return AddOptions(tuple(document["options"]), document["purpose"])
     return RunCommand(tuple(document["command"]), document["purpose"])

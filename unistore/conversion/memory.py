@@ -84,8 +84,8 @@ def _implausible(scan: Scan, number: int, need: int) -> Sequence[Problem]:
         f"its header states sizes that take {size(need)} to read, and it has {size(stored)}: more than "
         f"{MOST_EXPANSION} times as much"
     )
-    fix = f"get or write it again; if its sizes are right, add --memory {size(2 * (PROCESS + need))}"
-    return [Problem(name, message, fix, "memory", name)]
+    memory = AddOptions(("--memory", f"{math.ceil(2 * (PROCESS + need) / 1e6)}MB"), "if its sizes are right")
+    return [Problem(name, message, ("get or write it again", memory), "memory", name)]
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:

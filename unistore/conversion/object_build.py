@@ -20,6 +20,7 @@ from unistore.remote.client import ObjectClient, map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, ROOT, build_folder
 from unistore.system.hints import JsonObject
+from unistore.zarr3.documents import parse_json
 from unistore.zarr3.durable import WrittenFile, write_file
 
 # `ObjectTarget`: files of a store as objects; the root object is written last.
@@ -277,7 +278,7 @@ class ObjectBuild(Build):
 
 def _parsed(mark: bytes | None) -> JsonObject:
     try:
-        owner = json.loads(mark or b"{}")
+        owner = parse_json(mark or b"{}")
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}

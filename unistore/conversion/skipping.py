@@ -17,7 +17,7 @@ from unistore.converters.protocol import Ask, Converter, Scan, ask_here
 from unistore.converters.scan import Stored
 from unistore.converters.scanning import claims_for, scan_sources
 from unistore.converters.survey import Claims
-from unistore.errors import ConversionError, InputError, Problem
+from unistore.errors import AddOptions, ConversionError, Fixes, InputError, Problem
 from unistore.store.names import file_name_problem
 from unistore.system.hints import JsonObject
 
@@ -103,14 +103,17 @@ def scan_valid_sources(
 
 def _check_names(scan: Scan) -> None:
     # An export could not write such names
-    fix = "rename it, or leave it out with --exclude"
     problems = [
-        Problem(name, f"has a name that cannot be exported: {reason}", fix, "name", name)
+        Problem(name, f"has a name that cannot be exported: {reason}", _how_to_avoid(name), "name", name)
         for name in scan.sources.names
         if (reason := file_name_problem(name)) is not None
     ]
     if problems:
         raise InputError(problems)
+
+
+def _how_to_avoid(name: str) -> Fixes:
+    return "rename it", AddOptions(("--exclude", name), "to leave it out")
 
 
 def sources_of(problems: Iterable[Problem]) -> set[str]:

@@ -25,6 +25,7 @@ from unistore.store.reader import Store, open_storage
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
 from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
+from unistore.zarr3.documents import parse_document
 from unistore.zarr3.durable import Folder
 from unistore.zarr3.storage import AbsentError
 
@@ -321,7 +322,7 @@ def _parse(store: Store, content: bytes, kind: str | None) -> dict[str, Summary]
         msg = f"holds {unpacked} bytes, {_LIMIT} at most"
         raise ValueError(msg)
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        about = json.loads(arrays[_ABOUT].tobytes())
+        about = parse_document(arrays[_ABOUT].tobytes())
         seal = store.attributes["seal"]["digest"]
         if about["version"] != _VERSION or about["seal"] != seal or about["kind"] != (kind or about["kind"]):
             return None

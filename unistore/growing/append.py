@@ -22,7 +22,7 @@ from unistore.converters.scan import Found, SourcePart, Stored
 from unistore.converters.survey import Claims
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts, default_kind
-from unistore.errors import AddOptions, InputError, Problem, StoreError, first_few
+from unistore.errors import AddOptions, InputError, Problem, RunCommand, StoreError, first_few
 from unistore.growing.growth import Growth, growing
 from unistore.growing.same import same_sources
 from unistore.progress import resolve_progress
@@ -283,7 +283,7 @@ def append(
         )
         converter = recorded_converter(growth.stores[0].family, options)
         if check:
-            _check_sources(converter, source_paths(check), known)
+            _check_sources(converter, source_paths(check), known, growth.store)
         return _append(growth, converter, paths, known, exclude, settings, progress)
 
 
@@ -372,7 +372,7 @@ def _split_rule(growth: Growth, options: Attributes) -> SplitRule | None:
     raise InputError(Problem(growth.store, message, fix, "split"))
 
 
-def _check_sources(converter: Converter, folders: Sequence[Path], known: _Sources) -> None:
+def _check_sources(converter: Converter, folders: Sequence[Path], known: _Sources, store: str) -> None:
     claims = Claims(folders, converter)
     found = {part.name: part for part in _sources_under(converter, claims).parts}
     problems = []
@@ -383,7 +383,8 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
             )
         elif not known.is_stored(found[name], claims.listing.given):
             message = "was modified after it was converted, or has another size"
-            fixes = _REPLACE, "compare its values: unistore verify --against"
+            words = ("verify", store, "--against", *map(str, folders))
+            fixes = _REPLACE, RunCommand(words, "to compare its values")
             problems.append(Problem(name, message, fixes, "changed"))
     if problems:
         raise InputError(problems)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.survey import TAKEN, verdict_counts
-from unistore.errors import AddOptions, Problem, printable, shown_once
+from unistore.errors import AddOptions, GiveOptions, Problem, printable, shown_once
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened
 from unistore.report.values import QUANTILES, ValueReport, sample_noun, sparkline
@@ -227,7 +227,8 @@ def _next_commands(sources: SourceReport, problems: Sequence[Problem], verdicts:
     if sources.command is None:
         return []
     # options that help with each problem; the command alone would end in the same problems
-    of_problems = [[fix for fix in problem.fixes if isinstance(fix, AddOptions)] for problem in problems]
+    options = AddOptions | GiveOptions
+    of_problems = [[fix for fix in problem.fixes if isinstance(fix, options)] for problem in problems]
     alike = [fix for fix in of_problems[0] if all(fix in fixes for fixes in of_problems)]
     ways = [shlex.join(fix.arguments) for fix in alike]
     code = "\n".join(f"{sources.command} {way}" for way in ways) or sources.command

@@ -31,7 +31,7 @@ from unistore.conversion.new_store import (
 from unistore.conversion.plan import Plan
 from unistore.converters.families import specs_of
 from unistore.converters.registry import family_of, package_of
-from unistore.errors import writing_failed
+from unistore.errors import AddOptions, writing_failed
 from unistore.schemas.array_specs import MAIN_ROWS, MORE, SAMPLES, ArraySpecs, extensions, resolved
 from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
 from unistore.store.reader import Store
@@ -104,7 +104,8 @@ def new_side_table(store: Store, name: str, *, overwrite: bool) -> Iterator[Path
             # A document that cannot be read is there: nothing is removed before this refusal
             if name in side_names(store) and not overwrite:
                 message = f"{store.path} has a side table of this name"
-                raise wrong_argument(name, message, "give another name, or overwrite it (--overwrite)")
+                replacing = AddOptions(("--overwrite",), "to replace it")
+                raise wrong_argument(name, message, ("give another name", replacing))
             _remove_leftovers(root, name)
             before = _named_folder(root, name)
             work = root / f".{name}.{os.urandom(4).hex()}.part"  # `mkdtemp` keeps other users out

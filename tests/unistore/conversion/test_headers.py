@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.unistore.conversion.lying_headers import ATTACKS, deflated_zeros, met
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import PROCESS, estimate
 from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError
+from unistore.errors import AddOptions, InputError
 from unistore.system.sizes import parse_bytes
 
 MOST = 1000 << 20  # bytes of any process of a conversion
@@ -62,9 +61,9 @@ def test_what_is_right_all_the_same_converts_with_a_limit(tmp_path: Path) -> Non
         convert(tmp_path / "a.mha", tmp_path / "out", "ct", workers=0)
     (problem,) = refused.value.problems
     assert (problem.kind, problem.source) == ("memory", "a.mha")
-    named = re.search(r"--memory ([0-9.]+ GB)", problem.fix)
-    assert named is not None
-    limit = parse_bytes(named[1], "--memory")
+    (fix,) = (fix for fix in problem.fixes if isinstance(fix, AddOptions))
+    assert fix.arguments[0] == "--memory"
+    limit = parse_bytes(fix.arguments[1], "--memory")
     converter = make_converter("ct", {})
     found = estimate(converter, scan_sources(converter, [tmp_path / "a.mha"]), 0)
     assert PROCESS + 1_200_000_000 < found.peak(limit, 0).bytes <= limit  # two gigabytes are not taken here

@@ -291,6 +291,8 @@ def about(values: dict[str, Any], **changes: Any) -> None:
         lambda values: values.update({"about": np.zeros(4, np.uint8)}),
         lambda values: about(values, keys={"action": {}}),
         lambda values: about(values, keys=5),
+        lambda values: about(values, keys={"action": {"number": float("inf")}}),
+        lambda values: values.update(about=np.frombuffer(b"[" * 100_000, np.uint8)),
     ],
 )
 def test_a_forged_file_is_told(robots: Any, change: Any) -> None:

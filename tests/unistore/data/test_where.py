@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.errors import InputError
+from tests.programs import call
+from unistore.errors import InputError, RunCommand
 
 LENGTHS = (4, 2, 6, 3)
 RETURNS = (3.0, 9.0, -1.0, 9.0)
@@ -142,3 +143,20 @@ def test_episodes_have_rows_of_every_clock() -> None:
         np.testing.assert_array_equal(packed[1], values[: offsets[1]])
         assert packed.group == clock
     assert batch["observation.images.wrist"].values.shape[1:] == (3, 4, 4)
+
+
+def test_a_share_of_a_grown_store_is_one_of_the_store_that_its_fix_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for number in range(2):
+        np.save(f"in/{number}.npy", np.arange(5) + 5 * number)
+        unistore.convert("in", "a.zarr") if number == 0 else unistore.append("in", "a.zarr")
+    with pytest.raises(InputError, match="is a share of one store") as error:
+        unistore.Dataset("a.zarr", best=("row.data", 0.5))
+    (fix,) = error.value.problems[0].fixes
+    assert isinstance(fix, RunCommand)
+    assert call(*fix.arguments) == 0
+    dataset = unistore.Dataset("a-whole.zarr", best=("row.data", 0.5))
+    assert [int(dataset[row]["data"]) for row in range(len(dataset))] == [5, 6, 7, 8, 9]

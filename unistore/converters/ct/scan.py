@@ -24,7 +24,7 @@ from unistore.converters.ct.slabs import MEMBERS, VolumeArray, points_in
 from unistore.converters.opened import Origin
 from unistore.converters.scan import Scanned
 from unistore.converters.seam.formats import origins_in
-from unistore.errors import InputError, Problem
+from unistore.errors import AddOptions, InputError, Problem
 from unistore.plugin import Format, Group, Opened, SourceFile
 from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.ct.windows import PRESETS, Window
@@ -419,6 +419,7 @@ def _choose_image(
         return chosen[0]
     names = ", ".join(file.path.name for _, file in images)
     reason = "choose one" if chosen else f"--resolution {resolution} is not one of them"
-    fix = " or ".join([f"--resolution {size}" for size, _ in images if size])
-    fix = fix or "keep one of them, or call it ct_original.npy"
-    raise InputError.at(volume, f"holds {names}: {reason}", fix, "resolution")
+    sizes = dict.fromkeys(size for size, _ in images if size)
+    fixes = tuple([AddOptions(("--resolution", str(size))) for size in sizes])
+    otherwise = "keep one of them, or call it ct_original.npy"
+    raise InputError.at(volume, f"holds {names}: {reason}", fixes or otherwise, "resolution")

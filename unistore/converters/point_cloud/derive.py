@@ -28,7 +28,7 @@ from unistore.converters.point_cloud.layouts import Points
 from unistore.converters.point_cloud.names import LABEL, Described, PointOrigin, is_label
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.protocol import Emit, Facts, Source
-from unistore.errors import InputError, Problem
+from unistore.errors import AddOptions, InputError, Problem
 from unistore.schemas.point_cloud.fields import MAX_PLACES, NO_SEGMENT, POINTS, Decimal, voxel_group
 from unistore.schemas.tables import Field, offsets_of
 from unistore.system.hints import AnyArray, Float64s, Int64s
@@ -300,7 +300,7 @@ class DerivedCloud:
                 row = wrong[0]
                 first = f"row {lo + row}: {', '.join(map(str, xyz[row]))}"
         message = f"{count} of {self._points.rows} points have coordinates that are not finite, first {first}"
-        fix = "--nan drop leaves these points out of all segments"
+        fix = AddOptions(("--nan", "drop"), "to leave these points out of all segments")
         return Problem(self._name, message, fix, "nan")
 
     def _emit_columns(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:

@@ -15,6 +15,7 @@ from unistore.converters.common.columns import storable
 from unistore.converters.formats.images import ImageHeader
 from unistore.converters.scan import Scanned
 from unistore.converters.seam.formats import FileArray
+from unistore.errors import AddOptions
 from unistore.plugin import Group, Opened
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
@@ -149,7 +150,8 @@ class Spikes(NamedTuple):
         if largest > 1:
             what = self.array.key if self.array.format.name == "npz" else "the file"
             message = f"{what} holds values up to {largest}, expected spikes of 0 and 1"
-            fix = "packed bits? --layout packed or auto; counts of spikes? they belong into spike_vox/"
+            packed = AddOptions(("--layout", "packed"), "if these are packed bits")
+            fix = packed, "put counts of spikes into spike_vox/"
             raise self.array.file.problem(message, fix, "values")
         return pixels
 

@@ -17,7 +17,7 @@ import numpy as np
 from unistore.converters.files.paths import is_inside
 from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
-from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable
+from unistore.errors import AddOptions, Fix, GiveOptions, InputError, Problem, first_few, printable
 from unistore.plugin import SourceFile
 from unistore.schemas.spike.fields import row_bytes
 from unistore.schemas.tables import unpack
@@ -31,7 +31,7 @@ _CHECKED_FRAMES = 64
 _FEW = 3
 _MIN_CORRELATION = 0.5
 _LAYOUT_NAMES = {"packed": "packed bits", "bytes": "one byte a pixel"}
-_SIZE_FIX = "give --height and --width of the camera"
+_SIZE_FIX = GiveOptions(("--height", "--width"), "of the camera")
 
 
 def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
@@ -298,7 +298,7 @@ def config_of(stream: SourceFile) -> Config | None:
         sizes = dict(_SIZE_LINE.findall(file.head(_LARGEST).decode("utf-8", "replace")))
         if sizes and not (sizes.get("spike_h") and sizes.get("spike_w")):
             message = "says no whole spike_h and spike_w"
-            raise file.problem(message, "correct it, or give --height and --width")
+            raise file.problem(message, ("correct it", GiveOptions(("--height", "--width"))))
         if sizes:
             return Config(int(sizes["spike_h"]), int(sizes["spike_w"]), file.name)
     return None

@@ -8,7 +8,7 @@ from math import inf
 from typing import Literal
 
 from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
-from unistore.errors import InputError, Problem
+from unistore.errors import AddOptions, InputError, Problem
 
 Colour = Literal["standard", "swapped"]
 TimeUnit = Literal["s", "ms", "us", "ns"]
@@ -47,17 +47,17 @@ class TrajectoryOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.images == "resized" and self.image_size is None:
-            message, fix = "is resized, but to no size", "as in --images resized --image-size 224"
-            raise InputError.at("--images", message, fix, "option")
+            fix = AddOptions(("--image-size", "224"), "or another size")
+            raise InputError.at("--images", "is resized, but to no size", fix, "option")
         if self.images == "resized" and self.video == "keep":
-            message, fix = "is keep, and --images resized stores no other images", "leave one of them out"
-            raise InputError.at("--video", message, fix, "option")
+            message = "is keep, and --images resized stores no other images"
+            raise InputError.at("--video", message, "leave one of them out", "option")
         wrong = [name for name, rate in self.rate.items() if not _is_rate(rate)]
         if wrong:
             name = wrong[0]
             message = f"is {self.rate[name]!r}, expected rows a second"
-            fix = f"as in --rate {name}=30"
-            raise InputError(Problem(f"--rate {name}", message, fix, "option"))
+            example = f"as in --rate {name}=30"
+            raise InputError(Problem(f"--rate {name}", message, example, "option"))
 
     @property
     def rates(self) -> Mapping[str, float]:
