@@ -521,6 +521,19 @@ def a_topic_of_an_unknown_encoding() -> Words:
 
 
 @case
+def a_clock_of_a_bag_that_is_not_set() -> Words:
+    from tests import bags
+
+    Path("p").mkdir()
+    robot = bags.Robot()
+    for sent in robot.sent:
+        if sent.topic == "imu":
+            sent.message.header.stamp.sec = sent.message.header.stamp.nanosec = 0
+    robot.folder(Path("p/run"))
+    return convert("trajectory", "p", "out.zarr")
+
+
+@case
 def a_copy_under_a_longer_name() -> Words:
     Path("p/q").mkdir(parents=True)
     np.save("p/q/x.npy", some(4, 3))

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 import unistore
 from tests.fixing import CASES, NOT_PROVOKED, Words, run
-from unistore.errors import AddOptions, Problem, RunCommand
+from unistore.errors import AddOptions, Fix, Problem, RunCommand
 
 PACKAGE = Path(unistore.__file__).parent
 MODULE = "<module>"
@@ -58,6 +59,20 @@ def sites() -> set[str]:
     return {site for site in found if not site.endswith(MODULE)}
 
 
+def constants() -> dict[str, AddOptions | RunCommand]:
+    """Return the fixes that modules of the package keep under a name."""
+    found: dict[str, AddOptions | RunCommand] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            made = node.value if isinstance(node, ast.Assign) else None
+            if isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id in MAKERS:
+                module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+                for target in node.targets:
+                    assert isinstance(target, ast.Name)
+                    found[f"{module}.{target.id}"] = getattr(import_module(module), target.id)
+    return found
+
+
 def recording(make: Callable[..., None], log: Path) -> Callable[..., None]:
     """Return the constructor, which writes who calls it, in whatever process."""
 
@@ -81,15 +96,19 @@ def test_every_function_that_makes_a_fix_is_in_a_case(
     log.touch()
     for maker in (AddOptions, RunCommand):
         monkeypatch.setattr(maker, "__init__", recording(maker.__init__, log))
+    printed = set[Fix]()
     for name, make in CASES.items():
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        problems_of(make(), capfd)
+        for problem in problems_of(make(), capfd):
+            printed.update(problem.fixes)
     provoked = set(log.read_text().splitlines())
     missing = sites() - provoked
     for site in sorted(missing & set(NOT_PROVOKED)):
         print(f"not provoked: {site}: {NOT_PROVOKED[site]}")
     assert sorted(missing - set(NOT_PROVOKED)) == []
+    assert sorted(set(NOT_PROVOKED) - sites()) == [], "no longer made"
+    assert [name for name, fix in constants().items() if fix not in printed] == []
 
 
 QUICK = ("rows_of_other_columns", "arrays_for_a_volume", "a_finished_store", "two_actions")
