@@ -534,6 +534,15 @@ def a_clock_of_a_bag_that_is_not_set() -> Words:
 
 
 @case
+def damage_of_another_family() -> Words:
+    volume("case_1")
+    Path("p").mkdir()
+    shutil.move("case_1", "p/case_1")
+    Path("p/bad.las").write_bytes(bytes(400))
+    return convert("p", "out.zarr")
+
+
+@case
 def a_copy_under_a_longer_name() -> Words:
     Path("p/q").mkdir(parents=True)
     np.save("p/q/x.npy", some(4, 3))
@@ -640,8 +649,9 @@ def run(*words: str) -> int:
 _IN_WORKER = "made in the process that reads the file; its fixes are run by case "
 # Functions that make fixes and are not seen to by the cases, and why
 NOT_PROVOKED: dict[str, str] = {
-    "converters/events/family.py:_units_by_index": f"{_IN_WORKER}events_of_another_unit",
-    "converters/events/family.py:choose": f"{_IN_WORKER}events_of_float_times",
+    "converters/events/recordings.py:_units_by_index": f"{_IN_WORKER}events_of_another_unit",
+    "converters/events/recordings.py:choose": f"{_IN_WORKER}events_of_float_times",
+    "converters/point_cloud/derive.py:_not_finite": f"{_IN_WORKER}points_without_a_place",
     "converters/point_cloud/layouts.py:_form_problems": f"{_IN_WORKER}a_column_that_cannot_be_stored",
     "converters/point_cloud/layouts.py:_coordinates_in": f"{_IN_WORKER}two_groups_of_coordinates",
     "converters/point_cloud/layouts.py:_how_to_rename": f"{_IN_WORKER}a_reserved_column",

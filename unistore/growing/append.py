@@ -381,7 +381,7 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
             problems.append(
                 Problem(name, f"is not in {first_few([*map(str, folders)])}", "", "missing", name)
             )
-        elif not known.is_stored(found[name], claims.listing.given):
+        elif not known.replaces and not known.is_stored(found[name], claims.listing.given):
             message = "was modified after it was converted, or has another size"
             words = ("verify", store, "--against", *map(str, folders))
             fixes = _REPLACE, RunCommand(words, "to compare its values")
