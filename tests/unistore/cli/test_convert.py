@@ -146,7 +146,7 @@ def test_for_real(arrays: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("convert", str(arrays), str(store), "--json") == 0
     assert json.loads(capsys.readouterr().out)["samples"] == 20
     assert call("convert", str(arrays), str(store), "--codec", "small") == 2
-    assert "--append to add the sources" in capsys.readouterr().err
+    assert "the same sources with other options" in capsys.readouterr().err
     assert call("convert", str(arrays), str(store), "--overwrite") == 0
     assert "next: unistore inspect" in capsys.readouterr().out
     assert len(unistore.Dataset(store)) == 20
