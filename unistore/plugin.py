@@ -20,68 +20,254 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unistore.converters.claims import Claim, maybe, no, sure
-    from unistore.converters.family import API, Chosen, Column, Cut, Family, Group, Restored, Schema
+    from unistore.converters.common.columns import SourceColumn, promote, promotion_note, reconcile, storable
+    from unistore.converters.common.exclusion import ProblemCollector, with_source
+    from unistore.converters.common.exported import ExportedArray, File, Form, array_values
+    from unistore.converters.common.left_out import left_out_notes
+    from unistore.converters.family import (
+        API,
+        Chosen,
+        Column,
+        Cut,
+        Exporter,
+        Family,
+        Group,
+        Openable,
+        Restored,
+        Schema,
+    )
+    from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
+    from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
+    from unistore.converters.files.links import real_files
+    from unistore.converters.files.paths import is_inside, natural_key, split_of
     from unistore.converters.opened import Array, Facts, Format, Head, Opened, Origin, SourceFile, as_json
-    from unistore.converters.options import option
-    from unistore.converters.views import View, ViewLimits, rows_view
+    from unistore.converters.options import Columns, Options, option
+    from unistore.converters.preview import Measure, Preview, evenly
+    from unistore.converters.protocol import Emit
+    from unistore.converters.protocol import Facts as SourceFacts
+    from unistore.converters.scan import Finalized, Parts, Scan, Scanned, Source, Sources
+    from unistore.converters.views import View, ViewLimits, rows_view, stride
     from unistore.data.kinds.protocol import Kind
     from unistore.data.kinds.protocol import UnitPicks as Picks
     from unistore.data.packed import Packed
     from unistore.errors import AddOptions, InputError, Problem
+    from unistore.schemas.array_specs import ArraySpecs
+    from unistore.schemas.indices import BLOCK, IndexColumn, StoreView, whole
+    from unistore.schemas.rules import Rule
+    from unistore.schemas.tables import Field, OwnForm, Table, little_endian, offsets_of, text_arrays, unpack
+    from unistore.system.sizes import count_of
 
 __all__ = [
     "API",
+    "BLOCK",
+    "BY_FORMAT",
     "AddOptions",
     "Array",
+    "ArraySpecs",
     "Chosen",
     "Claim",
     "Column",
+    "Columns",
     "Cut",
+    "Emit",
+    "ExportedArray",
+    "Exporter",
     "Facts",
     "Family",
+    "Field",
+    "File",
+    "Finalized",
+    "Form",
     "Format",
     "Group",
     "Head",
+    "IndexColumn",
     "InputError",
     "Kind",
+    "Measure",
+    "Openable",
     "Opened",
+    "Options",
     "Origin",
+    "OwnForm",
     "Packed",
+    "Parts",
     "Picks",
+    "Preview",
     "Problem",
+    "ProblemCollector",
+    "Restore",
     "Restored",
+    "RestoredArray",
+    "RestoredFile",
+    "RestoredFiles",
+    "Rule",
+    "Scan",
+    "Scanned",
     "Schema",
+    "Source",
+    "SourceColumn",
+    "SourceFacts",
     "SourceFile",
+    "Sources",
+    "StoreView",
+    "Table",
     "View",
     "ViewLimits",
+    "array_values",
     "as_json",
+    "count_of",
+    "evenly",
+    "is_inside",
+    "left_out_notes",
+    "little_endian",
     "maybe",
+    "natural_key",
     "no",
+    "offsets_of",
+    "open_bytes",
+    "open_image",
     "option",
+    "promote",
+    "promotion_note",
+    "real_files",
+    "reconcile",
     "rows_view",
+    "split_of",
+    "storable",
+    "stride",
     "sure",
+    "text_arrays",
+    "unpack",
+    "whole",
+    "with_source",
 ]
 
-# Module of each name. It is imported with the first use of the name: help needs little of it
-_MODULES = {
-    **dict.fromkeys(
-        ("API", "Chosen", "Column", "Cut", "Family", "Group", "Restored", "Schema"),
-        "unistore.converters.family",
+# Names by the module that has them. It is imported with the first use of one: help needs few
+_NAMES = {
+    "unistore.converters.claims": (
+        "Claim",
+        "maybe",
+        "no",
+        "sure",
     ),
-    **dict.fromkeys(
-        ("Array", "Facts", "Format", "Head", "Opened", "Origin", "SourceFile"),
-        "unistore.converters.opened",
+    "unistore.converters.common.columns": (
+        "SourceColumn",
+        "promote",
+        "promotion_note",
+        "reconcile",
+        "storable",
     ),
-    "as_json": "unistore.converters.opened",
-    **dict.fromkeys(("Claim", "maybe", "no", "sure"), "unistore.converters.claims"),
-    "option": "unistore.converters.options",
-    **dict.fromkeys(("View", "ViewLimits", "rows_view"), "unistore.converters.views"),
-    **dict.fromkeys(("Kind", "Picks"), "unistore.data.kinds.protocol"),
-    "Packed": "unistore.data.packed",
-    **dict.fromkeys(("AddOptions", "InputError", "Problem"), "unistore.errors"),
+    "unistore.converters.common.exclusion": (
+        "ProblemCollector",
+        "with_source",
+    ),
+    "unistore.converters.common.exported": (
+        "ExportedArray",
+        "File",
+        "Form",
+        "array_values",
+    ),
+    "unistore.converters.common.left_out": ("left_out_notes",),
+    "unistore.converters.family": (
+        "API",
+        "Chosen",
+        "Column",
+        "Cut",
+        "Exporter",
+        "Family",
+        "Group",
+        "Openable",
+        "Restored",
+        "Schema",
+    ),
+    "unistore.converters.files.comparison": (
+        "Restore",
+        "RestoredArray",
+        "RestoredFile",
+        "RestoredFiles",
+    ),
+    "unistore.converters.files.libraries": (
+        "BY_FORMAT",
+        "open_bytes",
+        "open_image",
+    ),
+    "unistore.converters.files.links": ("real_files",),
+    "unistore.converters.files.paths": (
+        "is_inside",
+        "natural_key",
+        "split_of",
+    ),
+    "unistore.converters.opened": (
+        "Array",
+        "Facts",
+        "Format",
+        "Head",
+        "Opened",
+        "Origin",
+        "SourceFile",
+        "as_json",
+    ),
+    "unistore.converters.options": (
+        "Columns",
+        "Options",
+        "option",
+    ),
+    "unistore.converters.preview": (
+        "Measure",
+        "Preview",
+        "evenly",
+    ),
+    "unistore.converters.protocol": (
+        "Emit",
+        "SourceFacts",
+    ),
+    "unistore.converters.scan": (
+        "Finalized",
+        "Parts",
+        "Scan",
+        "Scanned",
+        "Source",
+        "Sources",
+    ),
+    "unistore.converters.views": (
+        "View",
+        "ViewLimits",
+        "rows_view",
+        "stride",
+    ),
+    "unistore.data.kinds.protocol": (
+        "Kind",
+        "Picks",
+    ),
+    "unistore.data.packed": ("Packed",),
+    "unistore.errors": (
+        "AddOptions",
+        "InputError",
+        "Problem",
+    ),
+    "unistore.schemas.array_specs": ("ArraySpecs",),
+    "unistore.schemas.indices": (
+        "BLOCK",
+        "IndexColumn",
+        "StoreView",
+        "whole",
+    ),
+    "unistore.schemas.rules": ("Rule",),
+    "unistore.schemas.tables": (
+        "Field",
+        "OwnForm",
+        "Table",
+        "little_endian",
+        "offsets_of",
+        "text_arrays",
+        "unpack",
+    ),
+    "unistore.system.sizes": ("count_of",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 # Those that have another name in their module
-_CALLED = {"Picks": "UnitPicks"}
+_CALLED = {"Picks": "UnitPicks", "SourceFacts": "Facts"}
 
 
 if not TYPE_CHECKING:  # or every misspelt name would pass for one of ours

@@ -31,7 +31,7 @@ ROOMS: dict[str, set[str]] = {
     "progress": {"errors", "system", "remote"},
     "converters": LOW,
     "families": LOW | {"converters", "plugin"},
-    "plugin": {"errors", "converters", "data"},
+    "plugin": LOW | {"converters", "data"},
     "remote": {"errors", "system", "zarr3"},
     "store": (STORES - {"store"}) | {"pictures"},
     "data": STORES | {"memory", "order", "converters", "pictures"},

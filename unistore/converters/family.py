@@ -11,6 +11,7 @@ from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.options import Options
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from unistore.converters.common.columns import Merged
@@ -19,12 +20,14 @@ if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
     from unistore.converters.opened import Array, Facts, Format, Head, Opened, SourceFile
     from unistore.converters.preview import Preview
     from unistore.converters.protocol import Emit, Finalized, Scan
+    from unistore.converters.protocol import Facts as SourceFacts
+    from unistore.converters.scan import Parts, Scanned
     from unistore.converters.views import View, ViewLimits
     from unistore.errors import Problem
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
     from unistore.schemas.rules import Rule
-    from unistore.schemas.tables import Field, IndexValues
+    from unistore.schemas.tables import Field, IndexValues, OwnForm
     from unistore.system.hints import AnyArray, Int64s, Shape
     from unistore.system.progress import Progress
 
@@ -242,6 +245,24 @@ class Restored(NamedTuple):
     facts: Facts
 
 
+class Openable(Protocol):
+    """A file of a source that a format opens, any number of times, in any process."""
+
+    @property
+    def format(self) -> Format:
+        """Its format."""
+        ...
+
+    @property
+    def file(self) -> SourceFile:
+        """The file, which makes problems that name it."""
+        ...
+
+    def open(self) -> AbstractContextManager[Opened]:
+        """Open it. What its format raises is a problem of the file."""
+        ...
+
+
 class Alike(Protocol):
     """How columns of stores are joined that belong to samples: what several stores would be, made as one."""
 
@@ -298,6 +319,10 @@ class Family(Options, ABC):
         describe wholly.
     scan_identifies
         Whether its scan says of every file whether it is the family's, so that no other family is asked.
+    thread_safe
+        Whether several threads may scan and read files at once: true of no family that reads HDF5.
+    reads_in_place
+        Whether `read` holds no more than some blocks of rows beside those that it fills.
     general
         Whether it takes what no other family takes: it is asked last, and refuses what it cannot read.
     keeps_attributes
@@ -324,6 +349,8 @@ class Family(Options, ABC):
     derive_options: ClassVar[tuple[str, ...]] = ()
     converter: ClassVar[str] = ""
     scan_identifies: ClassVar[bool] = False
+    thread_safe: ClassVar[bool] = False
+    reads_in_place: ClassVar[bool] = False
     general: ClassVar[bool] = False
     keeps_attributes: ClassVar[bool] = False
     follows_links: ClassVar[bool] = False
@@ -440,6 +467,86 @@ class Family(Options, ABC):
     def plan(self, columns: Mapping[str, Column]) -> Schema:
         """Return the schema of a store with these columns, which all files together have."""
         return replace(self.schema, columns=columns)
+
+    def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
+        """Read the headers of a source's files, in any process, once a source.
+
+        By default `match` and `choose` say which columns a source has. A family that overrides this overrides
+        `reconcile`, `finish` and `read`, too: its tables are more than columns of arrays.
+
+        Parameters
+        ----------
+        group
+            The files, with their roles, as `group` made it.
+        files
+            The same files, to be opened.
+
+        Returns
+        -------
+        Scanned
+            What `reconcile` gets. Problems of some files are collected in it.
+
+        Raises
+        ------
+        InputError
+            If none of the files can be read.
+        """
+        raise NotImplementedError
+
+    def reconcile(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
+        """Return all sources together: their tables, fields and remarks.
+
+        Parameters
+        ----------
+        parts
+            All sources in order, with the names of their files.
+        scanned
+            What `scan` returned for each of them. If some have problems, only others matter: they are told,
+            and the result may be empty.
+        """
+        raise NotImplementedError
+
+    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+        """Return index arrays, attributes of groups, and the number of samples.
+
+        `facts` has what was counted of each source while it was read, in order.
+        """
+        raise NotImplementedError
+
+    def read(
+        self,
+        scan: Scan,
+        source: int,
+        files: Sequence[Openable],
+        table: str,
+        lo: int,
+        hi: int,
+        out: Mapping[str, AnyArray],
+    ) -> None:
+        """Read rows ``lo:hi`` of a source into the arrays of a table.
+
+        Parameters
+        ----------
+        scan
+            What `reconcile` returned.
+        source
+            Number of the source in `scan.sources`.
+        files
+            Its files, to be opened, in the order of its group.
+        table, lo, hi
+            Table, and rows of it, counted in the source.
+        out
+            Arrays by column, (hi - lo, …) each, of fill values: smaller rows leave the rest as it is.
+        """
+        raise NotImplementedError
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
+        """Return the form in which a source has its rows of a table, by column, for its digest.
+
+        By default the forms that files have, of the columns that a source has. Each form is known from the
+        source alone: no other source changes the digest.
+        """
+        raise NotImplementedError
 
     def cut(self, opened: Opened) -> Iterator[Cut]:
         """Divide the rows of a file into samples, in order, where the schema names a table of samples."""

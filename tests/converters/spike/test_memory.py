@@ -18,9 +18,9 @@ from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
 from unistore.converters.opened import SourceFile
 from unistore.converters.scanning import scan_sources
-from unistore.converters.seam.formats import FileArray, formats
+from unistore.converters.seam.formats import FileToOpen, formats
 from unistore.converters.spike import frames as reading
-from unistore.converters.spike.frames import Extent, Spikes
+from unistore.converters.spike.frames import Extent, FrameArray, Spikes
 from unistore.errors import InputError
 from unistore.schemas.spike.fields import voxelize
 
@@ -39,9 +39,9 @@ def at_most(nbytes: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def array_of(path: Path, form: str, key: str) -> FileArray:
+def array_of(path: Path, form: str, key: str) -> FrameArray:
     """An array of a file, to be read."""
-    return FileArray(formats()[form], SourceFile(path, path.name), key)
+    return FrameArray(FileToOpen(formats()[form], SourceFile(path, path.name)), key)
 
 
 def sparse_stream(path: Path, nbytes: int) -> Path:

@@ -24,11 +24,11 @@ REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.
 CONVERSION = {
     "ct": {"gather", "group", "scan"},
     "point_cloud": {"derive", "grids", "restore", "tables"},
-    "spike": {"gather", "recordings", "streams"},
+    "spike": {"gather", "reading", "recordings", "streams"},
     "trajectory": {"gather", "read", "scan"},
 }
 """Modules of the families that are not asked whether a file is theirs."""
-CONVERTERS = {f"unistore.converters.{family}.converter" for family in CONVERSION}
+CONVERTERS = {f"unistore.converters.{family}.converter" for family in CONVERSION if family != "spike"}
 STEPS = {f"unistore.converters.{family}.{name}" for family, names in CONVERSION.items() for name in names}
 assert all(importlib.util.find_spec(name) for name in STEPS | CONVERTERS)
 

@@ -234,14 +234,14 @@ READINGS = {
     ),
     "spikes": (
         "spike_tiles",
-        "spike.converter.SpikeConverter",
+        "seam.converter.SeamConverter",
         ("read",),
         "bits",
         "test/seq_a/spike/000.dat",
     ),
     "frames": (
         "spike_tiles",
-        "spike.converter.SpikeConverter",
+        "seam.converter.SeamConverter",
         ("read",),
         "blur",
         "test/seq_a/spike/000.dat: 000.png",

@@ -26,6 +26,7 @@ from unistore.converters.opened import BLOCK_BYTES, Array, Format, Head, Opened,
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, Parts, SourcePart
 from unistore.converters.seam.formats import (
+    FileToOpen,
     calling,
     fault,
     formats_for,
@@ -231,6 +232,10 @@ class SeamConverter(Converter):
 
     def scan(self, part: SourcePart) -> Scanned:
         group = group_of(part)
+        if self._says("scan"):
+            files = [FileToOpen(self.opening_of(file), file) for file in group.files]
+            with calling(self.plugin, part.name):
+                return returned(Scanned, self.plugin, "scan", part.name, self.plugin.scan(group, files))
         openings = []
         for file in group.files:
             opening, claim = self._recognised(file, self._possible(file.path))
@@ -255,6 +260,8 @@ class SeamConverter(Converter):
 
     def stored_arrays(self, scanned: Any) -> Collection[str] | None:
         """Return the arrays of a source's files that are stored, as the files call them (None: not known)."""
+        if not isinstance(scanned, ScannedSource):
+            return None
         names: set[str] = set()
         for table in scanned.tables.values():
             names.update(place.array for place in table.picked.places.values())
@@ -339,14 +346,28 @@ class SeamConverter(Converter):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
         return ScannedSource(reason=claim.reason)
 
+    def _says(self, method: str) -> bool:
+        """Return whether the family has a method of its own."""
+        return getattr(type(self.plugin), method) is not getattr(Family, method)
+
+    @property
+    def thread_safe(self) -> bool:  # type: ignore[override]  # of the family
+        return self.plugin.thread_safe
+
+    @property
+    def reads_in_place(self) -> bool:  # type: ignore[override]  # of the family
+        return self.plugin.reads_in_place
+
     def gather(self, parts: Parts, scanned: Sequence[ScannedSource]) -> Scan:
+        if self._says("reconcile"):
+            return self.plugin.reconcile(parts, scanned)
         # The ending of a file tells a format that the family names; a store records any other.
         return gather_sources(self.plugin, formats_of(self.plugin.formats), parts, scanned)
 
     def forms(
         self, parts: Parts, scanned: Sequence[ScannedSource]
     ) -> Iterator[tuple[str, Mapping[str, SourceColumn]]]:
-        if type(self).gather is not SeamConverter.gather:
+        if type(self).gather is not SeamConverter.gather or self._says("reconcile"):
             yield from super().forms(parts, scanned)
         yield from forms_in(self.plugin.schema.table, parts, scanned)
 
@@ -419,17 +440,26 @@ class SeamConverter(Converter):
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Offsets and numbers of the samples, and what the files say."""
-        return finalize_sources(scan, facts)
+        return self.plugin.finish(scan, facts) if self._says("finish") else finalize_sources(scan, facts)
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
         origin: RowOrigin = scan.sources.details[source]
         name = scan.sources.names[source]
+        if self._says("read"):
+            paths = scan.sources.paths(source)
+            numbers = range(len(origin.files))
+            files = [FileToOpen(*self.file_of(origin, paths, number)) for number in numbers]
+            with calling(self.plugin, name):
+                self.plugin.read(scan, source, files, table, lo, hi, out)
+            return
         with self.reopened(scan, source) as opened:
             self._fill(opened, name, origin, table, lo, hi, out)
 
-    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
+        if self._says("own"):
+            return self.plugin.own(scan, table, source, fields)
         found = {column: field.own_form(source) for column, field in fields.items()}
         forms = {column: form for column, form in found.items() if form is not None}
         extent = getattr(scan.sources.details[source], "extent", ())

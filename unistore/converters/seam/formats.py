@@ -166,18 +166,16 @@ def origins_in(opened: Sequence[Opened], names: Collection[str] | None = None) -
     return tuple(origins)
 
 
-class FileArray(NamedTuple):
-    """An array of a file that is opened anew for each reading. It can be pickled."""
+class FileToOpen(NamedTuple):
+    """A file of a source, and its format, see `Openable`."""
 
     format: Format
     file: SourceFile
-    key: str
 
     @contextmanager
-    def open(self) -> Iterator[Array]:
-        """Open the file for the values of the array."""
+    def open(self) -> Iterator[Opened]:
         with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
-            yield opened.arrays[self.key]
+            yield opened
 
 
 @cache

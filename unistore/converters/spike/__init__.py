@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unistore.converters.spike.options import (
     IMAGE_FORMATS,
@@ -23,13 +23,26 @@ from unistore.errors import printable
 from unistore.plugin import Family, Problem, Schema, no, sure
 
 if TYPE_CHECKING:
-    from unistore.converters.family import Exporter
-    from unistore.converters.files.comparison import Restore
-    from unistore.converters.preview import Preview
-    from unistore.converters.protocol import Scan
-    from unistore.plugin import Claim, Group, Head, SourceFile
-    from unistore.schemas.array_specs import ArraySpecs
-    from unistore.schemas.indices import StoreView
+    from unistore.plugin import (
+        ArraySpecs,
+        Claim,
+        Exporter,
+        Field,
+        Finalized,
+        Group,
+        Head,
+        Openable,
+        OwnForm,
+        Parts,
+        Preview,
+        Restore,
+        Scan,
+        Scanned,
+        SourceFacts,
+        SourceFile,
+        StoreView,
+    )
+    from unistore.system.hints import AnyArray
 
 _SPIKES = "spk"
 
@@ -53,7 +66,8 @@ class Spike(SpikeOptions, Family):
     kind = "Clips"
     other_kinds = ("unistore.Clips(length=5, crop=256)", "unistore.Steps(length=200)")
     batch_size = 4
-    converter = "unistore.converters.spike.converter:SpikeConverter"
+    thread_safe = True
+    reads_in_place = True
     follows_links = True
 
     @classmethod
@@ -159,3 +173,42 @@ class Spike(SpikeOptions, Family):
             return f"is no file of {ROLE_FILES[role]}"
         folders = ", ".join([f"{name}/" for name in self.folders.values()])
         return f"belongs to no frame; their files lie in {folders}"
+
+    def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
+        """Read the headers of a frame's files, and check arrays."""
+        from unistore.converters.spike.reading import scan_frame
+
+        return scan_frame(self, group, files)
+
+    def reconcile(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
+        """Find the layout and extents of streams, and what becomes of voxels."""
+        from unistore.converters.spike.gather import gather_frames
+
+        return gather_frames(scanned, self)
+
+    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+        """Make extents, sequences, and offsets of kept images. One sample for each frame."""
+        from unistore.converters.spike.gather import finish_frames
+
+        return finish_frames(self, scan)
+
+    def read(
+        self,
+        scan: Scan,
+        source: int,
+        files: Sequence[Openable],
+        table: str,
+        lo: int,
+        hi: int,
+        out: Mapping[str, AnyArray],
+    ) -> None:
+        """Read time steps, the voxels and images of a frame, or bytes of one of its kept images."""
+        from unistore.converters.spike.reading import read_rows
+
+        read_rows(self, scan, source, files, table, lo, hi, out)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
+        """Return how files have rows of a table, without voxels that are counted."""
+        from unistore.converters.spike.reading import own_forms
+
+        return own_forms(scan, table, source, fields)

@@ -10,14 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.exported import ExportedArray, File, Form, array_values
-from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
-from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
-from unistore.converters.scan import Scan, Source
 from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
-from unistore.schemas.indices import BLOCK, IndexColumn, StoreView
+from unistore.plugin import (
+    BLOCK,
+    BY_FORMAT,
+    ExportedArray,
+    File,
+    Form,
+    IndexColumn,
+    Restore,
+    RestoredArray,
+    RestoredFile,
+    RestoredFiles,
+    Scan,
+    Source,
+    StoreView,
+    array_values,
+    open_bytes,
+    open_image,
+    unpack,
+)
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
@@ -30,7 +44,6 @@ from unistore.schemas.spike.fields import (
     voxel_bins,
     voxel_path,
 )
-from unistore.schemas.tables import unpack
 from unistore.system.hints import AnyArray, UInt8s
 
 _STREAM_ENDINGS = (".dat", ".bin")

@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import storable
 from unistore.converters.formats.images import ImageHeader
-from unistore.converters.scan import Scanned
-from unistore.converters.seam.formats import FileArray
 from unistore.errors import AddOptions
-from unistore.plugin import Group, Opened
+from unistore.plugin import Array, Group, Openable, Opened, Scanned, SourceFile, storable
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
@@ -33,10 +31,27 @@ class Extent(NamedTuple):
     width: int
 
 
+class FrameArray(NamedTuple):
+    """An array of a file of a frame, which is opened anew for each reading."""
+
+    source: Openable
+    key: str = ""
+
+    @property
+    def file(self) -> SourceFile:
+        return self.source.file
+
+    @contextmanager
+    def open(self) -> Iterator[Array]:
+        """Open the file for the values of the array."""
+        with self.source.open() as opened:
+            yield opened.arrays[self.key]
+
+
 class FrameValues(NamedTuple):
     """Spikes or voxels of a frame, as the header of their file says. Of a stream, its bytes."""
 
-    array: FileArray
+    array: FrameArray
     shape: Shape
     dtype: Dtype
     memory: int  # bytes that reading them takes besides some blocks
@@ -120,7 +135,7 @@ class FrameOrigin(NamedTuple):
 class Spikes(NamedTuple):
     """Spikes of known extent in a file, which is opened whenever they are read."""
 
-    array: FileArray
+    array: FrameArray
     extent: Extent
     layout: str  # "packed" or "bytes" of streams, or "array"
     flip: bool  # whether the bottom row is the first
@@ -148,7 +163,7 @@ class Spikes(NamedTuple):
     def _checked(self, pixels: UInt8s) -> UInt8s:
         largest = int(pixels.max(initial=0))
         if largest > 1:
-            what = self.array.key if self.array.format.name == "npz" else "the file"
+            what = self.array.key if self.array.source.format.name == "npz" else "the file"
             message = f"{what} holds values up to {largest}, expected spikes of 0 and 1"
             packed = AddOptions(("--layout", "packed"), "if these are packed bits")
             fix = packed, "put counts of spikes into spike_vox/"
@@ -186,7 +201,7 @@ class Spikes(NamedTuple):
             start = stop
 
 
-def values_in(opened: Opened, file_array: FileArray, role: str) -> FrameValues:
+def values_in(opened: Opened, file_array: FrameArray, role: str) -> FrameValues:
     """Find the spikes or voxels of an open file."""
     file = file_array.file
     if RAW_ARRAY in opened.arrays:

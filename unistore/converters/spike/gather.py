@@ -10,11 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import promote, promotion_note
-from unistore.converters.common.exclusion import with_source
-from unistore.converters.common.left_out import left_out_notes
-from unistore.converters.preview import evenly
-from unistore.converters.protocol import Scan, Source, Sources
 from unistore.converters.spike.frames import (
     Extent,
     FrameOrigin,
@@ -26,11 +21,25 @@ from unistore.converters.spike.frames import (
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
 from unistore.errors import AddOptions, InputError, Problem, first_few
+from unistore.plugin import (
+    Field,
+    Finalized,
+    Scan,
+    Source,
+    Sources,
+    Table,
+    count_of,
+    evenly,
+    left_out_notes,
+    offsets_of,
+    promote,
+    promotion_note,
+    text_arrays,
+    with_source,
+)
 from unistore.schemas.spike import fields
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, file_table_name
-from unistore.schemas.tables import Field, Table, offsets_of, text_arrays
 from unistore.system.hints import AnyArray, Shape, UInt8s
-from unistore.system.sizes import count_of
 
 # Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8
@@ -330,6 +339,26 @@ def _source(frame: ScannedFrame, spikes: Mapping[str, Spikes], frames: str) -> S
             shapes=shapes,
             inexact=tuple([image for image, header in frame.images.items() if not header.exact]),
         ),
+    )
+
+
+def finish_frames(options: SpikeOptions, scan: Scan) -> Finalized:
+    """Extents, sequences, and offsets of kept images. One sample for each frame."""
+    layout = scan.options["found"]["layout"]
+    flipped = layout != "arrays" and options.flip
+    attributes = {
+        "source_layout": layout,
+        "source_rows": "bottom first" if flipped else "top first",
+        "flip_undone": flipped,
+        "voxel_rule": "bin = (t * B) // T, T = steps of the frame",
+        "images": options.frames,
+        "existing_voxels": "bottom first" if scan.shared["upside_down"] else "top first",
+    }
+    return Finalized(
+        arrays=index_arrays(scan),
+        samples=len(scan.sources),
+        sample_source=np.arange(len(scan.sources)),
+        groups={FRAMES: attributes},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from unistore.converters.options import Options, option
+from unistore.plugin import Options, option
 
 # Roles of the files of a frame; the first file present names the frame.
 ROLES = ("spike", "voxel", "blur", "sharp")

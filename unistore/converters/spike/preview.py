@@ -7,12 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from unistore.converters.formats.images import decode
-from unistore.converters.preview import Measure, Preview, evenly
 from unistore.converters.spike.export import Frame, images_in
 from unistore.converters.spike.gather import SATURATED, firing_rate
-from unistore.converters.views import View, ViewLimits, stride
 from unistore.errors import InputError, StoreError
-from unistore.schemas.indices import StoreView, whole
+from unistore.plugin import Measure, Preview, StoreView, View, ViewLimits, evenly, stride, whole
 from unistore.schemas.spike.fields import BITS, FRAME_OFFSETS, voxel_bins, voxel_path
 from unistore.system.hints import AnyArray
 

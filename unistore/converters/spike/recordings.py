@@ -13,11 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from unistore.converters.common.columns import SourceColumn, reconcile
-from unistore.converters.common.exclusion import with_source
-from unistore.converters.files.links import real_files
-from unistore.converters.files.paths import natural_key, split_of
-from unistore.converters.options import Columns
 from unistore.converters.spike.frames import FrameName
 from unistore.converters.spike.options import (
     IMAGE_FORMATS,
@@ -28,7 +23,18 @@ from unistore.converters.spike.options import (
     may_be,
 )
 from unistore.errors import first_few, printable
-from unistore.plugin import Group, Problem, SourceFile
+from unistore.plugin import (
+    Columns,
+    Group,
+    Problem,
+    SourceColumn,
+    SourceFile,
+    natural_key,
+    real_files,
+    reconcile,
+    split_of,
+    with_source,
+)
 
 Frame = Mapping[str, SourceFile]  # files that belong together, by role, in the order of `ROLES`
 

@@ -14,15 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.files.paths import is_inside
 from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import AddOptions, Fix, GiveOptions, InputError, Problem, first_few, printable
-from unistore.plugin import SourceFile
+from unistore.plugin import SourceFile, count_of, is_inside, unpack
 from unistore.schemas.spike.fields import row_bytes
-from unistore.schemas.tables import unpack
 from unistore.system.hints import UInt8s
-from unistore.system.sizes import count_of
 
 _HEAD_BYTES = 16 << 10
 # In packed spikes, so many set bits are all the lowest bit of their byte with probability 8**-16
