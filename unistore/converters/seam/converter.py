@@ -351,6 +351,10 @@ class SeamConverter(Converter):
         return getattr(type(self.plugin), method) is not getattr(Family, method)
 
     @property
+    def scan_identifies(self) -> bool:  # type: ignore[override]  # of the family
+        return self.plugin.scan_identifies
+
+    @property
     def thread_safe(self) -> bool:  # type: ignore[override]  # of the family
         return self.plugin.thread_safe
 
