@@ -193,7 +193,7 @@ def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPat
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("<b>oops</b>")
 
-    monkeypatch.setattr("unistore.pictures.preview_of", lambda _: Preview(view=fails))
+    monkeypatch.setattr("unistore.pictures.preview_of_store", lambda _: Preview(view=fails))
     with pytest.raises(StoreError, match="sample 0 cannot be drawn: ZeroDivisionError"):
         sample_picture(rows, 0)
     shown = pictures_html(rows, [(0, "one")])
