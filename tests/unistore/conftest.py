@@ -80,6 +80,7 @@ class StoreMaker:
             for parent in Path(path).parents:
                 groups.setdefault(parent.as_posix(), {})
         fields = {path: (axes or {}).get(path) or _axes(path) for path in plain}
+        names = {path.partition("/")[0] for path in fields} - {"sources", "splits"}
         record = find_family(family)
         specs = ArraySpecs() if record is None else specs_of(record)
         own_rules = resolved(specs, fields, main_table or table)
@@ -91,7 +92,7 @@ class StoreMaker:
                 "samples": {"count": count, "table": table},
                 **({"main_table": main_table} if main_table else {}),
                 "main_rows": own_rules.main_rows,
-                "tables": tables_of(fields, (main_table or table, table)),
+                "tables": tables_of(fields, {*names, main_table or table, table}),
                 "kinds": ["unistore.Rows()"] if record is None else kinds_of(record, fields),
                 "package": {"name": "unistore", "version": ""},
                 "fields": {path: {"axes": names, "rule": documents[path]} for path, names in fields.items()},
