@@ -41,6 +41,7 @@ ACTIONS = (
     *("values",) * 9,
     *("json root",) * 4,
     *("json array",) * 4,
+    *("rule",) * 4,
     *("json group", "bytes", "size", "kind", "add", "manifest", "field", "text", "text"),
 )
 
@@ -190,6 +191,8 @@ def draw(store: Path, rng: random.Random) -> tuple[str, list[Step]]:
         gone = {"do": "json", "file": ROOT, "member": [*unistore, rng.choice(sorted(fields))]}
         more = {"do": "json", "file": ROOT, "member": [*unistore, rng.choice(["x", "a/../b", "points"])]}
         return action, [rng.choice([gone, more | {"to": {"axes": ["row"]}}])]
+    if action == "rule":
+        return action, _draw_rule(fields, rng)
     if action.startswith("json"):
         groups = [key for key in documents if key not in arrays] or arrays
         file = {"json root": ROOT, "json array": rng.choice(arrays)}.get(action, rng.choice(groups))
@@ -217,6 +220,32 @@ def draw(store: Path, rng: random.Random) -> tuple[str, list[Step]]:
         ]
     member = rng.choice(["key", "bytes", "checksum", "rows", "content"])
     return action, [{"do": "manifest", "line": line, "member": member, "to": rng.choice(OTHERS)}]
+
+
+def _draw_rule(fields: dict[str, Any], rng: random.Random) -> list[Step]:
+    """Remove a member of a rule, have it name another array, or take the rule of another array."""
+    paths = [path for path in sorted(fields) if fields[path]["rule"]]
+    path, other = rng.choice(paths), rng.choice(paths)
+    rule = dict(fields[path]["rule"])
+    name = rng.choice(sorted(rule))
+    change = rng.choice(["remove", "widen", "cross", "swap"])
+    if change == "swap":
+        rule = fields[other]["rule"]
+    elif change == "remove" or isinstance(rule[name], bool):
+        del rule[name]
+    elif isinstance(rule[name], str):
+        rule[name] = other
+    elif name in ("rows", "indexes"):
+        rule[name] = [
+            other if change == "cross" else rule[name][0],
+            rule[name][1] + rng.choice([0, 1, 1 << 40]),
+        ]
+    elif isinstance(rule[name], list):
+        rule[name] = rule[name][:-1]
+    else:
+        rule[name] = rng.choice(OTHERS)
+    member = ["attributes", "unistore", "fields", path, "rule"]
+    return [{"do": "json", "file": ROOT, "member": member, "to": rule}]
 
 
 def _draw_values(store: Path, fields: list[str], rng: random.Random) -> list[Step]:

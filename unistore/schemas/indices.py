@@ -15,6 +15,7 @@ from unistore.schemas.array_specs import (
     SAMPLES,
     ArrayInfo,
     ArraySpec,
+    Limit,
     RecordedSpecs,
     offsets_errors,
 )
@@ -226,6 +227,31 @@ class IndexColumn:
         return np.diff(whole(self._store, self._path))
 
 
+def require_rule(
+    store: StoreView, path: str, *, offsets_of: str = "", indexes: str = "", limits: str = ""
+) -> None:
+    """Raise a `StoreError` if the rule of an array does not say what a reader follows it for.
+
+    Parameters
+    ----------
+    offsets_of
+        Table whose rows, or whose bits, the values divide.
+    indexes
+        Array whose rows the values are numbers of.
+    limits
+        Array whose shape bounds the values.
+    """
+    rule = _spec(store, path)
+    divided = rule.offsets_of.path if isinstance(rule.offsets_of, Limit) else rule.offsets_of or ""
+    if offsets_of and not divided.startswith(f"{offsets_of}/"):
+        reason = f"offsets of {divided or 'nothing'}, expected offsets of {offsets_of}"
+        raise contradiction(store, path, f"its rule says {reason}")
+    if indexes and (rule.indexes is None or rule.indexes[0] != indexes):
+        raise contradiction(store, path, f"its rule does not say that it indexes {indexes}")
+    if limits and limits not in [limit.path for limit in rule.limits]:
+        raise contradiction(store, path, f"its rule does not bound it by {limits}")
+
+
 def texts(store: StoreView, path: str) -> list[str]:
     """Strings of the text column at `path`."""
     offsets = whole(store, f"{path}/offsets")
@@ -297,6 +323,7 @@ def sample_sources(store: StoreView) -> Int64s:
         rows = source_rows(store)[1]
         numbers = np.repeat(np.arange(len(rows)), rows)
     else:
+        require_rule(store, f"{table}/source", indexes="sources/path/offsets")
         of_rows = whole(store, f"{table}/source").astype(np.int64)
         rows = sample_rows(store)
         numbers = of_rows[rows[rows < len(of_rows)]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 import zarr
 
+from tests.golden import STORES
 from tests.stores import attributes_of
-from unistore import Dataset, export, verify
+from unistore import Clips, Dataset, Events, export, verify
 from unistore.converters import registry
 from unistore.errors import CorruptionError, StoreError
 
@@ -217,3 +219,34 @@ def test_rules_that_the_store_records_are_checked_without_its_family(
     forge(store, {path: change(read(store, path))})
     problems = [problem for problem in verify(store).problems if problem.kind != "family"]
     assert any(problem.kind == "values" and message in problem.message for problem in problems), problems
+
+
+NEEDED = [
+    ("point_cloud_scaled", "segments/offsets", {}, "says offsets of nothing, expected offsets of points"),
+    (
+        "point_cloud_scaled",
+        "segments/offsets",
+        {"offsets_of": "segments/number"},
+        "expected offsets of points",
+    ),
+    ("ct_related", "volumes/extent", {"least": 0}, "does not bound it by volumes/image"),
+    ("spike_steps", "sequences/offsets", {}, "says offsets of nothing, expected offsets of frames"),
+    ("events", "recordings/offsets", {"offsets_of": "marks/t"}, "expected offsets of events"),
+    ("trajectory", "episodes/offsets", {}, "says offsets of nothing, expected offsets of steps"),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "rule", "message"), NEEDED)
+def test_a_kind_refuses_a_store_whose_rules_do_not_say_what_it_follows(
+    name: str, path: str, rule: dict[str, Any], message: str, forge: Callable[..., None], tmp_path: Path
+) -> None:
+    store = tmp_path / "store.zarr"
+    shutil.copytree(STORES / f"{name}.zarr", store)
+    kinds = {"spike_steps": Clips(length=1, crop=None), "events": Events("1ms")}
+    assert len(Dataset(store, kinds.get(name))[0]) > 1
+    fields = attributes_of(store)["fields"]
+    fields[path]["rule"] = rule
+    forge(store, {}, {"fields": fields})
+    with pytest.raises(StoreError, match=f"{path}: its rule .*{message}"):
+        Dataset(store, kinds.get(name))[0]
+    assert any(problem.file == path for problem in verify(store).problems)

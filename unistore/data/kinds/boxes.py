@@ -18,7 +18,7 @@ from unistore.errors import InputError
 from unistore.schemas.ct.geometry import LENGTHS, affines, has_geometry
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
-from unistore.schemas.indices import IndexColumn, contradiction, table_columns, whole
+from unistore.schemas.indices import IndexColumn, contradiction, require_rule, table_columns, whole
 from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
@@ -138,6 +138,7 @@ class PointBox(BoxSource):
     dtype = np.dtype(np.uint8)
 
     def __init__(self, store: Store, group: str) -> None:
+        require_rule(store, f"{group}/offsets", offsets_of=group)
         self._coords = store.array(f"{group}/coords")
         self._offsets = IndexColumn(store, f"{group}/offsets")
 
@@ -246,6 +247,8 @@ class BoxReader:
         step: int,  # every `step`-th voxel of each axis is read
         window: WindowedBox | None = None,  # in place of the image
     ) -> None:
+        for path in image_paths(store):
+            require_rule(store, extent_path(store), limits=path)
         stored = whole(store, extent_path(store)).astype(np.int64)
         self.extents: Int64s = -(-stored // step)
         groups = box_sources(store)

@@ -48,7 +48,7 @@ from unistore.data.packed import (
     rows_of_ranges,
 )
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
-from unistore.schemas.indices import table_columns, whole
+from unistore.schemas.indices import require_rule, table_columns, whole
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
@@ -59,6 +59,7 @@ from unistore.schemas.spike.fields import (
     SEQUENCE_NAME,
     SEQUENCE_OFFSETS,
     SPIKE_EXTENT,
+    SPIKES,
 )
 from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
@@ -234,8 +235,11 @@ class ClipReader(SampleReader):
         self._image_extents = self._spike_extents
         if self._by_frame and store.has(IMAGE_EXTENT):
             self._image_extents = whole(store, IMAGE_EXTENT).astype(np.int64)
+        require_rule(store, SEQUENCE_OFFSETS, offsets_of=FRAMES)
         self._sequences = whole(store, SEQUENCE_OFFSETS)
         needs_steps = not self._by_frame or "spike_length" in fields
+        if needs_steps:
+            require_rule(store, FRAME_OFFSETS, offsets_of=SPIKES)
         self._steps = whole(store, FRAME_OFFSETS) if needs_steps else np.empty(0, np.int64)
         if self._by_frame:
             extents = np.concatenate((self._spike_extents, self._image_extents), axis=1)

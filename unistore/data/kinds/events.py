@@ -36,7 +36,7 @@ from unistore.schemas.events.fields import (
     TIMES,
     WIDTHS,
 )
-from unistore.schemas.indices import table_columns, whole
+from unistore.schemas.indices import require_rule, table_columns, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
@@ -58,6 +58,8 @@ class EventReader(SampleReader):
         self._kind = kind
         self._fields = fields
         self._recordings = units
+        require_rule(store, RECORDINGS, offsets_of="events")
+        require_rule(store, MARKS_OF, offsets_of="marks")
         self._offsets = whole(store, RECORDINGS)
         self._marks = whole(store, MARKS)
         self._mark_offsets = whole(store, MARKS_OF)

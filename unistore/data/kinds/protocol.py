@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.errors import InputError, Problem
 from unistore.order.permutation import below, generator, words
-from unistore.schemas.indices import IndexColumn, first_rows
+from unistore.schemas.indices import IndexColumn, first_rows, require_rule
 from unistore.store.reader import Store
 from unistore.system.arguments import as_names
 from unistore.system.hints import Int64s, Shape
@@ -183,6 +183,7 @@ def source_keys(store: Store) -> dict[str, str]:
 def source_numbers(store: Store, column: str | None) -> Callable[[Int64s], Int64s]:
     """Return what gives the numbers of the sources of rows (k,), of the main table if `column` is None."""
     if column is not None:
+        require_rule(store, column, indexes=f"{_PREFIX}path/offsets")
         return IndexColumn(store, column).take
     first = first_rows(store)
     # a source without rows has the same first row as the next one, which the row belongs to

@@ -28,7 +28,7 @@ from unistore.data.kinds.protocol import (
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
 from unistore.errors import InputError
 from unistore.order.permutation import subset
-from unistore.schemas.indices import IndexColumn, table_columns
+from unistore.schemas.indices import IndexColumn, require_rule, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -247,6 +247,7 @@ class RaggedReader(SampleReader):
         columns = _keys(store, _main_table(store))
         self._most = kind.max_rows
         self._units = units
+        require_rule(store, _offsets(store), offsets_of=_main_table(store))
         self._offsets = IndexColumn(store, _offsets(store))
         self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
         self._values = RowValues(store, fields, _numbers(store), f"{store.sample_table}/source")

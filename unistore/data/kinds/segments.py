@@ -26,7 +26,7 @@ from unistore.data.kinds.protocol import (
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.order.permutation import subset
-from unistore.schemas.indices import IndexColumn, contradiction
+from unistore.schemas.indices import IndexColumn, contradiction, require_rule
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, Quantum, quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
@@ -141,6 +141,7 @@ class SegmentReader(SampleReader):
 
     def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
+        require_rule(store, "segments/offsets", offsets_of="points")
         self._offsets = IndexColumn(store, "segments/offsets")
         self._outside = _outside_segments(store, len(self._offsets) - 1)
         self._units = units
@@ -336,6 +337,7 @@ class _Voxels(NamedTuple):
 
 class _StoredGrid:
     def __init__(self, store: Store, group: str, keys: Collection[str]) -> None:
+        require_rule(store, f"{group}/offsets", offsets_of=group)
         self._offsets = IndexColumn(store, f"{group}/offsets")
         self._arrays = {key: store.array(f"{group}/{_VOXEL_KEYS[key]}") for key in keys}
 
@@ -395,6 +397,7 @@ class _Coordinates:
         self._dtype = np.dtype(np.float64 if is_absolute else np.float32)
         self._local = not is_absolute and not kind.unmoved(store)
         self._origin = IndexColumn(store, "segments/origin")
+        require_rule(store, "segments/source", indexes="sources/path/offsets")
         self._source = IndexColumn(store, "segments/source")
         self._quantum = quantum(store)
 

@@ -33,7 +33,7 @@ from unistore.data.packed import Allocate, Batch, Packed
 from unistore.errors import InputError
 from unistore.schemas.ct.voxels import ValueRange, inside, largest_point
 from unistore.schemas.ct.windows import PRESETS, Window, parse_window
-from unistore.schemas.indices import IndexColumn, contradiction, whole
+from unistore.schemas.indices import IndexColumn, contradiction, require_rule, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s, UInt8s
@@ -273,6 +273,7 @@ class SparsePoints(SampleKind):
 class _WindowPoints:
     def __init__(self, store: Store, group: str) -> None:
         self._store = store
+        require_rule(store, f"{group}/offsets", offsets_of=group)
         self._coords = store.array(f"{group}/coords")
         self._values = store.array(f"{group}/values")
         self.ranges = IndexColumn(store, f"{group}/offsets").ranges

@@ -30,7 +30,7 @@ from unistore.data.packed import (
 )
 from unistore.data.where import Known, known_of
 from unistore.errors import CorruptionError
-from unistore.schemas.indices import contradiction, whole
+from unistore.schemas.indices import contradiction, require_rule, whole
 from unistore.schemas.trajectory.fields import (
     CHANNEL,
     EPISODES,
@@ -186,6 +186,8 @@ class EpisodeRows:
         units: Int64s,  # episodes to use
         offsets: str = EPISODE_OFFSETS,  # path of the offsets of their rows
     ) -> None:
+        clock = offsets.removeprefix(f"{EPISODES}/").removesuffix("/offsets")
+        require_rule(store, offsets, offsets_of=STEPS if offsets == EPISODE_OFFSETS else clock)
         self.offsets: Int64s = whole(store, offsets)
         self.used = units
         validity = validity_keys(store)
