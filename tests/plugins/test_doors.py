@@ -83,6 +83,39 @@ def test_columns_of_one_record_are_exported_as_that_record(text: bool, tmp_path:
                 np.testing.assert_array_equal(exported[name], values)
 
 
+def check_tracks(exported: Path, tracks: Mapping[str, Mapping[str, AnyArray]]) -> None:
+    assert {file.name for file in exported.iterdir()} == {*tracks}
+    for file, arrays in tracks.items():
+        with np.load(exported / file) as written:
+            assert set(written.files) == set(arrays)
+            for name, values in arrays.items():
+                assert written[name].dtype == values.dtype
+                np.testing.assert_array_equal(written[name], values)
+
+
+@pytest.mark.parametrize("names", [("points", "POINTS", "points"), ("POINTS", "points", "Points")])
+def test_each_source_keeps_its_names_where_stores_are_made_one(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """A store of one source, one of which a source is removed, and a grown one that removes a source."""
+    tracks = {}
+    for seed, name in enumerate((*names, *names[::-1])):
+        file = f"{seed}.npz"
+        tracks[file] = track(tmp_path / "in" / file, name, seed, text=True)
+    folder = tmp_path / "in"
+    unistore.convert([folder / "0.npz"], tmp_path / "one.zarr", "tracks")
+    unistore.convert([folder / f"{number}.npz" for number in (1, 2)], tmp_path / "two.zarr", "tracks")
+    unistore.convert([folder / "3.npz"], tmp_path / "three.zarr", "tracks")
+    unistore.append([folder / "4.npz", folder / "5.npz"], tmp_path / "three.zarr")
+    unistore.remove(tmp_path / "two.zarr", "1.npz")
+    unistore.remove(tmp_path / "three.zarr", "4.npz")
+    unistore.compact([tmp_path / f"{name}.zarr" for name in ("three", "two", "one")], tmp_path / "all.zarr")
+    unistore.export(tmp_path / "all.zarr", tmp_path / "out")
+    left = {file: arrays for file, arrays in tracks.items() if file not in ("1.npz", "4.npz")}
+    check_tracks(tmp_path / "out", left)
+    assert unistore.verify(tmp_path / "all.zarr").ok
+
+
 def test_records_of_plain_arrays_are_exported_as_records(tmp_path: Path) -> None:
     records = np.zeros(5, [("y", "<i8"), ("x", "<f4")])
     records["x"], records["y"] = np.arange(5) / 2, np.arange(5)

@@ -189,12 +189,35 @@ class _Joining:
                 dtypes = " and ".join(sorted({field.dtype for field in forms}))
                 problems.append(Problem(path, f"is {dtypes} in its parts", FIX, "compact"))
             elif len({len(field.row_shape) for field in forms}) == 1:
-                joined[path] = self._joined(forms, form, "" if dtype is None else dtype.name)
+                field = self._joined(forms, form, "" if dtype is None else dtype.name)
+                names = self._names_in_sources(path, sources)
+                joined[path] = replace(field, attributes={**field.attributes, **names})
             elif not problems:
                 problems.append(Problem(path, "has rows of several axes in its parts", FIX, "compact"))
         if problems:
             raise InputError(problems)
         return joined
+
+    def _names_in_sources(self, path: str, sources: Sequence[KeptSource]) -> JsonObject:
+        """Return what an array was called in the sources, as their new store numbers them."""
+        names: JsonObject = {}
+        for attribute in _NAMES:
+            stated = [
+                _by_number(fields[path], attribute) if path in fields else None for fields in self._described
+            ]
+            if not any(stated):
+                continue
+            numbers: dict[str | None, list[int]] = {}
+            for number, source in enumerate(sources):
+                of_part = stated[source.part]
+                if of_part is not None:
+                    name = of_part.get(source.number, of_part.get(None))
+                    numbers.setdefault(name, []).append(number)
+            if len(numbers) == 1:
+                names[attribute] = next(iter(numbers))
+            else:
+                names[attribute] = {name: own for name, own in numbers.items() if name is not None}
+        return names
 
     def _is_padded(self, path: str) -> bool:
         return self._may_pad and not path.endswith("/data")
@@ -250,6 +273,14 @@ class _Joining:
         return replace(field, attributes={**field.attributes, **further})
 
 
+def _by_number(field: Field, attribute: str) -> dict[int | None, str]:
+    """Return what is stated of an array by numbers of sources, or of all sources by None."""
+    stated: Any = field.attributes.get(attribute)
+    if not isinstance(stated, Mapping):
+        return {} if stated is None else {None: stated}
+    return {number: name for name, numbers in stated.items() for number in numbers}
+
+
 def _count_forms(field: Field) -> int:
     stated: list[Any] = [field.attributes.get(name) for name in (_DTYPE, ROW_SHAPES)]
     return max(len(forms) if isinstance(forms, list) else 1 for forms in stated)
@@ -273,7 +304,7 @@ def _joined_attributes(forms: Sequence[Field]) -> JsonObject:
     joined: JsonObject = {}
     for name in dict.fromkeys(chain.from_iterable(field.attributes for field in forms)):
         values: list[Any] = [field.attributes[name] for field in forms if name in field.attributes]
-        if name in OF_SOURCES and not (name in _NAMES and all(isinstance(value, str) for value in values)):
+        if name in OF_SOURCES:
             continue
         if all(isinstance(value, Mapping) for value in values):
             joined[name] = _united(values, f"{forms[0].path}: {name}")
