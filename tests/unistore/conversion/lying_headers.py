@@ -258,7 +258,7 @@ def parquet(folder: Path, column: pa.Array, **options: Any) -> None:
 def parquet_constant(folder: Path) -> None:
     """A column of one value, 268 million times, in a few kilobytes."""
     ones = pa.DictionaryArray.from_arrays(pa.array(np.zeros(1 << 28, "i1")), pa.array([1.5]))
-    parquet(folder, ones.cast(pa.float64()) if False else ones)
+    parquet(folder, ones)
 
 
 def parquet_wide(folder: Path) -> None:

@@ -68,6 +68,12 @@ def parquet_one_page(folder: Path) -> None:
     )
 
 
+def parquet_wide(folder: Path) -> None:
+    """Rows of 16 MB, of which Arrow decodes small numbers as larger ones, with levels."""
+    values = pa.array(RNG.integers(0, 100, 3 << 24).astype("i1"))
+    pq.write_table(pa.table({"a": pa.FixedSizeListArray.from_arrays(values, 1 << 24)}), folder / "a.parquet")
+
+
 def points() -> np.ndarray[Any, Any]:
     values: np.ndarray[Any, Any] = RNG.random((POINTS, 3), "f4") * 100
     return values
@@ -232,6 +238,7 @@ SOUND: dict[str, tuple[str, dict[str, Any], Callable[[Path], None]]] = {
     "npz": ("rows", {}, npz),
     "parquet": ("rows", {}, parquet),
     "parquet/page": ("rows", {}, parquet_one_page),
+    "parquet/wide": ("rows", {}, parquet_wide),
     "las": ("point_cloud", {}, las("las")),
     "laz": ("point_cloud", {}, las("laz")),
     "ply": ("point_cloud", {}, ply("binary_little_endian")),

@@ -35,6 +35,10 @@ _HEAD = 128
 _MAX_HEADER = 1 << 16
 # Bytes decompressed at a time
 _BLOCK = 1 << 20
+# Bytes of rows of a compressed array in Fortran order that are kept, and how often it is decompressed at
+# most while it is read from its first row to its last: a larger part of a larger one is kept
+_KEPT = 256 << 20
+_MOST_PASSES = 8
 # Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each
 _MAX_DEFLATE_RATIO = 1032
 _COPY_AGAIN = "copy or make it again"
@@ -178,7 +182,6 @@ class ArrayValues(ABC):
     """Values of an array in a file. Rows are read when they are sliced, in native byte order."""
 
     compressed = False  # whether values are read from the first on
-    memory = 0  # bytes that reading takes beside the rows
     chunk_rows = 1  # rows that are read together at least; 0: all that are asked for
 
     def __init__(self, header: NpyHeader, where: Where) -> None:
@@ -195,6 +198,11 @@ class ArrayValues(ABC):
         transposed.shape = self.shape[::-1]
         transposed.fortran_order = not self.fortran_order
         return transposed
+
+    @property
+    def memory(self) -> int:
+        """Bytes that reading takes beside the rows."""
+        return 0
 
     def __getitem__(self, rows: slice) -> AnyArray:
         lo, hi, step = rows.indices(self.shape[0])
@@ -218,6 +226,9 @@ class ArrayValues(ABC):
     def _columns(self, lo: int, hi: int) -> AnyArray:
         """Read rows ``lo:hi`` of an array in Fortran order, as (columns, rows): columns are runs."""
         columns = np.empty((math.prod(self.shape[1:]), hi - lo), self.dtype)
+        if hi - lo == self.shape[0] and columns.size:
+            self.fill(0, columns)
+            return columns
         for number, column in enumerate(columns):
             self.fill(number * self.shape[0] + lo, column)
         return columns
@@ -274,9 +285,19 @@ class _CompressedValues(ArrayValues):
     def __init__(self, header: NpyHeader, where: Location, stream: IO[bytes]) -> None:
         super().__init__(header, where)
         self._stream = stream
-        # Columns of an array in Fortran order are far apart: all values are decompressed, once.
-        self.memory = header.nbytes if header.fortran_order else 0
-        self._values: list[AnyArray] = []  # none or one, also that of `T`
+        # Columns that were read last, and the first row of them: none or one pair, also that of `T`
+        self._last: list[tuple[int, AnyArray]] = []
+
+    @property
+    def memory(self) -> int:
+        """Bytes of rows that are kept of an array in Fortran order, whose columns are far apart.
+
+        All values are decompressed for them, so that few rows would take long.
+        """
+        if not self.fortran_order:
+            return 0
+        row_bytes = self.header.nbytes // max(1, self.shape[0])
+        return min(self.header.nbytes, max(_KEPT, self.header.nbytes // _MOST_PASSES, row_bytes))
 
     def fill(self, start: int, out: AnyArray) -> None:
         view = out.reshape(-1).view(np.uint8).data
@@ -291,9 +312,15 @@ class _CompressedValues(ArrayValues):
             raise _truncated(self.where, first + filled, first + len(view))
 
     def _columns(self, lo: int, hi: int) -> AnyArray:
-        if not self._values:
-            self._values.append(super()._columns(0, self.shape[0]))
-        return self._values[0][:, lo:hi]
+        start, columns = self._last[0] if self._last else (0, np.empty((0, 0)))
+        if not start <= lo <= hi <= start + columns.shape[1]:
+            del columns
+            self._last.clear()  # so that one is in memory
+            rows = self.memory * self.shape[0] // max(1, self.header.nbytes)
+            start = lo
+            columns = super()._columns(lo, min(self.shape[0], max(hi, lo + rows)))
+            self._last.append((start, columns))
+        return columns[:, lo - start : hi - start]
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
+from unistore.converters.formats.aedat_packets import largest_packet
 from unistore.converters.formats.lazy import ForwardRecords
 from unistore.converters.opened import Array, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray
@@ -54,7 +55,9 @@ class Aedat4(Format):
         # No header tells the number of events: the file is decoded to count them.
         packets = partial(_packets, file.path, camera)
         records = ForwardRecords(_EVENT, packets, lambda: sum(map(len, packets())))
-        yield Opened({EVENTS: Array(records)}, facts, forward_only=True, left_out=left_out)
+        # The library grows what a packet decodes to by doubling, and makes an array of it
+        memory = 4 * largest_packet(file)
+        yield Opened({EVENTS: Array(records)}, facts, forward_only=True, memory=memory, left_out=left_out)
 
 
 def _packets(path: Path, camera: int) -> Iterator[AnyArray]:

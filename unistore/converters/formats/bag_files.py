@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import bz2
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from itertools import accumulate, chain
 from pathlib import Path
@@ -37,6 +39,9 @@ _REPAIRS = {
     ".mcap": f"{_AGAIN}, or repair it: mcap recover",
 }
 _UNINDEXED = 128 << 20  # bytes of open chunks that no index tells of
+# What packed bytes may decode to without a question, and, more than that, at most for each of them
+_UNASKED = 256 << 20
+_MOST_EXPANSION = 1032
 _INDEX_ENTRY = 16
 # Bytes of a MessageIndex record before its entries: opcode, length, channel, length of the entries.
 _INDEX_HEAD = 15
@@ -69,6 +74,58 @@ def _times_in_sqlite(reader: Any, connections: Sequence[Any]) -> Int64s:
     places = ",".join("?" for _ in numbers)
     query = f"SELECT timestamp FROM messages WHERE topic_id IN ({places}) ORDER BY timestamp"  # noqa: S608
     return np.array([time for (time,) in reader.dbconn.execute(query, numbers)], np.int64)
+
+
+# rosbags decodes a chunk as a whole before it looks at the size that is stated, if it does: a few bytes may
+# decode to all memory that there is.
+
+
+def decoded(begin: Callable[[], Any], content: bytes, size: int | None) -> bytes:
+    """Decode packed frames that follow each other to `size` bytes (None: as many as they plausibly give).
+
+    Those of another size raise `ValueError`, once a byte more is decoded.
+    """
+    plausible = max(_UNASKED, _MOST_EXPANSION * len(content))
+    if size is not None and size > plausible:
+        raise ValueError(f"{len(content):,} packed bytes state {size:,}, more than is plausible")
+    most = plausible if size is None else size
+    values = b""
+    unread = content
+    while unread and len(values) <= most:
+        decoder = begin()
+        try:
+            values += decoder.decompress(unread, most + 1 - len(values))
+        except OSError as error:  # of bz2, at damage
+            raise ValueError(f"packed bytes are damaged: {error}") from error
+        if not decoder.eof:
+            break
+        unread = decoder.unused_data
+    if len(values) > most:
+        raise ValueError(f"{len(content):,} packed bytes decode to more than {most:,}")
+    if (unread and not decoder.eof) or size not in (None, len(values)):
+        raise ValueError(f"{len(content):,} packed bytes end after {len(values):,} decoded ones")
+    return values
+
+
+def _bound_ros1(reader: Any) -> None:
+    """Let each chunk decode to what its header states."""
+    lz4 = import_module("lz4.frame")
+    header_type = import_module("rosbags.rosbag1.reader").Header
+    decoders = {b"lz4": lz4.LZ4FrameDecompressor, b"bz2": bz2.BZ2Decompressor}
+    for place, chunk in reader.chunks.items():
+        reader.bio.seek(place)
+        header = header_type.read(reader.bio)
+        begin = decoders.get(header["compression"])
+        if begin is not None:
+            unpack = partial(decoded, begin, size=int.from_bytes(header["size"], "little"))
+            reader.chunks[place] = chunk._replace(decompressor=unpack)
+
+
+def _bound_mcap(module: Any) -> None:
+    """Let chunks decode to the size that rosbags gives its decoders, which they ignore."""
+    lz4 = import_module("lz4.frame")
+    module.DECOMPRESSORS["lz4"] = partial(decoded, lz4.LZ4FrameDecompressor)
+    module.DECOMPRESSORS["zstd"] = partial(decoded, module.zstd.ZstdDecompressor)
 
 
 # Bytes that rosbags holds while it reads messages: those of open chunks four times (decoded, as messages,
@@ -218,10 +275,15 @@ def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
         raise file.problem("is no bag of ROS", "leave it out")
     if kind is _SQLITE:
         _check_sqlite(file)
-    reader = getattr(file.library(kind.module, EXTRA), kind.reader)(file.path)
+    module = file.library(kind.module, EXTRA)
+    if kind is _MCAP:
+        _bound_mcap(module)
+    reader = getattr(module, kind.reader)(file.path)
     with damages(file):
         try:
             reader.open()
+            if kind is ROS1:
+                _bound_ros1(reader)
         except KeyError as error:
             if kind is not _MCAP:
                 raise

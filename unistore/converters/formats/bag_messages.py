@@ -29,6 +29,7 @@ for _size in (1, 2, 4, 8):
     _DTYPES |= {f"int{8 * _size}": f"<i{_size}", f"uint{8 * _size}": f"<u{_size}"}
 _FLOATS = ("float32", "float64")
 _NANOSECONDS = 1_000_000_000
+_DUMMY = "structure_needs_at_least_one_member"  # a byte of messages of ROS 2 that have no fields
 
 # Takes the value of a field from a message; a `ValueError` says what is wrong with it.
 Take = Callable[[Any], Any]
@@ -67,6 +68,32 @@ def values_of(kind: str, first: Any) -> list[MessageField]:
     if kind == _COMPRESSED:
         return [_frame(first)]
     return list(_points(first)) if kind == _POINTS else []
+
+
+def lists_of_nothing(kind: str, definitions: Definitions) -> str:
+    """Return a type without bytes of which messages of ROS 1 have lists, "" if there is none.
+
+    A few bytes may tell of billions of them.
+    """
+    for _, (node, content) in definitions[kind][1]:
+        held = (node, content) if node.name in ("BASE", "NAME") else content[0]
+        if held[0].name != "NAME":
+            continue
+        if node.name != "NAME" and _takes_no_bytes(held[1], definitions):
+            return str(held[1])
+        if inside := lists_of_nothing(held[1], definitions):
+            return inside
+    return ""
+
+
+def _takes_no_bytes(kind: str, definitions: Definitions) -> bool:
+    for name, (node, content) in definitions[kind][1]:
+        if name == _DUMMY or (node.name == "ARRAY" and not content[1]):
+            continue
+        held = content[0] if node.name == "ARRAY" else (node, content)
+        if held[0].name != "NAME" or not _takes_no_bytes(held[1], definitions):
+            return False
+    return True
 
 
 def _fields(

@@ -23,6 +23,7 @@ from unistore.converters.formats.bag_files import (
     Bag,
     BagFile,
     damages,
+    decoded,
     describes_bag,
     kind_of,
     open_bag,
@@ -33,6 +34,7 @@ from unistore.converters.formats.bag_messages import (
     STAMP,
     MessageField,
     fields_of,
+    lists_of_nothing,
     values_of,
 )
 from unistore.converters.formats.lazy import LazyRows, Unread
@@ -194,6 +196,11 @@ class _Messages:
         if kind in self._problems:
             raise _UnknownTypeError(self._problems[kind])
         try:
+            empty = lists_of_nothing(kind, self._store.fielddefs) if self.bag.is_ros1 else ""
+            if empty:
+                raise _UnknownTypeError(
+                    f"has messages of {kind} with lists of {empty}, which takes no bytes: any number of them"
+                )
             return fields_of(kind, self._store.fielddefs, left_out)
         except KeyError as error:
             missing = "them" if error.args[0] == kind else error.args[0]
@@ -268,7 +275,10 @@ class _Topic:
         for (bag_file, publishers), times in zip(self._parts, self._times, strict=True):
             if row < len(times):
                 coming = bag_file.messages(publishers, times, row)
-                yield from coming if zstd is None else map(zstd.decompress, coming)
+                if zstd is None:
+                    yield from coming
+                else:
+                    yield from (decoded(zstd.ZstdDecompressor, message, None) for message in coming)
             row = max(0, row - len(times))
 
     def messages(self, lo: int, hi: int) -> Iterator[Any]:

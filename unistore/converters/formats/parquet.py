@@ -15,7 +15,7 @@ import numpy as np
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import is_out_of_memory, is_read_error
 from unistore.converters.files.paths import is_inside
-from unistore.converters.formats.parquet_pages import largest_page
+from unistore.converters.formats.parquet_pages import Pages, largest_pages
 from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
@@ -24,7 +24,10 @@ from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 LIBRARY = "Arrow"
 _BATCH = 1 << 20  # bytes of rows of a column that are decoded at a time
 _LISTS = 256  # and rows, of lists and of texts or files of any length
-_TEXTS = 64
+_TEXTS = 16
+# Bytes of a value as Arrow decodes it, and of its two levels: how deep it is in lists that are there
+_PHYSICAL = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+_LEVELS = 4
 _BUFFER = 1 << 18  # bytes of a column that are read at a time
 _MOST_ROWS = 1 << 16  # rows of any table that is read as a whole; larger ones have a byte a row, at least
 _AGAIN = "get the file again"
@@ -61,18 +64,30 @@ class ParquetFile:
                 group = metadata.row_group(number)
                 for chunk in map(group.column, range(group.num_columns)):
                     path = chunk.path_in_schema
-                    size = 3 * largest_page(raw, chunk) + self._batch_bytes(path, group.num_rows, chunk)
+                    pages = largest_pages(raw, chunk)
+                    size = 3 * pages.size + self._batch_bytes(path, group.num_rows, chunk, pages)
                     held[path] = max(held.get(path, 0), size + 2 * _BUFFER)
         return sum(held.values())
 
-    def _batch_bytes(self, path: str, group_rows: int, chunk: Any) -> int:
+    def _batch_bytes(self, path: str, group_rows: int, chunk: Any, pages: Pages) -> int:
         """Return the bytes of rows of a leaf of a column that are held: Arrow's, its numbers, and a copy."""
         name = next((name for name in self.columns if f"{path}.".startswith(f"{name}.")), "")
         kind = self.columns.get(name)
         rows = min(group_rows, _batch_rows(kind))
+        physical = _PHYSICAL.get(chunk.physical_type)
+        row_bytes = _row_bytes(kind)
         # Rows of any length are as long as they are on average, more or less
-        average = chunk.total_uncompressed_size // max(1, group_rows)
-        return 3 * rows * (_row_bytes(kind) or 2 * max(1, average))
+        if physical is None:
+            average = chunk.total_uncompressed_size // max(1, group_rows)
+            return 3 * rows * (row_bytes or max(1, 2 * average, pages.dictionary))
+        if row_bytes:
+            values = rows * _row_values(kind)
+            numbers = rows * row_bytes
+        else:
+            values = max(2 * rows * chunk.num_values // max(1, group_rows), pages.values)
+            numbers = values * physical
+        # Values and levels grow by doubling, and values become numbers of the dtype
+        return 2 * values * (physical + _LEVELS) + 3 * numbers
 
     @contextmanager
     def _damages(self) -> Iterator[None]:
@@ -153,11 +168,19 @@ class _ColumnRows:
         return self.start + len(self.values) + len(further) - self.end
 
 
-def _row_bytes(kind: Any) -> int:
-    """Return the bytes of a row in memory, 0 if rows have any length."""
+def _row_values(kind: Any) -> int:
+    """Return how many values a row has, in lists of one length."""
     count = 1
     while hasattr(kind, "list_size"):
         count *= kind.list_size
+        kind = kind.value_type
+    return count
+
+
+def _row_bytes(kind: Any) -> int:
+    """Return the bytes of a row in memory, 0 if rows have any length."""
+    count = _row_values(kind)
+    while hasattr(kind, "list_size"):
         kind = kind.value_type
     try:
         bits = int(kind.bit_width)

@@ -1,20 +1,32 @@
 """Sizes of the pages of Parquet files, by their headers: what a reader holds of a column."""
 
 # https://parquet.apache.org/docs/file-format: a header is a struct of Thrift's compact protocol, of which
-# field 2 is the size of the page as it is encoded, and field 3 as it is stored behind the header.
+# field 2 is the size of the page as it is encoded, and field 3 as it is stored behind the header. The header
+# of a data page is field 5, or 8 of its second version, and there field 1 is the number of values; that of a
+# dictionary is field 7.
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 _HEAD = 1 << 16  # bytes of a header that are looked at
-_UNCOMPRESSED = 2
-_STORED = 3
+_UNCOMPRESSED = (2,)
+_STORED = (3,)
+_VALUES = ((5, 1), (8, 1))
+_OF_DICTIONARY = (7, 1)
 _STOP, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 7, 8, 9, 10, 11, 12
 
 
-def largest_page(file: IO[bytes], column: Any) -> int:
-    """Return the most bytes that a page of a column of a row group has, stored or as it is encoded.
+class Pages(NamedTuple):
+    """The largest pages of a column of a row group."""
+
+    size: int  # bytes of any page, stored or as it is encoded
+    values: int  # of a page of data: a few bytes may hold any number of equal ones
+    dictionary: int  # bytes of the dictionary, of which any value may be the longest entry
+
+
+def largest_pages(file: IO[bytes], column: Any) -> Pages:
+    """Return the largest pages of a column of a row group.
 
     A damaged header raises `ValueError`.
     """
@@ -22,7 +34,7 @@ def largest_page(file: IO[bytes], column: Any) -> int:
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
         start = column.dictionary_page_offset
     stop = start + column.total_compressed_size
-    largest = 0
+    largest = Pages(0, 0, 0)
     while start < stop:
         file.seek(start)
         header = _Struct(file.read(_HEAD))
@@ -30,7 +42,9 @@ def largest_page(file: IO[bytes], column: Any) -> int:
         size, stored = numbers.get(_UNCOMPRESSED, -1), numbers.get(_STORED, -1)
         if size < 0 or stored < 0:
             raise ValueError(f"no page at byte {start}")
-        largest = max(largest, size, stored)
+        values = max(numbers.get(field, 0) for field in _VALUES)
+        page = Pages(max(size, stored), values, size if _OF_DICTIONARY in numbers else 0)
+        largest = Pages(*map(max, largest, page))
         start += header.position + stored
     return largest
 
@@ -42,9 +56,9 @@ class _Struct:
         self._content = content
         self.position = 0
 
-    def numbers(self) -> dict[int, int]:
-        """Read the struct, and return its whole numbers by field."""
-        numbers: dict[int, int] = {}
+    def numbers(self, within: tuple[int, ...] = ()) -> dict[tuple[int, ...], int]:
+        """Read the struct, and return its whole numbers by field, those of structs in it by both fields."""
+        numbers: dict[tuple[int, ...], int] = {}
         number = 0
         while True:
             head = self._byte()
@@ -53,7 +67,9 @@ class _Struct:
                 return numbers
             number = number + (head >> 4) if head >> 4 else self._zigzag()
             if 4 <= kind <= 6:
-                numbers[number] = self._zigzag()
+                numbers[*within, number] = self._zigzag()
+            elif kind == _STRUCT:
+                numbers |= self.numbers((*within, number))
             else:
                 self._skip(kind)
 

@@ -426,3 +426,18 @@ def test_what_compresses_best_is_taken(tmp_path: Path) -> None:
         archive.writestr("x.npy", content.getvalue())
     assert 20_000_000 / path.stat().st_size > 1000
     assert not npz_members(path)["x"].any()
+
+
+@pytest.mark.nightly
+def test_a_large_compressed_array_in_fortran_order_is_read_in_passes(tmp_path: Path) -> None:
+    """Of 400 MB, 256 MiB are kept: rows behind these are decompressed anew, and so are earlier ones."""
+    values = np.zeros((100_000, 500), "f8", order="F")
+    values[:, 0] = np.arange(len(values))
+    values[:, 499] = -np.arange(len(values))
+    np.savez_compressed(tmp_path / "a.npz", x=values)
+    with open_npz(tmp_path / "a.npz") as arrays:
+        array = arrays["x"]
+        assert array.memory == 256 << 20 < values.nbytes
+        for lo, hi in ((0, 9), (60_000, 70_000), (99_990, 100_000), (5, 7), (1_000, 1_000)):
+            np.testing.assert_array_equal(array[lo:hi], values[lo:hi])
+        np.testing.assert_array_equal(array.T[498:500], values.T[498:500])
