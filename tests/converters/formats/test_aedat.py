@@ -12,8 +12,7 @@ import pytest
 from rosbags.rosbag2.storage_mcap import zstd
 
 from tests.converters.events.recordings import made_up
-from unistore.converters.formats.aedat import Aedat4
-from unistore.converters.formats.aedat_packets import largest_packet
+from unistore.converters.formats.aedat import Aedat4, largest_packet
 from unistore.converters.opened import SourceFile
 
 
