@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
+from typing import Any
 
+import h5py
 import pytest
 
 from unistore.converters.common.faults import as_problem
+from unistore.converters.files.hdf5.attributes import json_attributes
+from unistore.converters.formats.bag_files import damages
+from unistore.converters.opened import SourceFile
 from unistore.errors import ConversionError, InputError, Problem, StoreError
 
 
@@ -44,6 +50,8 @@ def test_what_the_system_and_the_memory_refuse() -> None:
         (MemoryError("Unable to allocate 8 EiB"), "memory", "give more --memory"),
         (ValueError("(-4:Insufficient memory) Failed to allocate 9 bytes"), "memory", "give more --memory"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory", "give more --memory"),
+        (RuntimeError("zstd decompress error: Allocation error : not enough memory"), "memory", "--memory"),
+        (RuntimeError("LZ4F_decompress failed: ERROR_allocation_failed"), "memory", "give more --memory"),
     ):
         with pytest.raises(InputError) as caught, as_problem("a.h5"):
             raise error
@@ -58,3 +66,23 @@ def test_what_is_raised_on_purpose_passes(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, as_problem("a.h5"):
         raise error
     assert caught.value is error
+
+
+def test_a_bag_that_takes_more_memory_is_not_called_damaged() -> None:
+    file = SourceFile(Path("a.bag"), "a.bag")
+    for text, kind in (("Allocation error : not enough memory", "memory"), ("bad magic", "damaged")):
+        with pytest.raises(InputError) as caught, as_problem("a.bag"), damages(file):
+            raise RuntimeError(text)
+        assert [problem.kind for problem in caught.value.problems] == [kind]
+
+
+def test_attributes_that_take_more_memory_are_not_called_unreadable(tmp_path: Path) -> None:
+    def without_memory(_: Any) -> Any:
+        raise OSError("Can't allocate memory for an attribute")
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.attrs["rate"] = 4
+        assert json_attributes(file, int) == {"rate": 4}
+        with pytest.raises(InputError) as caught, as_problem("a.h5"):
+            json_attributes(file, without_memory)
+    assert [problem.kind for problem in caught.value.problems] == ["memory"]

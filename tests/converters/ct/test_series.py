@@ -69,6 +69,22 @@ def problem_of(folder: Path) -> str:
     return problem.message
 
 
+def test_a_header_that_takes_more_memory_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_memory(_: Path) -> None:
+        raise MemoryError
+
+    series(tmp_path / "in", 1)
+    scan = scan_sources(make_converter("ct", {}), [tmp_path / "in"])
+    assert scan.sources.names[0] == "series-0001"
+    monkeypatch.setattr("unistore.converters.ct.group.read_header", without_memory)
+    with pytest.raises(InputError) as caught:
+        scan_sources(make_converter("ct", {}), [tmp_path / "in"])
+    assert {problem.kind for problem in caught.value.problems} == {"memory"}
+    assert "takes more memory than there is" in caught.value.problems[0].message
+
+
 def test_series_in_one_folder_by_their_places(tmp_path: Path) -> None:
     pixels = [series(tmp_path / "in/a", seed, name=f"{seed}-{{}}") for seed in range(2)]
     pixels.append(series(tmp_path / "in/b/c", 2, name="{}.dcm", patient="MRN-12"))

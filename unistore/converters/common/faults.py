@@ -24,9 +24,9 @@ OUT_OF_MEMORY = "memory"
 MORE_MEMORY = "give more --memory, or fewer --workers; if its sizes cannot be right, get or write it again"
 
 _MAX_TEXT = 300
-# What libraries say that raise other errors for want of memory: OpenCV, HDF5, Rust, C++
+# What libraries say that raise other errors for want of memory: OpenCV, HDF5, Rust, C++, zstd, LZ4
 _NO_MEMORY = re.compile(
-    r"insufficient memory|out ?of ?memory|bad_alloc|memory allocation|"
+    r"insufficient memory|not enough memory|out ?of ?memory|bad_alloc|memory allocation|allocation_failed|"
     r"(?:cannot|unable to|failed to|can't) allocate",
     re.IGNORECASE,
 )

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.faults import UNREADABLE, is_read_error
+from unistore.converters.common.faults import OUT_OF_MEMORY, UNREADABLE, is_out_of_memory, is_read_error
 from unistore.converters.ct.names import (
     DATASET,
     DICOM,
@@ -113,6 +113,8 @@ def group_series(
             reason = f"a header that cannot be read ({type(error).__name__})"
             message = f"is DICOM with {reason}: a slice of any series"
             kind = UNREADABLE if is_read_error(error) else "damaged"
+            if is_out_of_memory(error):
+                message, kind = "is DICOM with a header that takes more memory than there is", OUT_OF_MEMORY
             series = Series("", "", _problem(name, message, kind))
             unreadable.append(Group(name, (replace(file, name=name),), ("image/0",), detail=series))
             continue

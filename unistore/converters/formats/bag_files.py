@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
@@ -261,6 +262,8 @@ def damages(file: SourceFile) -> Iterator[None]:
     except (InputError, OSError, MemoryError):
         raise
     except Exception as error:  # rosbags trusts what it parses, so that damage raises anything
+        if is_out_of_memory(error):
+            raise
         text = str(error).partition("\n")[0] or type(error).__name__
         raise file.problem(
             f"is damaged or truncated: {text}", _REPAIRS.get(file.path.suffix, _AGAIN), "damaged"

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
+from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.formats.bag_files import (
     EXTRA,
     LIBRARY,
@@ -168,7 +169,9 @@ class _Messages:
             return
         try:
             self._store.register(self._types_of(kind, connection.msgdef))
-        except Exception as error:  # noqa: BLE001  the parser of rosbags raises anything at a damaged definition
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
             text = str(error).partition("\n")[0]
             self._problems[kind] = f"has a definition of {kind} that cannot be read: {text}"
 

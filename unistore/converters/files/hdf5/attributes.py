@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.common.exported import VALUE
-from unistore.converters.common.faults import is_read_error, is_unreadable
+from unistore.converters.common.faults import is_out_of_memory, is_read_error, is_unreadable
 from unistore.converters.common.left_out import names_without_numbers
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import (
@@ -310,7 +310,7 @@ def _entry(item: h5py.HLObject, key: Mapping[str, Any]) -> tuple[str, Entry | st
         attribute.read(values)
         return name, encode(values, dtype)
     except (*FAILURES, AttributeError) as error:
-        if is_read_error(error):
+        if is_read_error(error) or is_out_of_memory(error):
             raise
         return name, "unreadable"
 
@@ -323,7 +323,7 @@ def json_attributes(group: h5py.Group, as_json: Callable[[Any], Any]) -> JsonObj
             value = group.attrs[key]
             values[key] = None if isinstance(value, h5py.Empty) else as_json(value)
         except (OSError, TypeError, ValueError) as error:
-            if is_read_error(error):
+            if is_read_error(error) or is_out_of_memory(error):
                 raise
             values[key] = f"unreadable: {error}"
     return values
