@@ -9,12 +9,15 @@ from typing import Any
 
 import cv2
 import h5py
+import nibabel
 import numpy as np
 import pytest
 import zarr
 
 import unistore
 from unistore.converters.common.exported import ExportedArray, File, Form, array_values
+from unistore.converters.formats.nifti import Nifti
+from unistore.converters.opened import Array
 from unistore.errors import ConversionError
 from unistore.exporting import run
 
@@ -200,4 +203,24 @@ def test_an_export_that_reads_otherwise_leaves_nothing(
     monkeypatch.setattr(run, "_write_npz", other)
     with pytest.raises(ConversionError, match=r"a\.npz: was written, .* is stored: x: it has other"):
         unistore.export(tmp_path / "s.zarr", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_nifti_file_that_reads_otherwise_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voxels = np.random.default_rng(3).integers(-1000, 1000, (4, 5, 6)).astype(np.int16)
+    np.save(tmp_path / "ct_a.npy", voxels)
+    unistore.convert(tmp_path / "ct_a.npy", tmp_path / "s.zarr", "ct")
+    unistore.export(tmp_path / "s.zarr", tmp_path / "sound", to="nifti")
+    (sound,) = (tmp_path / "sound").rglob("*.nii.gz")
+    np.testing.assert_array_equal(np.asanyarray(nibabel.load(sound).dataobj).T, voxels)
+    write = Nifti.write
+
+    def other(self: Nifti, path: Path, arrays: Any, facts: Any) -> None:
+        write(self, path, {"image": Array(voxels + 1)}, facts)
+
+    monkeypatch.setattr(Nifti, "write", other)
+    with pytest.raises(ConversionError, match=r"^ct_a/ct\.nii\.gz: was written, .* is stored: row 0"):
+        unistore.export(tmp_path / "s.zarr", tmp_path / "out", to="nifti")
     assert not (tmp_path / "out").exists()

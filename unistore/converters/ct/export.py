@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ from unistore.converters.common.exported import ExportedArray, File, Form, array
 from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
 from unistore.converters.ct.slabs import MEMBERS
 from unistore.converters.ct.stored import Volume, volumes
+from unistore.converters.files.comparison import difference
 from unistore.converters.formats.nifti import Nifti
-from unistore.errors import InputError
-from unistore.plugin import Array, Facts
+from unistore.errors import ConversionError, InputError
+from unistore.plugin import Array, Facts, SourceFile
 from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY
 from unistore.schemas.indices import IndexColumn, StoreView, contradiction
@@ -155,8 +156,21 @@ def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
     arrays = {"image": _Blocks(values if wider is None else converted(values, np.dtype(wider)))}
     if group == IMAGE:
         facts = {**facts, "header": volume.header}
-    write = partial(Nifti().write, arrays=arrays, facts=facts)
+    write = partial(_write_nifti, name, arrays["image"], facts)
     return File(name=name, form="format", source=volume.number, values={}, write=write)
+
+
+def _write_nifti(name: str, voxels: Array, facts: Facts, path: Path) -> None:
+    # Write a file, and open it again
+    Nifti().write(path, {"image": voxels}, facts)
+    with Nifti().open(SourceFile(path, path.name, (path.parent,))) as opened:
+        written = opened.arrays["image"]
+        for lo, planes in voxels.blocks():
+            reason = difference(planes, written[lo : lo + len(planes)], lo)
+            if reason is not None:
+                fix = "the disk or a library changed what was written: export again, onto another disk"
+                msg = f"{name}: was written, and does not open as what is stored: {reason}; {fix}"
+                raise ConversionError(msg)
 
 
 def nifti_files(store: StoreView) -> Iterator[File]:
