@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-from unistore.errors import InputError, StoreError
+from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.schemas.indices import sample_ranges
 from unistore.store.manifest import Entry, parse_manifest
 from unistore.store.names import MANIFEST
@@ -81,8 +82,9 @@ def _copy(store: Store, entries: Mapping[str, Entry], progress: Progress) -> Non
     for entry, is_intact in zip(entries.values(), storage.fetch(list(entries)), strict=True):
         if not is_intact:
             # raises where the folder of copies is at fault, or the object cannot be read
-            for _ in storage.read_many([entry.key], [0], [min(1, entry.bytes)]):
-                pass
+            with suppress(CorruptionError):
+                for _ in storage.read_many([entry.key], [0], [min(1, entry.bytes)]):
+                    pass
             msg = f"{store.path}: {entry.key} is missing or damaged; run 'unistore verify {store.path}'"
             raise StoreError(msg)
         progress.advance(entry.bytes)

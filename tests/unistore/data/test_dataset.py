@@ -141,6 +141,7 @@ def test_a_kind_asks_for_arrays_and_not_for_the_family(make_store: Any) -> None:
         {"volumes/image": voxels, "volumes/extent": np.full((2, 3), 8, np.int32), "volumes/name": ["a", "b"]},
         count=2,
         table="volumes",
+        rules={"volumes/extent": {"limits": [{"array": "volumes/image", "axes": [1, 2, 3], "scale": 1}]}},
     )
     volumes = unistore.Dataset(path, unistore.Volumes())
     assert np.array_equal(volumes[1]["image"].numpy(), voxels[1])

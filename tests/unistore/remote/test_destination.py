@@ -24,7 +24,7 @@ from tests.steps import Disturbing, Stopping
 from tests.stores import tree
 from tests.unistore.remote.conftest import process_of
 from tests.waiting import wait_until
-from unistore.conversion import lock
+from unistore.conversion import keys, lock
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.run import run
@@ -90,9 +90,11 @@ def test_the_root_is_put_last(proxy: Any, bucket: Any, sources: Path, work: Path
 
 
 def test_no_copy_of_the_store_is_made_locally(
-    proxy: Any, bucket: Any, sources: Path, work: Path, rows: Any
+    proxy: Any, bucket: Any, sources: Path, work: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
+    # the journal has the ends of each source's columns, of less than a block each: shards are small here
+    monkeypatch.setattr(keys, "IDENTITY_BLOCK", 64)
 
     class Watching(Disturbing):
         def disturbed(self, job: Any, items: Any) -> Iterator[Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import lzma
 import math
 import os
 import re
@@ -394,12 +395,16 @@ def _member(
 def open_member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     """Open a member of an archive for reading. `file` is that of the archive."""
     stream = archive.open(info)  # which checks its header
-    if info.compress_type != zipfile.ZIP_BZIP2:
+    if info.compress_type not in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         return stream
-    from unistore.converters.files.unpacked import decoded_bzip2  # few archives have it
+    from unistore.converters.files.unpacked import decoded_bzip2, decoded_lzma  # few archives have it
 
     stream.close()
-    unpacked: Any = decoded_bzip2(file, _start_of_member(file, info))
+    start = _start_of_member(file, info)
+    is_lzma = info.compress_type == zipfile.ZIP_LZMA
+    unpacked: Any = (
+        decoded_lzma(file, start, info.file_size, info.CRC) if is_lzma else decoded_bzip2(file, start)
+    )
     opened: IO[bytes] = unpacked
     return opened
 
@@ -419,7 +424,7 @@ def _reading(where: Where) -> Iterator[None]:
         yield
     except OSError as error:
         raise _unreadable(where, error) from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
         raise _damaged(where, error) from error
 
 

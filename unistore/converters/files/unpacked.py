@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import lzma
+import zipfile
+import zlib
 from collections.abc import Callable
+from functools import partial
 from io import SEEK_SET, RawIOBase
 from typing import IO, Any
 
@@ -11,19 +15,29 @@ from isal import isal_zlib
 
 _BLOCK = 1 << 16  # compressed bytes that are read at a time
 _SKIPPED = 1 << 20  # decoded bytes that are skipped at a time
+_LEAST_DICTIONARY = 1 << 12  # of LZMA
 
 
 class Unpacked(RawIOBase):
     """The bytes that a compressed stream in a file decodes to, from its first byte at `start` on.
 
     Reading goes on where the reading before ended, or begins again. A stream that ends too early raises
-    `EOFError`.
+    `EOFError`, one whose first `size` bytes have another CRC-32 than `crc` a `zipfile.BadZipFile`.
     """
 
-    def __init__(self, file: IO[bytes], start: int, decompressor: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        start: int,
+        decompressor: Callable[[], Any],
+        size: int = 0,
+        crc: int | None = None,
+    ) -> None:
         self._file = file
         self._start = start
         self._decompressor = decompressor
+        self._size = size
+        self._expected_crc = crc
         self._begin()
 
     def _begin(self) -> None:
@@ -31,6 +45,7 @@ class Unpacked(RawIOBase):
         self._packed = b""
         self._next = self._start  # next byte of the file
         self._position = 0
+        self._crc = 0
 
     def readable(self) -> bool:
         return True
@@ -68,6 +83,10 @@ class Unpacked(RawIOBase):
                 raise EOFError("ends inside its compressed bytes")
         target[: len(content)] = content
         self._position += len(content)
+        if self._expected_crc is not None:
+            self._crc = zlib.crc32(content, self._crc)
+            if self._position == self._size and self._crc != self._expected_crc:
+                raise zipfile.BadZipFile("has another CRC-32 than it says")
         return len(content)
 
 
@@ -79,3 +98,20 @@ def inflated(file: IO[bytes], start: int) -> Unpacked:
 def decoded_bzip2(file: IO[bytes], start: int) -> Unpacked:
     """Open a stream of bzip2 in a file. zipfile decodes a kilobyte of it at once, which may be gigabytes."""
     return Unpacked(file, start, bz2.BZ2Decompressor)
+
+
+def decoded_lzma(file: IO[bytes], start: int, size: int, crc: int) -> Unpacked:
+    """Open a member of a ZIP archive in LZMA, of `size` bytes. zipfile decodes all of it at once."""
+    # PKWARE APPNOTE 5.8.8: two bytes of version, two with the length of the properties, and these
+    file.seek(start)
+    head = file.read(9)
+    if len(head) < 9 or head[2:4] != b"\5\0" or head[4] >= 9 * 5 * 5:
+        raise zipfile.BadZipFile("has properties of LZMA that there are not")
+    rest, lc = divmod(head[4], 9)
+    pb, lp = divmod(rest, 5)
+    # No match lies further back than the member is long, so that a dictionary of gigabytes is not needed
+    dictionary = min(int.from_bytes(head[5:9], "little"), max(size, _LEAST_DICTIONARY))
+    form = {"id": lzma.FILTER_LZMA1, "dict_size": max(dictionary, _LEAST_DICTIONARY)}
+    filters = [{**form, "lc": lc, "lp": lp, "pb": pb}]
+    decompressor = partial(lzma.LZMADecompressor, lzma.FORMAT_RAW, filters=filters)
+    return Unpacked(file, start + len(head), decompressor, size, crc)
