@@ -180,7 +180,7 @@ def _fail(error: OSError) -> None:
 
 
 def _move_file(path: Path, target: Path) -> None:
-    # To rename a link to another one of the same file does nothing
+    # rename() leaves two links of one file as they are
     if durable.is_there(path):
         target.parent.mkdir(parents=True, exist_ok=True)  # of a file that came after the links
         durable.rename(path, target)

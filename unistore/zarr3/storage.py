@@ -414,8 +414,10 @@ def _read_root(folder: str) -> _Root | None:
     try:
         identity = _identity(os.stat(path))  # noqa: PTH116
         return _Root(folder, identity, xxhash.xxh3_128_digest(read_regular(path, DOCUMENT_LIMIT)))
-    except (OSError, StoreError):
+    except (FileNotFoundError, NotADirectoryError, StoreError):
         return None
+    except OSError as error:  # whether the store is there is not known
+        raise _read_error(path, error) from error
 
 
 def _open_object(checked_folders: set[str], roots: _Roots, root: str, key: str) -> _FileHandle:

@@ -18,6 +18,7 @@ from unistore.errors import InputError, StoreError
 from unistore.store.reader import Store
 from unistore.store.shard_cache import ShardCache
 from unistore.store.warming import warm_cache
+from unistore.zarr3 import storage
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 FAILED = {errno.EIO: "Input/output error", errno.EACCES: "Permission denied", errno.EMFILE: "Too many open"}
@@ -143,3 +144,25 @@ def test_clean_says_which_folder_it_could_not_list(tmp_path: Path, monkeypatch: 
     assert found[build.name].removed
     assert "cannot be listed (Permission denied)" in found["secret"].kept
     assert (tmp_path / "secret").is_dir()
+
+
+@pytest.mark.parametrize("number", FAILED)
+def test_a_root_that_cannot_be_read_is_not_one_that_was_replaced(
+    store: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    opened = Store(store)
+    os.utime(store / "zarr.json")  # so that readers look whether it is the same
+    read = storage.read_regular
+
+    def failing(path: Any, limit: int) -> bytes:
+        if str(path).endswith("rows.zarr/zarr.json"):
+            raise OSError(number, os.strerror(number), str(path))
+        return read(path, limit)
+
+    monkeypatch.setattr(storage, "read_regular", failing)
+    path = next(path for path in opened.paths() if path.startswith("rows/"))
+    with pytest.raises(StoreError, match=f"cannot be read .{FAILED[number]}") as caught:
+        opened.array(path).read()
+    assert "was replaced" not in str(caught.value)
+    monkeypatch.undo()
+    assert len(opened.array(path).read())
