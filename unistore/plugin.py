@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from unistore.converters.family import (
         API,
         Chosen,
-        Column,
         Cut,
         Exporter,
         Family,
         Group,
         Openable,
         Restored,
-        Schema,
     )
     from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
     from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
     from unistore.converters.protocol import Emit
     from unistore.converters.protocol import Facts as SourceFacts
     from unistore.converters.scan import Finalized, Parts, Scan, Scanned, Source, Sources
+    from unistore.converters.schema import Column, Schema
     from unistore.converters.views import View, ViewLimits, rows_view, stride
     from unistore.data.kinds.protocol import Kind
     from unistore.data.kinds.protocol import UnitPicks as Picks
@@ -172,14 +171,12 @@ _NAMES = {
     "unistore.converters.family": (
         "API",
         "Chosen",
-        "Column",
         "Cut",
         "Exporter",
         "Family",
         "Group",
         "Openable",
         "Restored",
-        "Schema",
     ),
     "unistore.converters.files.comparison": (
         "Restore",
@@ -229,6 +226,10 @@ _NAMES = {
         "Scanned",
         "Source",
         "Sources",
+    ),
+    "unistore.converters.schema": (
+        "Column",
+        "Schema",
     ),
     "unistore.converters.views": (
         "View",

@@ -74,7 +74,7 @@ class Sonar(PingOptions, plugin.Family):
     def specs(cls) -> ArraySpecs:
         return ECHOES
 
-    def declines(self, file: plugin.SourceFile) -> str:
+    def claim(self, file: plugin.SourceFile) -> plugin.Claim | None:
         raise AttributeError(f"no sonar near {file.name}")
 
 

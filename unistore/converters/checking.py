@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import Field
 
-from unistore.converters.family import API, Column, Family, Schema, is_derived
+from unistore.converters.family import API, Family
+from unistore.converters.schema import Column, Schema, is_derived
 from unistore.errors import InputError, Problem
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 

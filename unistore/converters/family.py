@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.options import Options
+from unistore.converters.schema import Column, Schema
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from unistore.converters.common.columns import Merged
+    from unistore.converters.common.columns import Merged, SourceColumn
     from unistore.converters.common.exported import File
     from unistore.converters.files.comparison import Restore
     from unistore.converters.opened import Array, Facts, Format, Head, Opened, SourceFile
@@ -27,8 +28,8 @@ if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
     from unistore.schemas.rules import Rule
-    from unistore.schemas.tables import Field, IndexValues, OwnForm
-    from unistore.system.hints import AnyArray, Int64s, Shape
+    from unistore.schemas.tables import Field, IndexValues, OwnForm, Table
+    from unistore.system.hints import AnyArray, Int64s
     from unistore.system.progress import Progress
 
 # Yields the files of a store. Further parameters, which have defaults, are options of the export
@@ -65,142 +66,6 @@ class Group(NamedTuple):
     roles: tuple[str, ...] = ()
     unit: str = ""
     detail: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """What an array of a store must be.
-
-    Attributes
-    ----------
-    kinds
-        Allowed kinds of dtypes, as NumPy's letters: ``"iuf"`` for integers and floats.
-    axes
-        Names of the axes after the first: ``("channel",)``. None: any number of axes, which are numbered.
-    unit
-        Unit of the values; None: the file's.
-    description
-        One sentence.
-    source
-        Name of the array, or of the fact, in the file; empty: that of the column.
-    field
-        Which field of an array of records it is; empty: the array is no such array.
-    least
-        Smallest value that is allowed.
-    statistics
-        Whether mean, standard deviation, minimum and maximum are computed while converting.
-    spatial
-        Whether the axes are depth, height and width: each row is a volume. Files may differ in extent; the
-        store pads rows to the largest, ``<table>/extent`` says how far each reaches, samples are volumes.
-    ragged
-        Whether rows are texts or have any number of values: the array is one of `Opened.of_any_length`, and
-        the name ends in ``_utf8`` or ``_ragged``.
-    codec
-        Codec that ``--codec auto`` takes: ``"lz4 bitshuffle 2"`` (shuffled bits of elements of 2 bytes) or
-        ``"none"``. Empty: the smallest of a trial, which is not always the fastest to decode.
-    dtype, shape
-        Of a column that `Family.derive` computes: its dtype, and the shape of a row. An empty dtype: the
-        column is an array of the file. In `Schema.columns`, the dtype that `Family.rows` gives, whatever the
-        files have.
-    """
-
-    kinds: str = "biuf"
-    axes: tuple[str, ...] | None = ()
-    unit: str | None = None
-    description: str = ""
-    source: str = ""
-    field: str = ""
-    least: int | None = None
-    statistics: bool = False
-    spatial: bool = False
-    ragged: bool = False
-    codec: str = ""
-    dtype: str = ""
-    shape: Shape = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schema:
-    """What a store of a family holds. Arrays, their checks and the kind of samples follow from it.
-
-    Attributes
-    ----------
-    table
-        Name of the table that rows of the files go into: ``"frames"``.
-    columns
-        Its columns by name; the first one decides how many rows a file has. Those that depend on the files,
-        `Family.choose` names.
-    samples
-        Name of the table of samples, each a range of rows: ``"clips"``. Empty: each row is a sample.
-    per_sample
-        Numbers of each sample, by name.
-    per_source
-        Numbers of each file, taken from its facts, by name.
-    tables
-        Further tables, by name: the columns of each. A file has any number of rows in each of them, and
-        ``sources/<table>/offsets`` says which. If its columns have a `Column.dtype`, `Family.derive` computes
-        them; else they are arrays of the file, which are stored as they are.
-    """
-
-    table: str
-    columns: Mapping[str, Column] = field(default_factory=dict)
-    samples: str = ""
-    per_sample: Mapping[str, Column] = field(default_factory=dict)
-    per_source: Mapping[str, Column] = field(default_factory=dict)
-    tables: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
-
-    @property
-    def ragged(self) -> Sequence[str]:
-        """Those of `columns` whose rows are texts or have any number of values."""
-        return [name for name, column in self.columns.items() if column.ragged]
-
-    def is_ragged(self, table: str) -> bool:
-        """Return whether a table holds the values of such a column."""
-        return table.startswith(f"{self.table}/") and table.removeprefix(f"{self.table}/") in self.ragged
-
-    @property
-    def spatial(self) -> Sequence[str]:
-        """Those of `columns` whose rows are volumes."""
-        return [name for name, column in self.columns.items() if column.spatial]
-
-    @property
-    def direct(self) -> Mapping[str, Mapping[str, Column]]:
-        """Those of `tables` whose columns are arrays of the file."""
-        return {name: table for name, table in self.tables.items() if not is_derived(table)}
-
-    @property
-    def derived(self) -> Mapping[str, Mapping[str, Column]]:
-        """Those of `tables` that `Family.derive` computes."""
-        return {name: table for name, table in self.tables.items() if is_derived(table)}
-
-    def source_of(self, column: str) -> str:
-        """Return the name that a column has in a file. Of further tables, the column is ``table/name``."""
-        if column in self.columns:
-            return self.columns[column].source or column
-        table, _, name = column.partition("/")
-        known = self.tables.get(table, {}).get(name)
-        if known is None:
-            return column
-        return known.source or name
-
-    def field_of(self, column: str) -> str:
-        """Return the field of records that a column has in a file, empty if the array has none."""
-        table, _, name = column.partition("/")
-        known = self.columns.get(column) or self.tables.get(table, {}).get(name)
-        return "" if known is None else known.field
-
-    @property
-    def sources(self) -> Sequence[str]:
-        """Names of the arrays of a file that are stored, those of further tables included."""
-        names = list(self.columns)
-        for table, columns in self.direct.items():
-            names += [f"{table}/{name}" for name in columns]
-        return list(map(self.source_of, names))
-
-
-def is_derived(columns: Mapping[str, Column]) -> bool:
-    """Whether the columns of a table are computed, not read."""
-    return any(column.dtype for column in columns.values())
 
 
 class Chosen(NamedTuple):
@@ -250,7 +115,17 @@ class Openable(Protocol):
 
     @property
     def format(self) -> Format:
-        """Its format."""
+        """Its format. While sources are scanned, the first bytes tell it.
+
+        Raises
+        ------
+        InputError
+            If it is of no format of the family.
+        """
+        ...
+
+    def recognised(self) -> Claim:
+        """Return what the formats say of the first bytes of a file that is scanned."""
         ...
 
     @property
@@ -323,6 +198,14 @@ class Family(Options, ABC):
         Whether several threads may scan and read files at once: true of no family that reads HDF5.
     reads_in_place
         Whether `read` holds no more than some blocks of rows beside those that it fills.
+    reads_planes
+        Whether it has `read_planes`, so that rows larger than memory can be stored.
+    companions
+        Endings of files of no format that are parts of sources: ``("info.json",)``. `claim` says which of
+        them are the family's, and `group` gets them.
+    groups_excluded
+        Whether `group` gets the files, too, that ``--exclude`` names: what is paired with them is left out
+        with them.
     general
         Whether it takes what no other family takes: it is asked last, and refuses what it cannot read.
     keeps_attributes
@@ -351,6 +234,9 @@ class Family(Options, ABC):
     scan_identifies: ClassVar[bool] = False
     thread_safe: ClassVar[bool] = False
     reads_in_place: ClassVar[bool] = False
+    reads_planes: ClassVar[bool] = False
+    companions: ClassVar[tuple[str, ...]] = ()
+    groups_excluded: ClassVar[bool] = False
     general: ClassVar[bool] = False
     keeps_attributes: ClassVar[bool] = False
     follows_links: ClassVar[bool] = False
@@ -428,9 +314,12 @@ class Family(Options, ABC):
         """
         raise NotImplementedError
 
-    def declines(self, file: SourceFile) -> str:
-        """Say why a file is none of the family's by its name, so that it is not opened (empty: it may be)."""
-        return ""
+    def claim(self, file: SourceFile) -> Claim | None:
+        """Say whether a file is one of the family's by its name and what lies near, without opening it.
+
+        By default None: it is opened, and `match` says.
+        """
+        return None
 
     def match(self, head: Head) -> Claim:
         """Say whether an open file is one of the family's; by default if it has every column.
@@ -506,6 +395,40 @@ class Family(Options, ABC):
         """
         raise NotImplementedError
 
+    def forms(self, scanned: Any) -> Mapping[str, SourceColumn]:
+        """Return the forms of the columns of a scanned source, for ``--one-store-per-shape``.
+
+        By default those that `choose` gave; a family with a `scan` of its own has none, and is refused.
+        """
+        raise NotImplementedError
+
+    def stored_arrays(self, scanned: Any) -> Collection[str] | None:
+        """Return the arrays of a scanned source that are stored, as its files call them. None: all."""
+        return None
+
+    def prepare(
+        self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
+    ) -> SourceFacts:
+        """Read a source once before any table is written: count, check, and emit the rows of spilled tables.
+
+        By default `cut` and `derive` of an open source. Called if `Scan.is_derived`.
+
+        Parameters
+        ----------
+        scan, source, files
+            See `read`.
+        emit
+            Appends rows to a column of a spilled table: ``emit(table, column, rows)``.
+        folder
+            An empty folder for scratch files. None: everything is kept in memory.
+
+        Returns
+        -------
+        SourceFacts
+            Arrays that `finish` gets.
+        """
+        raise NotImplementedError
+
     def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
         """Return index arrays, attributes of groups, and the number of samples.
 
@@ -537,6 +460,29 @@ class Family(Options, ABC):
             Table, and rows of it, counted in the source.
         out
             Arrays by column, (hi - lo, …) each, of fill values: smaller rows leave the rest as it is.
+        """
+        raise NotImplementedError
+
+    def read_planes(
+        self,
+        scan: Scan,
+        source: int,
+        files: Sequence[Openable],
+        table: str,
+        lo: int,
+        hi: int,
+        out: Mapping[str, AnyArray],
+    ) -> None:
+        """Read planes ``lo:hi``, of axis 1, of the only row that a source has in a table.
+
+        As `read`, into arrays of (1, hi - lo, …).
+        """
+        raise NotImplementedError
+
+    def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
+        """Copy rows of one dtype that `prepare` emitted into `out`, of the dtype that `finish` chose.
+
+        By default a safe cast.
         """
         raise NotImplementedError
 

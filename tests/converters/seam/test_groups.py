@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.family import Column, Family, Group, Schema
+from unistore.converters.family import Family, Group
 from unistore.converters.files.paths import list_files
 from unistore.converters.opened import SourceFile
 from unistore.converters.scan import Found
 from unistore.converters.scanning import scan_sources
+from unistore.converters.schema import Column, Schema
 from unistore.converters.seam.converter import SeamConverter
 from unistore.converters.seam.formats import group_of
 from unistore.errors import InputError

@@ -51,7 +51,7 @@ class CtConverter(SeamConverter):
             return sure("describes the volume of a case folder", CASES)
         if self._format_name(file.path) == DICOM:
             source = SourceFile(file.path, file.path.name, file.roots)
-            return sure(self.opening_of(source).recognise(source).reason, SERIES)
+            return sure(self._fitting(file.path)[0].recognise(source).reason, SERIES)
         return super().look(file)
 
     def files(self, listing: Listing, exclusion: Exclusion) -> list[SourceFile]:

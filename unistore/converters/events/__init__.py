@@ -76,11 +76,11 @@ class EventsFamily(EventsOptions, Family):
 
         return ("hdf5", "npy", "npz", Dat, Evt, Aedat4, FrameTimes)
 
-    def declines(self, file: SourceFile) -> str:
+    def claim(self, file: SourceFile) -> Claim | None:
         """Open only those frames and boxes that lie beside a recording."""
-        from unistore.converters.events.recordings import declines
+        from unistore.converters.events.recordings import claim
 
-        return declines(file)
+        return claim(file)
 
     def match(self, head: Head) -> Claim:
         """Take files with columns of times, places and polarities, and the maps of DSEC beside them."""

@@ -91,10 +91,10 @@ class EventPlace(NamedTuple):
 Layout = Mapping[str, EventPlace]  # place of each column
 
 
-def declines(file: SourceFile) -> str:
+def claim(file: SourceFile) -> Claim | None:
     """Open only those frames and boxes that lie beside a recording."""
     is_beside = file.path.name in (_TIMES_NAME, _BOXES_NAME)
-    return f"lies beside no {_MAPPED}" if is_beside and _recording_of(file) is None else ""
+    return no(f"lies beside no {_MAPPED}") if is_beside and _recording_of(file) is None else None
 
 
 def match(options: EventsOptions, head: Head) -> Claim:

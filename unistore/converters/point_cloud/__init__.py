@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.point_cloud.options import PointCloudOptions
-from unistore.plugin import Family, Schema
+from unistore.plugin import Family, Schema, no
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,11 +89,12 @@ class PointCloud(PointCloudOptions, Family):
 
         return voxels(store, value, emit, folder, progress)
 
-    def declines(self, file: SourceFile) -> str:
+    def claim(self, file: SourceFile) -> Claim | None:
         """Decline an array that is called neither like a point cloud nor like a column of one beside it."""
-        from unistore.converters.point_cloud.sources import declines
+        from unistore.converters.point_cloud.sources import not_called_so
 
-        return declines(file)
+        reason = not_called_so(file)
+        return no(reason) if reason else None
 
     def match(self, head: Head) -> Claim:
         """Take a file that certainly has one of the layouts. It may still have problems."""

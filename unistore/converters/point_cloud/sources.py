@@ -49,8 +49,8 @@ class ListedSource(NamedTuple):
     files: tuple[str, ...]  # paths of all lists that were read
 
 
-def declines(file: SourceFile) -> str:
-    """Say why an array is called neither like a point cloud nor like a column of one beside it."""
+def not_called_so(file: SourceFile) -> str:
+    """Say why an array is called neither like a point cloud nor like a column beside one (empty: it is)."""
     # So are text and files without a header, but for rooms, sweeps and what the user named.
     if not_called := _not_called(file):
         return not_called

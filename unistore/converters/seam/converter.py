@@ -17,7 +17,7 @@ from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.common.columns import SourceColumn, missing_value, within
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
-from unistore.converters.family import Chosen, Cut, Family, Group, Schema
+from unistore.converters.family import Chosen, Cut, Family, Group
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
@@ -25,6 +25,7 @@ from unistore.converters.files.paths import Listing, real_path, relative_names, 
 from unistore.converters.opened import BLOCK_BYTES, Array, Format, Head, Opened, Origin, SourceFile
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, Parts, SourcePart
+from unistore.converters.schema import Schema
 from unistore.converters.seam.formats import (
     FileToOpen,
     calling,
@@ -78,7 +79,7 @@ class SeamConverter(Converter):
         further = self.formats[len(named) :]
         self.further_suffixes = tuple(chain.from_iterable([one.suffixes for one in further]))
         suffixes = chain.from_iterable(one.suffixes for one in self.formats)
-        self._suffixes = tuple(dict.fromkeys(suffixes))
+        self._suffixes = tuple(dict.fromkeys([*suffixes, *plugin.companions]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.plugin,)
@@ -102,14 +103,14 @@ class SeamConverter(Converter):
 
     def look(self, file: Candidate) -> Claim:
         """Ask the formats, and of an opened file the family."""
-        fitting = self._fitting(file.path)
-        if not fitting:
+        if not has_ending(file.path, self.suffixes):
             return no(f"is no {', '.join(self.suffixes)} file")
-        near = Neighbours(self, file.folders, file.roots)
-        source = SourceFile(file.path, file.path.name, file.roots, near, fitting[0].name)
-        declined = self.plugin.declines(source)
-        if declined:
-            return no(declined)
+        source = self._source_file(file.path, file.path.name, Neighbours(self, file.folders, file.roots))
+        with calling(self.plugin, source.name):
+            by_name = self.plugin.claim(source)
+        fitting = self._fitting(file.path)
+        if by_name is not None or not fitting:
+            return by_name or no("is a companion of no source")
         opening, claim = self._recognised(source, fitting)
         if opening is None:
             return claim
@@ -143,6 +144,9 @@ class SeamConverter(Converter):
             return _surest(file, offered)
         file.check_whole()
         return None, claim or no(f"is of no format of {self.plugin.name}")
+
+    def _recognised_anew(self, file: SourceFile) -> tuple[Format | None, Claim]:
+        return self._recognised(file, self._possible(file.path))
 
     def _fitting(self, path: Path | str) -> Sequence[Format]:
         """Return the formats with the ending of a file, a whole name before the mere ending of it."""
@@ -195,8 +199,11 @@ class SeamConverter(Converter):
         paths = listing.with_suffixes(self.suffixes)
         named = zip(relative_names(paths), paths, strict=True)
         near = Neighbours(self, Folders(listing.roots), listing.roots)
+        takes_all = self.plugin.groups_excluded
         return [
-            self._source_file(Path(path), name, near) for name, path in named if not exclusion.covers(name)
+            self._source_file(Path(path), name, near)
+            for name, path in named
+            if takes_all or not exclusion.covers(name)
         ]
 
     def _source_file(self, path: Path, name: str, near: Neighbours) -> SourceFile:
@@ -204,7 +211,7 @@ class SeamConverter(Converter):
 
     @contextmanager
     def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
-        opening, claim = self._recognised(file, self._possible(file.path))
+        opening, claim = self._recognised_anew(file)
         if opening is None:
             raise file.problem(claim.reason)
         with calling(opening, file.name), open_file(opening, file) as opened:
@@ -233,12 +240,12 @@ class SeamConverter(Converter):
     def scan(self, part: SourcePart) -> Scanned:
         group = group_of(part)
         if self._says("scan"):
-            files = [FileToOpen(self.opening_of(file), file) for file in group.files]
+            files = [FileToOpen(file, self._recognised_anew) for file in group.files]
             with calling(self.plugin, part.name):
                 return returned(Scanned, self.plugin, "scan", part.name, self.plugin.scan(group, files))
         openings = []
         for file in group.files:
-            opening, claim = self._recognised(file, self._possible(file.path))
+            opening, claim = self._recognised_anew(file)
             if opening is None:
                 return self.not_ours(part, claim)
             openings.append(opening)
@@ -261,7 +268,7 @@ class SeamConverter(Converter):
     def stored_arrays(self, scanned: Any) -> Collection[str] | None:
         """Return the arrays of a source's files that are stored, as the files call them (None: not known)."""
         if not isinstance(scanned, ScannedSource):
-            return None
+            return self.plugin.stored_arrays(scanned)
         names: set[str] = set()
         for table in scanned.tables.values():
             names.update(place.array for place in table.picked.places.values())
@@ -280,10 +287,6 @@ class SeamConverter(Converter):
     def twins(self) -> Sequence[tuple[str, ...]]:
         """See `Converter`: those of its formats."""
         return tuple(dict.fromkeys(one.twins for one in self.formats if one.twins))
-
-    def opening_of(self, file: SourceFile) -> Format:
-        """Return the first format with the ending of a file. What the user names may have any ending."""
-        return self._possible(file.path)[0]
 
     def describe(
         self, part: SourcePart, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
@@ -359,6 +362,10 @@ class SeamConverter(Converter):
         return self.plugin.thread_safe
 
     @property
+    def reads_planes(self) -> bool:  # type: ignore[override]  # of the family
+        return self.plugin.reads_planes
+
+    @property
     def reads_in_place(self) -> bool:  # type: ignore[override]  # of the family
         return self.plugin.reads_in_place
 
@@ -371,12 +378,21 @@ class SeamConverter(Converter):
     def forms(
         self, parts: Parts, scanned: Sequence[ScannedSource]
     ) -> Iterator[tuple[str, Mapping[str, SourceColumn]]]:
+        if self._says("forms"):
+            for name, one in zip(parts.names, scanned, strict=True):
+                if columns := self.plugin.forms(one):
+                    yield name, columns
+            return
         if type(self).gather is not SeamConverter.gather or self._says("reconcile"):
             yield from super().forms(parts, scanned)
         yield from forms_in(self.plugin.schema.table, parts, scanned)
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Cut a source into samples, derive tables. Of a forward-only one, all rows are emitted meanwhile."""
+        if self._says("prepare"):
+            files = self._files_of(scan, source)
+            with calling(self.plugin, scan.sources.names[source]):
+                return self.plugin.prepare(scan, source, files, emit, folder)
         planned: Planned = scan.shared["planned"]
         schema = planned.schema
         origin: RowOrigin = scan.sources.details[source]
@@ -449,17 +465,28 @@ class SeamConverter(Converter):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
-        origin: RowOrigin = scan.sources.details[source]
         name = scan.sources.names[source]
         if self._says("read"):
-            paths = scan.sources.paths(source)
-            numbers = range(len(origin.files))
-            files = [FileToOpen(*self.file_of(origin, paths, number)) for number in numbers]
+            files = self._files_of(scan, source)
             with calling(self.plugin, name):
                 self.plugin.read(scan, source, files, table, lo, hi, out)
             return
+        origin: RowOrigin = scan.sources.details[source]
         with self.reopened(scan, source) as opened:
             self._fill(opened, name, origin, table, lo, hi, out)
+
+    def read_planes(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
+    ) -> None:
+        files = self._files_of(scan, source)
+        with calling(self.plugin, scan.sources.names[source]):
+            self.plugin.read_planes(scan, source, files, table, lo, hi, out)
+
+    def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
+        if self._says("pack"):
+            self.plugin.pack(scan, table, column, source, rows, out)
+        else:
+            super().pack(scan, table, column, source, rows, out)
 
     def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
         if self._says("own"):
@@ -522,6 +549,15 @@ class SeamConverter(Converter):
                     opened.append(stack.enter_context(open_file(opening, file)))
             yield joined(Group(scan.sources.names[source], tuple(files), origin.arrays), opened)
 
+    def _files_of(self, scan: Scan, source: int) -> list[FileToOpen]:
+        origin = scan.sources.details[source]
+        paths = scan.sources.paths(source)
+        files = []
+        for number in range(len(origin.files)):
+            opening, file = self.file_of(origin, paths, number)
+            files.append(FileToOpen(file, partial(_known, opening)))
+        return files
+
     def file_of(self, origin: Any, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
         """Return a file of a source by its number, and its format, as the ``detail`` of every family says."""
         opening = self._formats_by_name[origin.formats[number]]
@@ -552,6 +588,10 @@ def fill(
                 if rows is not targets[column]:
                     values = rows[field] if field else rows
                     np.copyto(within(targets[column], values.shape), values, casting="same_kind")
+
+
+def _known(opening: Format, file: SourceFile) -> tuple[Format, Claim]:
+    return opening, sure(f"was {opening.name} when {file.name} was scanned")
 
 
 def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, Claim]:

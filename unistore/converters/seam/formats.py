@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from traceback import format_exception, walk_tb
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -166,14 +166,36 @@ def origins_in(opened: Sequence[Opened], names: Collection[str] | None = None) -
     return tuple(origins)
 
 
-class FileToOpen(NamedTuple):
-    """A file of a source, and its format, see `Openable`."""
+class FileToOpen:
+    """A file of a source, see `Openable`."""
 
-    format: Format
-    file: SourceFile
+    def __init__(
+        self,
+        file: SourceFile,
+        recognise: Callable[[SourceFile], tuple[Format | None, Claim]],
+    ) -> None:
+        self.file = file
+        self._recognise = recognise
+
+    @cached_property
+    def _found(self) -> tuple[Format | None, Claim]:
+        return self._recognise(self.file)
+
+    def recognised(self) -> Claim:
+        """See `Openable`."""
+        return self._found[1]
+
+    @property
+    def format(self) -> Format:
+        """See `Openable`."""
+        found, claim = self._found
+        if found is None:
+            raise self.file.problem(claim.reason)
+        return found
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
+        """See `Openable`."""
         with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
             yield opened
 

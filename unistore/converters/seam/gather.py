@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Merged, SourceColumn, padding_notes, promotion_notes, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
-from unistore.converters.family import Column, Cut, Family, Schema
+from unistore.converters.family import Cut, Family
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
 from unistore.converters.files.paths import size_of, split_of
 from unistore.converters.opened import BLOCK_BYTES, Format
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
+from unistore.converters.schema import Column, Schema
 from unistore.converters.seam.formats import calling, fault, format_by_ending, is_own
 from unistore.converters.seam.sources import PartGroup, Planned, RowOrigin, RowPlace, ScannedSource, TableRows
 from unistore.converters.seam.specs import (

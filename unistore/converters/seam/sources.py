@@ -15,10 +15,11 @@ import numpy as np
 
 from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, length_table, storable, values_of
-from unistore.converters.family import Chosen, Column, Family, Group, Schema
+from unistore.converters.family import Chosen, Family, Group
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
 from unistore.converters.scan import Parts, Scanned, SourcePart
+from unistore.converters.schema import Column, Schema
 from unistore.converters.seam.formats import fault, names_in
 from unistore.converters.seam.specs import is_number, number_dtype
 from unistore.errors import AddOptions, Fix, Problem, location_of, printable

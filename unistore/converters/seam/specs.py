@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.family import Column, Schema
+from unistore.converters.schema import Column, Schema
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, Limit
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec
 from unistore.schemas.tables import Field, own_axes

@@ -24,7 +24,7 @@ from unistore.converters.common.exported import (
     sources_of,
     text_rows,
 )
-from unistore.converters.family import Family, Restored, Schema
+from unistore.converters.family import Family, Restored
 from unistore.converters.files.comparison import (
     Restore,
     RestoredArray,
@@ -37,6 +37,7 @@ from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
+from unistore.converters.schema import Schema
 from unistore.converters.seam.formats import (
     calling,
     fault,

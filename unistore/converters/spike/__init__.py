@@ -108,17 +108,17 @@ class Spike(SpikeOptions, Family):
         folder = file.path.parent.name
         return next((role for role, name in self.folders.items() if name == folder), "")
 
-    def declines(self, file: SourceFile) -> str:
+    def claim(self, file: SourceFile) -> Claim | None:
         """Open only those images that lie beside spikes or voxels."""
         if file.format not in IMAGE_FORMATS:
-            return ""
+            return None
         role = self._role(file)
         if role not in IMAGE_ROLES:
-            return f"lies in no {self.blur_dir}/ or {self.sharp_dir}/ folder"
+            return no(f"lies in no {self.blur_dir}/ or {self.sharp_dir}/ folder")
         if not self._beside(file):
             missing = f"{self.spike_dir}/ or {self.voxel_dir}/"
-            return f"lies in {self.folders[role]}/ without {missing} beside it"
-        return ""
+            return no(f"lies in {self.folders[role]}/ without {missing} beside it")
+        return None
 
     def _beside(self, file: SourceFile) -> str:
         """Return the folder of spikes, or else of voxels, beside that of an image."""

@@ -101,26 +101,26 @@ class Trajectory(TrajectoryOptions, Family):
             return no(f"holds no {', no '.join(other.evidence for other in LAYOUTS)}")
         return sure(f"holds {layout.evidence}", layout.name)
 
-    def declines(self, file: SourceFile) -> str:
+    def claim(self, file: SourceFile) -> Claim | None:
         """Decline JSON and YAML that describe no dataset and no bag, and the files of described bags."""
         from unistore.converters.trajectory.layouts import BAG, LEROBOT, METADATA
 
         path = file.path
         if file.format == LEROBOT.name and path.parts[-2:] != ("meta", "info.json"):
-            return "is no meta/info.json of LeRobot"
+            return no("is no meta/info.json of LeRobot")
         if file.format != BAG.name or path.name == METADATA:
-            return ""
+            return None
         if path.suffix == ".yaml":
-            return f"is no {METADATA} of a bag"
+            return no(f"is no {METADATA} of a bag")
         text = path.with_name(METADATA)
         if path.suffix == ".bag" or file.near is None or not file.near.has(str(text)):
-            return ""
+            return None
         from unistore.converters.formats.bag_files import describes_bag
 
-        return f"is read with the {METADATA} beside it" if describes_bag(text) else ""
+        return no(f"is read with the {METADATA} beside it") if describes_bag(text) else None
 
     def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | tuple[SourceFile, str]]:
         """Take the files that are not declined."""
         for file in files:
-            reason = self.declines(file)
-            yield (file, reason) if reason else file
+            claim = self.claim(file)
+            yield file if claim is None else (file, claim.reason)
