@@ -356,6 +356,8 @@ def table_columns(store: StoreView, table: str) -> list[str]:
 
 
 def _spec(store: StoreView, path: str) -> ArraySpec:
+    if path not in store.specs.rules():
+        store.array(path)  # says which arrays there are
     return store.specs.of(path)
 
 
