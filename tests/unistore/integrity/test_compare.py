@@ -248,14 +248,14 @@ READINGS = {
     ),
     "actions": (
         "robot_flat",
-        "trajectory.converter.TrajectoryConverter",
+        "seam.converter.SeamConverter",
         ("read",),
         "action",
         "run_0.h5: actions",
     ),
     "cameras": (
         "robot_flat",
-        "trajectory.converter.TrajectoryConverter",
+        "seam.converter.SeamConverter",
         ("read",),
         "observation/left_image",
         "run_0.h5: observations/left_image",

@@ -242,7 +242,8 @@ class SeamConverter(Converter):
         if self._says("scan"):
             files = [FileToOpen(file, self._recognised_anew) for file in group.files]
             with calling(self.plugin, part.name):
-                return returned(Scanned, self.plugin, "scan", part.name, self.plugin.scan(group, files))
+                scanned = returned(Scanned, self.plugin, "scan", part.name, self.plugin.scan(group, files))
+            return self._with_shown(scanned, files)
         openings = []
         for file in group.files:
             opening, claim = self._recognised_anew(file)
@@ -264,6 +265,15 @@ class SeamConverter(Converter):
         if not any(one.shows for one in opened):
             return scanned
         return replace(scanned, origins=origins_in(opened, self.stored_arrays(scanned)))
+
+    def _with_shown(self, scanned: Scanned, files: Sequence[FileToOpen]) -> Scanned:
+        """Add where the values of stored arrays lie, if files that were scanned show those of others."""
+        shown = list(chain.from_iterable(file.origins for file in files))
+        if not shown:
+            return scanned
+        stored = self.stored_arrays(scanned)
+        origins = [places for name, places in shown if not name or stored is None or name in stored]
+        return replace(scanned, origins=tuple(chain.from_iterable(origins)))
 
     def stored_arrays(self, scanned: Any) -> Collection[str] | None:
         """Return the arrays of a source's files that are stored, as the files call them (None: not known)."""

@@ -175,6 +175,9 @@ class FileToOpen:
         recognise: Callable[[SourceFile], tuple[Format | None, Claim]],
     ) -> None:
         self.file = file
+        # Where the values of its arrays lie, by name, if it shows those of other files. Single values, which
+        # are stored with every source, have no name.
+        self.origins: Sequence[tuple[str, Sequence[Origin]]] = ()
         self._recognise = recognise
 
     @cached_property
@@ -198,6 +201,9 @@ class FileToOpen:
         """See `Openable`."""
         with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
             yield opened
+            if opened.shows:
+                arrays = opened.all_arrays.items()
+                self.origins = [(name if array.shape else "", opened.origins(name)) for name, array in arrays]
 
 
 @cache

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.plugin import Family, Schema, no, sure
 
 if TYPE_CHECKING:
-    from unistore.converters.family import Alike, Exporter
-    from unistore.converters.files.comparison import Restore
-    from unistore.converters.preview import Preview
-    from unistore.converters.protocol import Scan
-    from unistore.plugin import Claim, Head, SourceFile
-    from unistore.schemas.array_specs import ArraySpecs
-    from unistore.schemas.indices import StoreView
-    from unistore.schemas.rules import Rule
+    from pathlib import Path
+
+    from unistore.converters.family import Alike
+    from unistore.plugin import (
+        ArraySpecs,
+        Claim,
+        Emit,
+        Exporter,
+        Field,
+        Finalized,
+        Group,
+        Head,
+        Openable,
+        OwnForm,
+        Parts,
+        Preview,
+        Restore,
+        Rule,
+        Scan,
+        Scanned,
+        SourceColumn,
+        SourceFacts,
+        SourceFile,
+        StoreView,
+    )
+    from unistore.system.hints import AnyArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +57,8 @@ class Trajectory(TrajectoryOptions, Family):
     other_kinds = ("unistore.Windows(history=2, horizon=8)",)
     batch_size = 64
     exports = ("lerobot", "robomimic")
-    converter = "unistore.converters.trajectory.converter:TrajectoryConverter"
     scan_identifies = True
+    reads_in_place = True
 
     @classmethod
     def specs(cls) -> ArraySpecs:
@@ -124,3 +142,60 @@ class Trajectory(TrajectoryOptions, Family):
         for file in files:
             claim = self.claim(file)
             yield file if claim is None else (file, claim.reason)
+
+    def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
+        """Find the episodes of a file, their columns and what it says of them."""
+        from unistore.converters.trajectory.scan import scan_source
+
+        return scan_source(self, group, files[0])
+
+    def stored_arrays(self, scanned: Any) -> Collection[str]:
+        """Return the datasets of the episodes."""
+        datasets: Collection[str] = scanned.index.datasets()
+        return datasets
+
+    def forms(self, scanned: Any) -> Mapping[str, SourceColumn]:
+        """Return the forms of the columns of all episodes of a file."""
+        forms: Mapping[str, SourceColumn] = scanned.index.forms()
+        return forms
+
+    def reconcile(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
+        """Merge the columns of all episodes."""
+        from unistore.converters.trajectory.gather import gather_files
+
+        return gather_files(parts, scanned, self)
+
+    def prepare(
+        self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
+    ) -> SourceFacts:
+        """Compare next with following observations, and emit columns with any number of values in a row."""
+        from unistore.converters.trajectory.read import prepare_source
+
+        return prepare_source(scan, source, files[0], emit)
+
+    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+        """Make index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
+        from unistore.converters.trajectory.gather import finalize_episodes
+
+        return finalize_episodes(scan, scan.shared["columns"], facts)
+
+    def read(
+        self,
+        scan: Scan,
+        source: int,
+        files: Sequence[Openable],
+        table: str,
+        lo: int,
+        hi: int,
+        out: Mapping[str, AnyArray],
+    ) -> None:
+        """Read steps, rows of other clocks, or next observations of the episodes of a file."""
+        from unistore.converters.trajectory.read import read_rows
+
+        read_rows(self.colour, scan, source, files[0], table, lo, hi, out)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
+        """Return the form that holds all episodes of a source, without next observations."""
+        variants = scan.sources.details[source].episodes.variants
+        forms: Mapping[str, OwnForm] = scan.shared["columns"].own_forms(table, variants, fields)
+        return forms

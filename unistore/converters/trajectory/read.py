@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,6 @@ from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.formats.images import decode, is_complete, resize
 from unistore.converters.formats.packets import NO_VIDEO
 from unistore.converters.formats.video import Frames
-from unistore.converters.protocol import Emit, Facts
 from unistore.converters.seam.ragged import RaggedItems, items_in
 from unistore.converters.trajectory.columns import (
     BLOCK,
@@ -25,15 +25,39 @@ from unistore.converters.trajectory.columns import (
     observed_now,
 )
 from unistore.converters.trajectory.options import Colour
-from unistore.converters.trajectory.scan import EpisodeIndex, Span
+from unistore.converters.trajectory.scan import EpisodeIndex, EpisodeOrigin, Span
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
-from unistore.plugin import Array, Opened
+from unistore.plugin import Array, Emit, Openable, Opened, Scan, SourceFacts
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import FINAL, NEXT, STEPS
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 
 ROWS_READ = 3  # rows that reading has beside its blocks: a frame as a file, decoded and with red first
+
+
+@contextmanager
+def _open(scan: Scan, source: int, file: Openable) -> Iterator[tuple[EpisodeIndex, Opened]]:
+    # The episodes of a source, and its open file. Problems name the episode
+    origin: EpisodeOrigin = scan.sources.details[source]
+    with origin.episodes.episodes_in_problems(origin.files[0]), file.open() as opened:
+        yield origin.episodes, opened
+
+
+def read_rows(
+    colour: Colour,
+    scan: Scan,
+    source: int,
+    file: Openable,
+    table: str,
+    lo: int,
+    hi: int,
+    out: Mapping[str, AnyArray],
+) -> None:
+    """Read rows ``lo:hi`` of a source into the arrays of a table."""
+    arrays = scan.shared["columns"].arrays_of(table)
+    with _open(scan, source, file) as (index, opened):
+        Reader(opened, index, colour, arrays).read(table, lo, hi, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +208,18 @@ _FOLLOWS = "follows/"
 SIZES = "sizes/"
 
 
-def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit) -> Facts:
+def prepare_source(scan: Scan, source: int, file: Openable, emit: Emit) -> SourceFacts:
+    """Return facts of a source, of which the values of spilled columns are emitted."""
+    spilled = scan.shared["columns"].spilled
+    if not spilled and not scan.sources.details[source].episodes.must_be_compared:
+        return {}
+    with _open(scan, source, file) as (index, opened):
+        return derive_source(opened, index, spilled, emit)
+
+
+def derive_source(
+    opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit
+) -> SourceFacts:
     """Return facts of one source, of which the values of the columns `spilled` are emitted."""
     # `cut`: numbers of the episodes that no flag ends although the file has truncation flags.
     # `follows/<key>`: whether every next observation is the observation of the following step. `sizes/<n>`:
@@ -197,7 +232,7 @@ def derive_source(opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredC
     return facts
 
 
-def keys_apart(facts: Facts) -> set[str]:
+def keys_apart(facts: SourceFacts) -> set[str]:
     """Return the names of the next observations that are not those of the following steps."""
     follows = {
         name.removeprefix(_FOLLOWS): value for name, value in facts.items() if name.startswith(_FOLLOWS)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from unistore.converters.common.exclusion import Exclusion, ProblemCollector
-from unistore.converters.scan import Scanned
 from unistore.converters.trajectory.columns import Episode, EpisodeArrays, Feature, RangesOf, Variant
 from unistore.converters.trajectory.ends import EndFinder
 from unistore.converters.trajectory.layouts import (
@@ -21,11 +20,12 @@ from unistore.converters.trajectory.layouts import (
     EpisodeRecording,
     layout_named,
     masks_of,
+    needed_layout,
     recordings_of,
 )
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, first_few, location_of
-from unistore.plugin import Array, Opened, as_json
+from unistore.plugin import Array, Group, Head, Openable, Opened, Scanned, SourceColumn, as_json
 from unistore.schemas.tables import name_problem, offsets_of
 from unistore.schemas.trajectory.fields import CLOCKS, STEPS
 from unistore.system.hints import Int64s, JsonObject
@@ -136,6 +136,13 @@ class EpisodeIndex(NamedTuple):
             datasets.update(f"{group}/{name}".strip("/") for name in names)
         return datasets
 
+    def forms(self) -> dict[str, SourceColumn]:
+        """Return the form of each column. Of one that episodes have in several forms, the last."""
+        forms: dict[str, SourceColumn] = {}
+        for variant in self.variants:
+            forms |= {column: feature.form for column, feature in variant.features.items()}
+        return forms
+
     def stored_with(self, clocks: Mapping[str, str]) -> EpisodeIndex:
         """Return the same index with only the given columns, each on its clock in the store."""
         variants = []
@@ -218,7 +225,6 @@ class EpisodeOrigin(NamedTuple):
     episodes: EpisodeIndex
     facts: str  # JSON: attributes and small arrays of the ``source`` and of its ``episodes``
     attributes: str  # of the HDF5 file, JSON, see `attribute_texts`
-    arrays: tuple[str, ...] = ()
 
 
 def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:
@@ -257,9 +263,20 @@ class ScannedFile(Scanned):
     clock_problems: tuple[Problem, ...] = ()
 
 
-def scan_file(
-    opened: Opened, format: str, layout: EpisodeLayout, options: TrajectoryOptions, *, is_certain: bool
-) -> ScannedFile:
+def scan_source(options: TrajectoryOptions, group: Group, file: Openable) -> ScannedFile:
+    """Find the episodes of a file. One of a folder that no format takes is left out, and has none."""
+    claim = file.recognised()
+    if claim.certainty == "no":
+        if file.file.is_given:
+            raise InputError(Problem(group.name, claim.reason, "leave it out", "missing"))
+        return ScannedFile(notes=(f"left out: {group.name} {claim.reason}",))
+    with file.open() as opened:
+        head = Head(file.file, file.format.name, opened)
+        layout = needed_layout(head, is_mapped=bool(options.map))
+        return scan_file(opened, head.format, layout, options)
+
+
+def scan_file(opened: Opened, format: str, layout: EpisodeLayout, options: TrajectoryOptions) -> ScannedFile:
     """Find the episodes of an open file, or raise all its problems if no episode is sound."""
     exclusion = Exclusion(options.exclude)
     recordings = recordings_of(layout, opened, options.stamps)
@@ -298,7 +315,7 @@ def scan_file(
         attributes=attributes,
         problems=tuple(problems),
         excluded=exclusion.covered,
-        certain=is_certain,
+        certain=not options.map,  # what is not recognised without a map is refused
         clock_problems=tuple(with_episodes(episodes.clock_problems, opened.name, groups)),
     )
 
