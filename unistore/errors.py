@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -363,6 +364,21 @@ def first_few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str
     """Return the first `most` names, printable, and how many more there are: ``"a, b and 3 more"``."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(map(printable, names[:most])) + more
+
+
+OF_ROWS = "rows "  # begins the names of rows, which their numbers tell apart
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def names_without_numbers(names: Iterable[str]) -> list[str]:
+    """Return names with ``N`` for each number, without duplicates: ``segments/segment_N/unique_labels``."""
+    return list(dict.fromkeys(name if name.startswith(OF_ROWS) else _NUMBER.sub("N", name) for name in names))
+
+
+def length_table(lengths: Mapping[str, object]) -> str:
+    """Return a line for each array: its path, and its length or what stands for it."""
+    width = max(map(len, lengths))
+    return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
 
 
 # What the system says while files are written, with what to do about it.

@@ -20,9 +20,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from unistore.converters.claims import Claim, maybe, no, sure
-    from unistore.converters.common.columns import SourceColumn, promote, promotion_note, reconcile, storable
+    from unistore.converters.common.columns import (
+        Merged,
+        SourceColumn,
+        missing_value,
+        promote,
+        promotion_note,
+        reconcile,
+        storable,
+    )
     from unistore.converters.common.exclusion import ProblemCollector, with_source
-    from unistore.converters.common.exported import ExportedArray, File, Form, array_values
+    from unistore.converters.common.exported import ExportedArray, File, Form, StoredRagged, array_values
     from unistore.converters.common.left_out import left_out_notes
     from unistore.converters.family import (
         API,
@@ -35,6 +43,7 @@ if TYPE_CHECKING:
         Restored,
     )
     from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
+    from unistore.converters.files.hdf5.attributes import AttributeCollector, kept_attributes
     from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
     from unistore.converters.files.links import real_files
     from unistore.converters.files.paths import is_inside, natural_key, split_of
@@ -53,7 +62,16 @@ if TYPE_CHECKING:
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import BLOCK, IndexColumn, StoreView, whole
     from unistore.schemas.rules import Rule
-    from unistore.schemas.tables import Field, OwnForm, Table, little_endian, offsets_of, text_arrays, unpack
+    from unistore.schemas.tables import (
+        Field,
+        OwnForm,
+        Table,
+        little_endian,
+        name_problem,
+        offsets_of,
+        text_arrays,
+        unpack,
+    )
     from unistore.system.sizes import count_of
 
 __all__ = [
@@ -63,6 +81,7 @@ __all__ = [
     "AddOptions",
     "Array",
     "ArraySpecs",
+    "AttributeCollector",
     "Chosen",
     "Claim",
     "Column",
@@ -84,6 +103,7 @@ __all__ = [
     "InputError",
     "Kind",
     "Measure",
+    "Merged",
     "Openable",
     "Opened",
     "Options",
@@ -110,6 +130,7 @@ __all__ = [
     "SourceFile",
     "Sources",
     "StoreView",
+    "StoredRagged",
     "Table",
     "View",
     "ViewLimits",
@@ -118,9 +139,12 @@ __all__ = [
     "count_of",
     "evenly",
     "is_inside",
+    "kept_attributes",
     "left_out_notes",
     "little_endian",
     "maybe",
+    "missing_value",
+    "name_problem",
     "natural_key",
     "no",
     "offsets_of",
@@ -151,7 +175,9 @@ _NAMES = {
         "sure",
     ),
     "unistore.converters.common.columns": (
+        "Merged",
         "SourceColumn",
+        "missing_value",
         "promote",
         "promotion_note",
         "reconcile",
@@ -165,6 +191,7 @@ _NAMES = {
         "ExportedArray",
         "File",
         "Form",
+        "StoredRagged",
         "array_values",
     ),
     "unistore.converters.common.left_out": ("left_out_notes",),
@@ -183,6 +210,10 @@ _NAMES = {
         "RestoredArray",
         "RestoredFile",
         "RestoredFiles",
+    ),
+    "unistore.converters.files.hdf5.attributes": (
+        "AttributeCollector",
+        "kept_attributes",
     ),
     "unistore.converters.files.libraries": (
         "BY_FORMAT",
@@ -260,6 +291,7 @@ _NAMES = {
         "OwnForm",
         "Table",
         "little_endian",
+        "name_problem",
         "offsets_of",
         "text_arrays",
         "unpack",

@@ -68,9 +68,12 @@ def exporter_of(family: type[Family], to: str = "") -> Exporter | None:
 
 def restorer_of(family: type[Family], store: StoreView, scan: Scan) -> Restore:
     """Return what gives back the arrays of each source of a store."""
-    from unistore.converters.seam.stored import restore
+    from unistore.converters.seam.stored import opened_by_formats, restore
 
-    return family.restorer(store, scan) or restore(_recorded(family, store), store, scan)
+    own = family.restorer(store, scan)
+    if own is None:
+        return restore(_recorded(family, store), store, scan)
+    return opened_by_formats(family(), own, store, scan)
 
 
 def preview_of(family: type[Family]) -> Preview:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 import numpy as np
 
 from unistore.converters.claims import Claim, sure
+from unistore.converters.common.columns import SourceColumn, is_text, values_of
 from unistore.converters.common.exclusion import folders_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.npy import bytes_of
@@ -232,6 +233,16 @@ class Array:
         """Dtype of the values as they are in the file."""
         dtype: Dtype = np.dtype(self.values.dtype)
         return dtype
+
+    @property
+    def is_text(self) -> bool:
+        """Whether rows are texts or byte strings, of one length or any."""
+        return is_text(self.dtype)
+
+    @property
+    def value_form(self) -> SourceColumn | None:
+        """Dtype and shape of the values in rows of any length, texts among them. None: rows are others."""
+        return values_of(self.dtype)
 
     @property
     def chunk_rows(self) -> int:

@@ -36,14 +36,16 @@ from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, describe_type, matches_type
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second
+    from unistore.converters.common.exclusion import Exclusion
     from unistore.system.hints import JsonObject
 
 # What to do when sources have different columns: refuse, fill what is missing, take the common ones
 Columns = Literal["exact", "union", "intersection"]
-# Help of an option `columns`
-COLUMNS = "What to do with fields that only some files have: refuse, fill, leave out."
-# Help of an option `map`
-MAP = "Where a field is, if its own name does not tell: x=cloud/East."
+# Help of options that several families have
+HELP = {
+    "columns": "What to do with fields that only some files have: refuse, fill, leave out.",
+    "map": "Where a field is, if its own name does not tell: x=cloud/East.",
+}
 
 # What a store records of its splits
 SPLIT_OPTIONS = ("split", "split_by", "split_rule", "split_seed", "split_below", "split_from", "group_by")
@@ -124,7 +126,7 @@ class Option:
 
 def option(
     default: Any,
-    help: str,
+    help: str = "",
     *,
     metavar: str | None = None,
     least: float | None = None,
@@ -138,7 +140,7 @@ def option(
     default
         Value where none is given.
     help
-        One or two sentences.
+        One or two sentences. Options `columns` and `map`, which several families have, need none.
     metavar
         How help shows the value: ``"window:SIZE"``.
     least, most
@@ -186,6 +188,12 @@ class Options:
                 object.__setattr__(self, declaration.name, value)
         check.raise_problems()
 
+    def exclusion(self) -> Exclusion:
+        """Return what is left out by name, anew."""
+        from unistore.converters.common.exclusion import Exclusion
+
+        return Exclusion(self.exclude)
+
     def recorded(self) -> JsonObject:
         """Options as JSON values for a store's attributes. They can be constructed again from these."""
         values = {}
@@ -222,7 +230,7 @@ def _read_declared(options: type[Options]) -> tuple[Option, ...]:
             hint=hint,
             **_form_of(hint, f"{options.__name__}.{entry.name}"),
             default=entry.default if entry.default_factory is MISSING else entry.default_factory(),
-            **entry.metadata[_DECLARED],
+            **{**entry.metadata[_DECLARED], "help": entry.metadata[_DECLARED]["help"] or HELP[entry.name]},
         )
         for entry in declarations
         for hint in [_hint_of(options, entry.name)]

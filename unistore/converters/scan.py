@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from itertools import starmap
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from unistore.schemas.tables import Field, IndexValues, Table
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.hints import Int64s, UInt8s
 from unistore.system.packed import Items, PackedObjects
+
+if TYPE_CHECKING:  # few sources are HDF5
+    from unistore.converters.files.hdf5.attributes import Attributes
 
 # Values between converters and the scan: files to look at, parts, scanned parts.
 
@@ -182,6 +185,7 @@ class Scanned:
     certain: bool = False  # whether `look` would take the file too; used if `Converter.scan_identifies`
     # Where the values of its arrays lie, if some lie in files that may be sources themselves.
     origins: tuple[Origin, ...] = ()
+    attributes: Attributes | None = None  # of its HDF5 file, to the last bit, see `Opened.attributes`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +299,11 @@ class Sources(ObjectColumns[Source]):
     def numbers(self) -> dict[str, Int64s]:
         """``memory``, ``memory_in_core`` and ``reading`` of each source, (sources,) int64 each."""
         return {name: np.array(values, np.int64) for name, values in self._numbers.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+        return sum(Path(file).stat().st_size for files in self.files() for file in files)
 
     def rows(self, table: str) -> list[int]:
         rows = [max(0, count) for count in self._rows.get(table, ())]

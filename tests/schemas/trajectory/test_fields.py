@@ -9,10 +9,10 @@ from unistore.schemas.trajectory.fields import (
     NEXT,
     bounds_of,
     column_field,
-    frame_field,
     is_image,
     moved,
     sample_key,
+    values_field,
 )
 
 
@@ -45,6 +45,6 @@ def test_fields() -> None:
     assert not is_image(column_field("observation/depth", "uint8", (4, 5, 1)))
     assert not column_field("states", "float64", (32,)).statistics
     assert not column_field("terminated", "bool", ()).statistics
-    frames = frame_field("observation/cam", "steps", colour="standard")
+    frames = values_field("observation/cam", "steps", "frames", "uint8", (4, 5, 3), {})
     assert frames.path == "steps/observation/cam_jpeg/data"
     assert bounds_of("steps/observation/cam_jpeg").path == "steps/observation/cam_jpeg/offsets"

@@ -51,6 +51,26 @@ class Merged(NamedTuple):
         """Whether rows are larger than those of some source."""
         return ROW_SHAPES in self.attributes
 
+    @property
+    def is_filled(self) -> bool:
+        """Whether statistics would count values that no source has, and that are not NaN."""
+        return self.is_padded or ("missing_in" in self.attributes and np.dtype(self.dtype).kind != "f")
+
+    @property
+    def source_forms(self) -> JsonObject:
+        """Attributes of a column whose sources are not told apart: their dtypes, and row shapes if padded."""
+        dtypes = self.attributes.get("source_dtype")
+        forms: JsonObject = {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
+        if self.is_padded:
+            forms[ROW_SHAPES] = sorted(self.attributes[ROW_SHAPES])
+        return forms
+
+    @staticmethod
+    def padding_notes(merged: Mapping[str, Merged]) -> list[str]:
+        """Return a remark on padded columns."""
+        padded = [f"{printable(name)} to {form.row_shape}" for name, form in merged.items() if form.is_padded]
+        return [f"padded with zeros, <name>_mask says where: {', '.join(padded)}"] if padded else []
+
 
 def storable(dtype: Dtype) -> bool:
     """Return whether values of a dtype can be stored: bool, integers and floats of up to 8 bytes."""
@@ -236,12 +256,6 @@ def promotion_note(name: str, dtype: str, origins: Mapping[str, Sequence[str]]) 
     return f"{printable(name)} is stored as {dtype}, which holds every value of: {held}"
 
 
-def padding_notes(merged: Mapping[str, Merged]) -> list[str]:
-    """Return a remark on padded columns."""
-    padded = [f"{printable(name)} to {form.row_shape}" for name, form in merged.items() if form.is_padded]
-    return [f"padded with zeros, <name>_mask says where: {', '.join(padded)}"] if padded else []
-
-
 def shape_labels(sources: Iterable[tuple[str, Mapping[str, SourceColumn]]]) -> dict[str, str]:
     """Return a label of the columns of each source by its name, alike where no column differs in form."""
     of_sources = {source: dict(columns) for source, columns in sources}
@@ -263,12 +277,6 @@ def _form_label(name: str, column: SourceColumn | None) -> str:
         return f"no_{short}"
     sizes = _sizes(column.row_shape)
     return f"{short}_{np.dtype(column.dtype).name}" + (f"_{sizes}" if sizes else "")
-
-
-def length_table(lengths: Mapping[str, object]) -> str:
-    """Return a line for each array: its path, and its length or what stands for it."""
-    width = max(map(len, lengths))
-    return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
 
 
 def _columns_differ(

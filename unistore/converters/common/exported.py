@@ -19,6 +19,7 @@ from unistore.schemas.indices import (
     rows_of_a_block,
     source_rows,
 )
+from unistore.schemas.ragged import TEXT_SUFFIX
 from unistore.schemas.tables import stated_of
 from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
 
@@ -47,7 +48,32 @@ class ExportedArray(NamedTuple):
         """Bytes of all values. For byte strings, the number of rows."""
         return prod(self.shape) * (1 if self.dtype.hasobject else self.dtype.itemsize)
 
+    @classmethod
+    def of_rows(cls, array: ArrayView, lo: int, hi: int) -> ExportedArray:
+        """Return rows ``lo:hi`` of an array of a store."""
+        return cls((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
+
+    def converted(self, dtype: Dtype) -> ExportedArray:
+        """Return the same values cast to another dtype.
+
+        Reading them raises a `ValueError` if the dtype does not represent one of them exactly.
+        """
+        if dtype == self.dtype:
+            return self
+        if dtype.kind not in _NUMERIC_KINDS:
+            msg = f"values of {self.dtype} cannot be given back as {dtype}"
+            raise ValueError(msg)
+        return ExportedArray(
+            self.shape, dtype, lambda: (cast_exactly(block, dtype) for block in self.blocks())
+        )
+
+    def within(self, row_shape: Shape) -> ExportedArray:
+        """Return the part of rows that a source has: rows of a padded column without the padding."""
+        shape = (self.shape[0], *row_shape)
+        return self._replace(shape=shape, blocks=lambda: (within(block, shape) for block in self.blocks()))
+
     def whole(self) -> AnyArray:
+        """Read all rows."""
         out = np.empty(self.shape, self.dtype)
         filled = 0
         for block in self.blocks():
@@ -82,18 +108,6 @@ class File:
 def array_values(values: AnyArray) -> ExportedArray:
     """`ExportedArray` of an array in memory."""
     return ExportedArray(values.shape, values.dtype, lambda: iter([values]))
-
-
-def converted(values: ExportedArray, dtype: Dtype) -> ExportedArray:
-    """Return the same values cast to another dtype, with a `ValueError` while reading if one is not exact."""
-    if dtype == values.dtype:
-        return values
-    if dtype.kind not in _NUMERIC_KINDS:
-        msg = f"values of {values.dtype} cannot be given back as {dtype}"
-        raise ValueError(msg)
-    return ExportedArray(
-        values.shape, dtype, lambda: (cast_exactly(block, dtype) for block in values.blocks())
-    )
 
 
 def cast_exactly(block: AnyArray, dtype: Dtype) -> AnyArray:
@@ -136,11 +150,6 @@ def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[AnyArray]:
         lo = stop
 
 
-def row_values(array: ArrayView, lo: int, hi: int) -> ExportedArray:
-    """Return rows ``lo:hi`` of an array as `ExportedArray`."""
-    return ExportedArray((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
-
-
 def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: Dtype) -> Dtype:
     """Return the dtype that a column had in a source, from the array's attribute ``source_dtype``."""
     # The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
@@ -168,54 +177,66 @@ def source_row_shape(
     return next(shapes, otherwise)
 
 
-def without_padding(values: ExportedArray, row_shape: Shape) -> ExportedArray:
-    """Return the part of rows that a source has."""
-    shape = (values.shape[0], *row_shape)
-    return values._replace(shape=shape, blocks=lambda: (within(block, shape) for block in values.blocks()))
-
-
 # Rows with any number of values.
 
 _TEXTS_TOGETHER = 4096
 
 
-def row_bounds(store: StoreView, group: str, lo: int, hi: int) -> Int64s:
-    """Return the offsets of rows ``lo:hi`` of a column with any number of values in a row, (rows + 1,)."""
-    first, last = IndexColumn(store, f"{group}/offsets").ranges(np.arange(lo, hi))
-    if hi <= lo:
-        return np.zeros(1, np.int64)
-    return np.concatenate([first, last[-1:]])
+class StoredRagged(NamedTuple):
+    """A column of a store whose rows have any number of values, or are texts.
 
+    Attributes
+    ----------
+    store
+        The store.
+    group
+        Path of the group of its ``data`` and ``offsets``.
+    """
 
-def rows_of_any_length(store: StoreView, group: str, lo: int, hi: int) -> Iterator[AnyArray]:
-    """Yield the values of each of rows ``lo:hi``, of which many are read together."""
-    return parts_between(store.array(f"{group}/data"), row_bounds(store, group, lo, hi))
+    store: StoreView
+    group: str
 
+    def bounds(self, lo: int, hi: int) -> Int64s:
+        """Return the offsets of rows ``lo:hi``, (rows + 1,)."""
+        first, last = IndexColumn(self.store, f"{self.group}/offsets").ranges(np.arange(lo, hi))
+        if hi <= lo:
+            return np.zeros(1, np.int64)
+        return np.concatenate([first, last[-1:]])
 
-def ragged_rows(store: StoreView, group: str, lo: int, hi: int, dtype: Dtype) -> ExportedArray:
-    """Return rows ``lo:hi`` of a column with any number of values in a row, as objects of a dtype."""
+    def rows(self, lo: int, hi: int) -> Iterator[AnyArray]:
+        """Yield the values of each of rows ``lo:hi``, of which many are read together."""
+        return parts_between(self.store.array(f"{self.group}/data"), self.bounds(lo, hi))
 
-    def blocks() -> Iterator[AnyArray]:
-        for row in rows_of_any_length(store, group, lo, hi):
-            yield as_object(cast_exactly(row, dtype))
+    def byte_strings(self, lo: int, hi: int) -> ExportedArray:
+        """Return rows ``lo:hi`` as objects: the bytes of each, (n,) uint8."""
+        return ExportedArray((hi - lo,), np.dtype(object), lambda: map(as_object, self.rows(lo, hi)))
 
-    return ExportedArray((hi - lo,), any_length(dtype), blocks)
+    def values(self, source: int, lo: int, hi: int) -> ExportedArray:
+        """Return rows ``lo:hi`` as a source has them: texts, or values of its dtype, as objects."""
+        data = self.store.array(f"{self.group}/data")
+        if self.group.endswith(TEXT_SUFFIX):
+            return self._texts(source_dtype(data.attributes, source, ANY_TEXT), lo, hi)
+        dtype = source_dtype(data.attributes, source, data.dtype)
 
+        def blocks() -> Iterator[AnyArray]:
+            for row in self.rows(lo, hi):
+                yield as_object(cast_exactly(row, dtype))
 
-def text_rows(store: StoreView, group: str, source: int, lo: int, hi: int) -> ExportedArray:
-    """Return rows ``lo:hi`` of a column of texts: bytes, or NumPy's texts where a source has these."""
-    dtype = source_dtype(store.array(f"{group}/data").attributes, source, ANY_TEXT)
-    dtype = ANY_TEXT if dtype.hasobject else dtype
+        return ExportedArray((hi - lo,), any_length(dtype), blocks)
 
-    def blocks() -> Iterator[AnyArray]:
-        for first in range(lo, hi, _TEXTS_TOGETHER):
-            rows = rows_of_any_length(store, group, first, min(hi, first + _TEXTS_TOGETHER))
-            texts: list[Any] = [row.tobytes() for row in rows]
-            if dtype.kind == "U":
-                texts = [text.decode("utf-8", "surrogateescape") for text in texts]
-            yield np.array(texts, dtype)
+    def _texts(self, stated: Dtype, lo: int, hi: int) -> ExportedArray:
+        """Return rows as bytes, or as NumPy's texts if a source has these."""
+        dtype = ANY_TEXT if stated.hasobject else stated
 
-    return ExportedArray((hi - lo,), dtype, blocks)
+        def blocks() -> Iterator[AnyArray]:
+            for first in range(lo, hi, _TEXTS_TOGETHER):
+                rows = self.rows(first, min(hi, first + _TEXTS_TOGETHER))
+                texts: list[Any] = [row.tobytes() for row in rows]
+                if dtype.kind == "U":
+                    texts = [text.decode("utf-8", "surrogateescape") for text in texts]
+                yield np.array(texts, dtype)
+
+        return ExportedArray((hi - lo,), dtype, blocks)
 
 
 def as_object(value: Any) -> AnyArray:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.exported import ExportedArray, File, Form, array_values, converted
+from unistore.converters.common.exported import ExportedArray, File, Form, array_values
 from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
 from unistore.converters.ct.slabs import MEMBERS
 from unistore.converters.ct.stored import Volume, volumes
@@ -126,12 +126,12 @@ def _points(volume: Volume, group: str) -> dict[str, ExportedArray]:
     coords, values = volume.points(group)
     if not group.startswith(f"{SDF}/"):
         small = max(volume.extent) <= np.iinfo(np.int16).max
-        indices = converted(coords, np.dtype(np.int16 if small else np.int32))
+        indices = coords.converted(np.dtype(np.int16 if small else np.int32))
         return dict(zip(MEMBERS["sparse"], (indices, values), strict=True))
     column = ExportedArray(
         (*values.shape, 1), values.dtype, lambda: (block[:, None] for block in values.blocks())
     )
-    indices = converted(coords, np.dtype(np.int32))
+    indices = coords.converted(np.dtype(np.int32))
     arrays = dict(zip(MEMBERS["sdf"], (indices, column), strict=True))
     resolution = IndexColumn(volume.store, f"{group}/resolution").take(np.array([volume.number]))[0]
     if resolution:
@@ -153,7 +153,7 @@ def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
     # Return a NIfTI file of voxels. What NIfTI has no dtype for is widened
     values = _voxels(volume, group)
     wider = {"bool": "u1", "float16": "f4"}.get(values.dtype.name)
-    arrays = {"image": _Blocks(values if wider is None else converted(values, np.dtype(wider)))}
+    arrays = {"image": _Blocks(values if wider is None else values.converted(np.dtype(wider)))}
     if group == IMAGE:
         facts = {**facts, "header": volume.header}
     write = partial(_write_nifti, name, arrays["image"], facts)
@@ -194,7 +194,7 @@ def ome_files(store: StoreView) -> Iterator[File]:
         about: JsonObject = {"frame": FRAME, **geometry, "source": volume.source}
         if volume.info:
             about["info"] = volume.info
-        values = {"0": converted(stored, np.dtype(volume.dtype).newbyteorder("<"))}
+        values = {"0": stored.converted(np.dtype(volume.dtype).newbyteorder("<"))}
         attributes = {"": {**_ome(multiscales=[multiscale]), "unistore": about}}
         labels: dict[str, str] = {}
         for group in volume.groups(WINDOWS, MASKS, LABELS):

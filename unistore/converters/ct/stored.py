@@ -16,8 +16,6 @@ import numpy as np
 from unistore.converters.common.exported import (
     ExportedArray,
     array_values,
-    converted,
-    row_values,
     source_dtype,
 )
 from unistore.converters.ct.gather import smaller_encoding, window_attributes, window_points
@@ -87,9 +85,9 @@ class Volume:
             return self.stored(group)
         stored = self.stored(group)
         if group == IMAGE:
-            return converted(stored, np.dtype(self.dtype))
+            return stored.converted(np.dtype(self.dtype))
         path = f"{group}/label" if self.store.has(f"{group}/label") else f"{group}/mask"
-        return converted(stored, source_dtype(self.store.array(path).attributes, self.number, stored.dtype))
+        return stored.converted(source_dtype(self.store.array(path).attributes, self.number, stored.dtype))
 
     def stored(self, group: str) -> ExportedArray:
         """Return an image or label in the store's dtype, or bits and points as 0 and 1, (D, H, W)."""
@@ -109,7 +107,7 @@ class Volume:
         """Return coordinates (n, 3) and values (n,) of a window or distance field."""
         lo, hi = self._point_range(group)
         coords, values = (self.store.array(f"{group}/{name}") for name in ("coords", "values"))
-        return row_values(coords, lo, hi), row_values(values, lo, hi)
+        return ExportedArray.of_rows(coords, lo, hi), ExportedArray.of_rows(values, lo, hi)
 
     def _point_range(self, group: str) -> tuple[int, int]:
         lo, hi = IndexColumn(self.store, f"{group}/offsets").ranges(np.array([self.number]))

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.common.columns import is_lossless
-from unistore.converters.common.exported import ExportedArray
+from unistore.converters.common.exported import ExportedArray, objects
 from unistore.converters.common.faults import is_read_error, reason_of
-from unistore.converters.common.left_out import names_without_numbers
 from unistore.converters.files.libraries import ONLY, Open, OpenedByLibrary, open_with_library
-from unistore.errors import Location, UnistoreError
+from unistore.errors import Location, UnistoreError, names_without_numbers
 from unistore.system.hints import AnyArray, Dtype, Shape
 
 
@@ -100,6 +99,9 @@ class RestoredFile(NamedTuple):
     # `(path, object, name)`: whether the store has an attribute in another form.
     is_rewritten: Callable[[str, Any, Any], bool] = lambda *_: False
     facts: Mapping[str, Any] = {}  # what else the store says of the file
+    # Name of its format, which opens it if no other library does. Attributes of an HDF5 file are then
+    # compared, too. Empty: `open` and `attributes` say how.
+    format: str = ""
 
 
 class RestoredFiles(NamedTuple):
@@ -244,6 +246,8 @@ def _array_difference(array: RestoredArray, name: str, opened: OpenedByLibrary) 
                 rows = rows[array.field]
             if array.of_file is not None:
                 rows = array.of_file(rows)
+            elif array.values.dtype.hasobject:
+                rows = objects(rows)
             if _without_ones(rows.shape) == _without_ones(block.shape):
                 rows = rows.reshape(block.shape)
             reason = array.differ(block, rows, first)

@@ -39,11 +39,6 @@ for _split, _words in _SPLIT_WORDS.items():
     _SPLITS |= dict.fromkeys(_words, _split)
 
 
-def size_of(files: Iterable[str]) -> int:
-    """Return the bytes of files."""
-    return sum(Path(file).stat().st_size for file in files)
-
-
 def natural_key(text: str) -> bytes:
     """Return a sort key that puts ``demo_2`` before ``demo_10`` and keeps the files of a folder together."""
     # ASCII digits compare as numbers of any length. Names that differ in how numbers are written (`7`, `07`)

@@ -21,12 +21,11 @@ import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
-from unistore.converters.common.left_out import OF_ROWS
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames, decoder_memory
 from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
-from unistore.errors import InputError, Problem
+from unistore.errors import OF_ROWS, InputError, Problem
 from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 from unistore.system.sizes import count_of
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.common.columns import length_table, storable
+from unistore.converters.common.columns import storable
 from unistore.converters.common.left_out import NO_COLUMN, has_values
 from unistore.converters.files.hdf5.attributes import Attributes, IsRewritten, objects_of, read_attributes
 from unistore.converters.formats.hdf5 import OpenedHdf5
@@ -39,6 +39,7 @@ from unistore.errors import (
     Location,
     Problem,
     first_few,
+    length_table,
     location_of,
     printable,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unistore.converters.common.label_map import IGNORE_LABEL, LABEL_MAP, METAVAR, LabelMap, checked_map
-from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
+from unistore.converters.options import Columns, Options, option
 from unistore.errors import InputError
 
 
@@ -17,11 +17,11 @@ class PointCloudOptions(Options):
     """Options of point clouds."""
 
     voxel_size: tuple[float, ...] = option((), "Precompute a voxel grid of this size.")
-    map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
+    map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
     segment: str | None = option(None, "Cut clouds without segments into XY windows.", metavar="window:SIZE")
     min_points: int = option(1, "Windows with fewer points are no segments.")
     max_points: int | None = option(None, "Windows with more points are halved until none has more.")
-    columns: Columns = option("exact", COLUMNS)
+    columns: Columns = option("exact")
     nan: Literal["refuse", "drop"] = option(
         "refuse", "Points that are not finite; drop: in no segment.", late=True
     )

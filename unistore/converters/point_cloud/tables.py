@@ -16,7 +16,7 @@ import numpy as np
 from unistore.converters.common.columns import Merged, promotion_notes, reconcile
 from unistore.converters.common.faults import as_problem
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
-from unistore.converters.files.hdf5.attributes import AttributeCollector, attribute_arrays
+from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.point_cloud.derive import decimal_of, derive_memory
 from unistore.converters.point_cloud.names import (
@@ -474,7 +474,7 @@ def _source_arrays(sources: Sources) -> Arrays:
         arrays += lazy_text_arrays(
             "sources/header", headers, axis="source", description="header of the file, JSON"
         )
-    return [*arrays, *attribute_arrays(view(origins, lambda origin: origin.attributes))]
+    return [*arrays, *AttributeCollector.arrays(origins)]
 
 
 def _layout_text(origin: PointOrigin) -> str:

@@ -56,7 +56,7 @@ class RowsFamily(RowsOptions, Family):
         """Restore the arrays of each file."""
         from unistore.converters.rows.export import restore
 
-        return restore(cls(), store, scan)
+        return restore(store, scan)
 
     @property
     def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # others have one tuple

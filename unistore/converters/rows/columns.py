@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from unistore.converters.common.columns import is_text, storable, values_of
+from unistore.converters.common.columns import is_text, storable
 from unistore.converters.common.left_out import NOT_MAPPED
 from unistore.converters.files.npy import NPY_NAME
 from unistore.converters.rows.grouping import group_files
@@ -55,7 +55,7 @@ def choose(options: RowsOptions, head: Head) -> Chosen:
     ragged = {
         key: (array.shape, array.dtype)
         for key, array in head.opened.of_any_length.items()
-        if values_of(array.dtype) is not None
+        if array.value_form is not None
     }
     forms = {**head.arrays, **ragged}
     present = [key for key in forms if key not in head.facts]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,16 @@ from unistore.converters.common.exported import (
     ExportedArray,
     File,
     SourceRows,
-    converted,
+    StoredRagged,
     names_in_source,
-    objects,
-    ragged_rows,
-    row_values,
     source_dtype,
     source_row_shape,
     sources_of,
-    text_rows,
-    without_padding,
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
-from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
+from unistore.converters.files.hdf5.attributes import kept_attributes
 from unistore.converters.scan import Scan
-from unistore.converters.seam.formats import formats_for
-from unistore.converters.seam.stored import file_of_format, formats_of_sources, open_arrays, stored_facts
+from unistore.converters.seam.stored import file_of_format, formats_of_sources, stored_facts
 from unistore.plugin import Array, Family
 from unistore.schemas.indices import ArrayView, StoreView
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
@@ -43,7 +36,6 @@ def files(family: Family, store: StoreView) -> Iterator[File]:
     options = store.attributes["options"]
     names = _columns(store)
     sources = sources_of(store)
-    texts = attribute_texts(store, len(sources))
     for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
         columns = {
             name if store.has(f"{TABLE}/{name}") else _file_name(name): _own_rows(store, name, source)
@@ -65,18 +57,16 @@ def files(family: Family, store: StoreView) -> Iterator[File]:
             name = f"{source.name[:-4]}.h5" if opening.name == "npy" else source.name
             if options.get("reverse_axes") and opening.name == "hdf5":
                 arrays = {key: _reversed(values) for key, values in arrays.items()}
-            attributes = parse_attributes(texts[source.number])
+            attributes = kept_attributes(store, source.number)
             yield File(name=name, form="hdf5", source=source.number, values=arrays, attributes=attributes)
         else:
             whole = {name: Array(values.whole()) for name, values in arrays.items()}
             yield file_of_format(opening, source, whole, stored_facts(store, source))
 
 
-def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
+def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every array of a source. The scan says which array of which file a column is."""
     sources = sources_of(store)
-    texts = attribute_texts(store, len(sources))
-    formats = {one.name: one for one in formats_for(family)}
 
     def source(number: int) -> RestoredFiles:
         source = scan.sources[number]
@@ -89,10 +79,8 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
                     values = _own_rows(store, column, sources[number])
                     if scan.options.get("reverse_axes") and name == "hdf5":
                         values = _reversed(values)
-                    of_file = objects if values.dtype.hasobject else None
-                    arrays.append(RestoredArray(place.array, values, place.field, of_file=of_file))
-            opening = partial(open_arrays, formats[name], source.name)
-            files.append(RestoredFile(path, arrays, opening, attributes=texts[number], facts=facts))
+                    arrays.append(RestoredArray(place.array, values, place.field))
+            files.append(RestoredFile(path, arrays, facts=facts, format=name))
         return RestoredFiles(files)
 
     return source
@@ -118,15 +106,11 @@ def _file_name(column: str) -> str:
 def _own_rows(store: StoreView, column: str, source: SourceRows) -> ExportedArray:
     path = f"{TABLE}/{column}"
     if not store.has(path):
-        if column.endswith(TEXT_SUFFIX):
-            return text_rows(store, path, source.number, source.lo, source.hi)
-        data = store.array(f"{path}/data")
-        dtype = source_dtype(data.attributes, source.number, data.dtype)
-        return ragged_rows(store, path, source.lo, source.hi, dtype)
+        return StoredRagged(store, path).values(source.number, source.lo, source.hi)
     array = store.array(path)
     row_shape = source_row_shape(array.attributes, source.number, array.shape[1:])
-    values = without_padding(row_values(array, source.lo, source.hi), row_shape)
-    return converted(values, source_dtype(array.attributes, source.number, array.dtype))
+    values = ExportedArray.of_rows(array, source.lo, source.hi).within(row_shape)
+    return values.converted(source_dtype(array.attributes, source.number, array.dtype))
 
 
 def _unmapped(arrays: Mapping[str, ExportedArray], mapping: Mapping[str, str]) -> dict[str, ExportedArray]:

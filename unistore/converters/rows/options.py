@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
+from unistore.converters.options import Columns, Options, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsOptions(Options):
     """Options of plain arrays."""
 
-    map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
-    columns: Columns = option("exact", COLUMNS)
+    map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
+    columns: Columns = option("exact")
     reverse_axes: bool = option(
         False, "HDF5 arrays have their rows on the last axis, as MATLAB writes them.", late=True
     )

@@ -22,6 +22,7 @@ from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
+from unistore.converters.formats.ragged import items_in
 from unistore.converters.opened import BLOCK_BYTES, Array, Format, Head, Opened, Origin, SourceFile
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, Parts, SourcePart
@@ -41,7 +42,6 @@ from unistore.converters.seam.formats import (
     source_file,
 )
 from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, forms_in, gather_sources
-from unistore.converters.seam.ragged import items_in
 from unistore.converters.seam.sources import (
     Choices,
     Planned,

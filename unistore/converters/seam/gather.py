@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Merged, SourceColumn, padding_notes, promotion_notes, reconcile
+from unistore.converters.common.columns import Merged, SourceColumn, promotion_notes, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.family import Cut, Family
-from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector, attribute_arrays
-from unistore.converters.files.paths import size_of, split_of
+from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
+from unistore.converters.files.paths import split_of
 from unistore.converters.opened import BLOCK_BYTES, Format
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
@@ -190,8 +190,7 @@ def gather_sources(
     tables = list(_tables(schema, merged, seen))
     for of_values in tables:
         if schema.is_ragged(of_values.name):
-            nbytes = sum(map(size_of, sources.files()))
-            estimated[of_values.name] = nbytes // of_values.fields[0].row_bytes
+            estimated[of_values.name] = sources.nbytes // of_values.fields[0].row_bytes
     return Scan(
         family=plugin.name,
         sources=sources,
@@ -207,7 +206,7 @@ def gather_sources(
             *([f"splits taken from folder and file names: {', '.join(splits)}"] if splits else ()),
             *seen.remarks(),
             *left_out_notes(seen.left_out),
-            *padding_notes(merged[main]),
+            *Merged.padding_notes(merged[main]),
             *chain.from_iterable(map(promotion_notes, merged.values())),
             *([f"left out: {first_few(seen.not_taken)}"] if seen.not_taken else ()),
             *attributes.notes(),
@@ -271,11 +270,9 @@ def _sources(
             tables[table] = TableRows(rows, places)
             seen.call(table, len(sources), group, places)
         main = tables[schema.table]
-        text = NO_ATTRIBUTES
-        if one.attributes is not None:
-            unstored -= {place.array for place in main.places.values()}
-            text = attributes.text(name, one.attributes, _none_of(unstored))
-            seen.has_attributes |= text != NO_ATTRIBUTES
+        unstored -= {place.array for place in main.places.values()}
+        text = attributes.text(name, one.attributes, _none_of(unstored))
+        seen.has_attributes |= text != NO_ATTRIBUTES
         if format_by_ending(formats, group.names[0]).name != one.formats[0]:
             seen.has_formats = True
         sources.add(
@@ -446,4 +443,4 @@ def _origin_arrays(planned: Planned, origins: Sequence[RowOrigin]) -> Arrays:
         names = view(origins, lambda origin: origin.formats[0])
         yield from lazy_text_arrays(FORMAT, names, axis="source", description="Format of the file")
     if planned.has_attributes:
-        yield from attribute_arrays(view(origins, lambda origin: origin.attributes))
+        yield from AttributeCollector.arrays(origins)

@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.checking import wrong_columns
-from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, length_table, storable, values_of
+from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable
 from unistore.converters.family import Chosen, Family, Group
-from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
 from unistore.converters.scan import Parts, Scanned, SourcePart
 from unistore.converters.schema import Column, Schema
 from unistore.converters.seam.formats import fault, names_in
 from unistore.converters.seam.specs import is_number, number_dtype
-from unistore.errors import AddOptions, Fix, Problem, location_of, printable
+from unistore.errors import AddOptions, Fix, Problem, length_table, location_of, printable
 from unistore.schemas.tables import name_problem
 from unistore.system.hints import AnyArray, Dtype, Shape
 
@@ -114,7 +113,6 @@ class ScannedSource(Scanned):
     extent: Shape = ()
     facts: Facts = field(default_factory=dict)
     of_family: tuple[str, ...] = ()  # names of the facts that the family says
-    attributes: Attributes | None = None
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
@@ -198,7 +196,7 @@ def picks_of(
         place = RowPlace(number, inside, column.field, step, position)
         form = SourceColumn(array.dtype.str, array.shape[1:])
         if column.ragged:
-            form = values_of(array.dtype) or form
+            form = array.value_form or form
         dtype = np.dtype(form.dtype) if column.ragged else array.dtype
         picks.append(Pick(name, column, dtype, form.row_shape, place))
     return tuple(picks)

@@ -17,12 +17,11 @@ from unistore.converters.common.exported import (
     ExportedArray,
     File,
     SourceRows,
+    StoredRagged,
     names_in_source,
-    ragged_rows,
     source_dtype,
     source_row_shape,
     sources_of,
-    text_rows,
 )
 from unistore.converters.family import Family, Restored
 from unistore.converters.files.comparison import (
@@ -32,6 +31,7 @@ from unistore.converters.files.comparison import (
     RestoredFiles,
     difference,
 )
+from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
@@ -156,16 +156,11 @@ def _ragged_column_of(store: StoreView, name: str, path: str, source: SourceRows
     if source.number in data.attributes.get("missing_in", ()):
         return {}
 
-    def values(lo: int, hi: int) -> ExportedArray:
-        if path.endswith(TEXT_SUFFIX):
-            return text_rows(store, path, source.number, lo, hi)
-        dtype = source_dtype(data.attributes, source.number, data.dtype)
-        return ragged_rows(store, path, lo, hi, dtype)
-
-    whole = values(source.lo, source.hi)
+    column = StoredRagged(store, path)
+    whole = column.values(source.number, source.lo, source.hi)
 
     def read(lo: int, hi: int) -> AnyArray:
-        return values(source.lo + lo, source.lo + hi).whole()
+        return column.values(source.number, source.lo + lo, source.lo + hi).whole()
 
     rows = LazyRows(whole.shape, whole.dtype, read)
     bare = name.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
@@ -276,6 +271,26 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
             facts = {} if file else stored.facts
             files.append(RestoredFile(path, arrays, opening, facts=facts))
         return RestoredFiles(files)
+
+    return source
+
+
+def opened_by_formats(family: Family, restore: Restore, store: StoreView, scan: Scan) -> Restore:
+    """Return what a family restores, where files that name their format are opened, and have attributes."""
+    formats = {one.name: one for one in formats_for(family)}
+    texts = attribute_texts(store, len(scan.sources))
+
+    def source(number: int) -> RestoredFiles:
+        name = scan.sources.names[number]
+        files = []
+        restored = restore(number)
+        for file in restored.files:
+            if file.format:
+                opening = partial(open_arrays, formats[file.format], name)
+                files.append(file._replace(open=opening, attributes=texts[number]))
+            else:
+                files.append(file)
+        return restored._replace(files=files)
 
     return source
 

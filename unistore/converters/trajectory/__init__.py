@@ -12,7 +12,7 @@ from unistore.plugin import Family, Schema, no, sure
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unistore.converters.family import Alike
+    from unistore.converters.trajectory.alike import AlikeEpisodes
     from unistore.plugin import (
         ArraySpecs,
         Claim,
@@ -94,7 +94,7 @@ class Trajectory(TrajectoryOptions, Family):
         """Restore the arrays of each episode."""
         from unistore.converters.trajectory.stored import restore
 
-        return restore(cls, store, scan)
+        return restore(store, scan)
 
     @classmethod
     def preview(cls) -> Preview:
@@ -104,11 +104,11 @@ class Trajectory(TrajectoryOptions, Family):
         return PREVIEW
 
     @classmethod
-    def alike(cls) -> Alike:
+    def alike(cls) -> AlikeEpisodes:
         """Join columns by episode."""
-        from unistore.converters.trajectory import alike
+        from unistore.converters.trajectory.alike import AlikeEpisodes
 
-        return alike
+        return AlikeEpisodes()
 
     def match(self, head: Head) -> Claim:
         """Recognise files by the names in them."""
@@ -175,9 +175,9 @@ class Trajectory(TrajectoryOptions, Family):
 
     def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
         """Make index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
-        from unistore.converters.trajectory.gather import finalize_episodes
+        from unistore.converters.trajectory.finish import finish_episodes
 
-        return finalize_episodes(scan, scan.shared["columns"], facts)
+        return finish_episodes(scan, facts)
 
     def read(
         self,

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.columns import Merged, missing_value
-from unistore.converters.trajectory.store_columns import FLAGS, dtypes_of, is_filled
+from unistore.converters.trajectory.store_columns import FLAGS
 from unistore.converters.trajectory.stored_steps import next_recorded
 from unistore.errors import InputError, Problem
-from unistore.schemas.indices import StoreView, whole
-from unistore.schemas.ragged import TEXT_SUFFIX, text_field
-from unistore.schemas.tables import Field, IndexValues, offsets_of
+from unistore.plugin import Field, Merged, StoreView, missing_value, offsets_of, whole
 from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
@@ -26,6 +23,8 @@ from unistore.schemas.trajectory.fields import (
     OBSERVATION,
     PRESENT,
     STEPS,
+    SUFFIXES,
+    IndexArray,
     bounds_of,
     column_field,
     column_group,
@@ -34,13 +33,15 @@ from unistore.schemas.trajectory.fields import (
     next_recorded_field,
     present_field,
     sample_key,
+    values_field,
 )
 from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
 
 _OF_FIELD = ("units", "long_name", "ragged")  # attributes that follow from a field
-_TEXT_DATA = f"{TEXT_SUFFIX}/data"
+_TEXT_SUFFIX = SUFFIXES["text"]
+_TEXT_DATA = f"{_TEXT_SUFFIX}/data"
 # Arrays by path, of each store. None: it has one too many
-ArraysOfStores = list[dict[str, tuple[Field, IndexValues] | None]]
+ArraysOfStores = list[dict[str, IndexArray | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +83,6 @@ def _following_rows(store: StoreView, lo: int, hi: int) -> Int64s:
     return np.where(np.isin(steps, last), steps, steps + 1)
 
 
-def arrays(stores: Sequence[StoreView]) -> ArraysOfStores:
-    """Return the arrays that each store would have, were all converted together, and None for others."""
-    of_stores: ArraysOfStores = [{} for _ in stores]
-    columns: dict[str, str] = {}
-    for store in stores:
-        columns |= _columns(store)
-    for key, path in columns.items():
-        _add_present(of_stores, stores, key, path)
-        if not path.endswith("/data"):
-            _add_extents(of_stores, stores, key, path)
-    _add_next(of_stores, stores)
-    return of_stores
-
-
 def _add_next(of_stores: ArraysOfStores, stores: Sequence[StoreView]) -> None:
     """Add next observations that others have of all steps, or at ends of episodes, and who recorded them."""
     paths = set(chain.from_iterable(store.paths() for store in stores))
@@ -135,7 +122,7 @@ def _add_recorded(of_stores: ArraysOfStores, stores: Sequence[StoreView], paths:
         arrays = [store.array(path) for store in stores if store.has(path)]
         if not any("resized_from" in array.attributes for array in arrays):
             name = column_group(path).removeprefix(f"{NEXT}/").removeprefix(f"{FINAL}/")
-            columns[sample_key(path)] = f"observation/{name.removesuffix(TEXT_SUFFIX)}"
+            columns[sample_key(path)] = f"observation/{name.removesuffix(_TEXT_SUFFIX)}"
     for key, column in columns.items():
         field = next_recorded_field(key.removeprefix("next."), column)
         with_next = [key in map(sample_key, store.paths()) for store in stores]
@@ -180,48 +167,20 @@ class _NextTexts:
         return texts[lo - start : hi - start]
 
 
-def _next_texts(store: StoreView, group: str) -> dict[str, tuple[Field, IndexValues]]:
+def _next_texts(store: StoreView, group: str) -> dict[str, IndexArray]:
     """Return texts of next observations, those of the following steps, as arrays by path."""
     now = group.replace(NEXT, OBSERVATION, 1)
     data = store.array(f"{now}/data")
     rows = _following_rows(store, 0, len(store.array(f"{STEPS}/next_valid")))
     bounds = offsets_of(np.diff(whole(store, f"{now}/offsets"))[rows])
-    column = group.removeprefix(f"{STEPS}/").removesuffix(TEXT_SUFFIX)
+    column = group.removeprefix(f"{STEPS}/").removesuffix(_TEXT_SUFFIX)
     ragged = {"ragged": {"offsets": f"{group}/offsets"}}
-    field = text_field(column, STEPS, **{**_without_datasets(data.attributes), **ragged})
+    attributes = {**_without_datasets(data.attributes), **ragged}
+    field = values_field(column, STEPS, "text", "uint8", (), attributes)
     return {
         field.path: (field, _NextTexts(store, now, rows, bounds)),
         f"{group}/offsets": (bounds_of(group), bounds),
     }
-
-
-def column(field: Field, form: Merged) -> Field:
-    """Return the field of a column with what its sources say of its forms."""
-    attributes = {**field.attributes, **dtypes_of(form)}
-    return replace(field, attributes=attributes, statistics=field.statistics and not is_filled(form))
-
-
-def missing(store: StoreView, path: str) -> Int64s:
-    """Return ranges of rows of a column of episodes that lack it, (ranges, 2)."""
-    present = f"{PRESENT}/{sample_key(path).removeprefix('next.')}"
-    is_present = whole(store, present) if store.has(present) else np.ones(store.sample_count, bool)
-    clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
-    bounds = whole(store, offsets_path(clock))
-    if path.startswith((f"{FINAL}/", f"{NEXT}/")) and store.has(path):
-        recorded = next_recorded(store, path)
-        if recorded is None:
-            _check_known(store, path)
-            recorded = np.ones(store.sample_count, bool)
-        if path.startswith(f"{FINAL}/"):
-            is_present = recorded
-            bounds = np.arange(store.sample_count + 1)
-        elif store.has(path.replace(NEXT, OBSERVATION, 1)):
-            is_present = recorded | is_present  # the observation of the following step stands for it
-        else:
-            is_present = recorded
-    ranges: Int64s = np.stack([bounds[:-1], bounds[1:]], axis=1)
-    lacking: Int64s = ranges[~is_present]
-    return lacking
 
 
 def _check_known(store: StoreView, path: str) -> None:
@@ -302,3 +261,47 @@ def _check_not_kept(store: StoreView, path: str, now: str) -> None:
     if not store.has(path) and store.has(f"{now}{JPEG_SUFFIX}/data"):
         message = f"keeps compressed frames, and other stores have {path}"
         raise InputError(Problem(store.path, message, "convert all sources together", "compact"))
+
+
+class AlikeEpisodes:
+    """Joins stores of episodes: columns that some episodes lack, and next observations. See `Alike`."""
+
+    def arrays(self, stores: Sequence[StoreView]) -> ArraysOfStores:
+        """Return the arrays that each store would have, were all converted together, and None for others."""
+        of_stores: ArraysOfStores = [{} for _ in stores]
+        columns: dict[str, str] = {}
+        for store in stores:
+            columns |= _columns(store)
+        for key, path in columns.items():
+            _add_present(of_stores, stores, key, path)
+            if not path.endswith("/data"):
+                _add_extents(of_stores, stores, key, path)
+        _add_next(of_stores, stores)
+        return of_stores
+
+    def column(self, field: Field, form: Merged) -> Field:
+        """Return the field of a column with what its sources say of its forms."""
+        attributes = {**field.attributes, **form.source_forms}
+        return replace(field, attributes=attributes, statistics=field.statistics and not form.is_filled)
+
+    def missing(self, store: StoreView, path: str) -> Int64s:
+        """Return ranges of rows of a column of episodes that lack it, (ranges, 2)."""
+        present = f"{PRESENT}/{sample_key(path).removeprefix('next.')}"
+        is_present = whole(store, present) if store.has(present) else np.ones(store.sample_count, bool)
+        clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
+        bounds = whole(store, offsets_path(clock))
+        if path.startswith((f"{FINAL}/", f"{NEXT}/")) and store.has(path):
+            recorded = next_recorded(store, path)
+            if recorded is None:
+                _check_known(store, path)
+                recorded = np.ones(store.sample_count, bool)
+            if path.startswith(f"{FINAL}/"):
+                is_present = recorded
+                bounds = np.arange(store.sample_count + 1)
+            elif store.has(path.replace(NEXT, OBSERVATION, 1)):
+                is_present = recorded | is_present  # the observation of the following step stands for it
+            else:
+                is_present = recorded
+        ranges: Int64s = np.stack([bounds[:-1], bounds[1:]], axis=1)
+        lacking: Int64s = ranges[~is_present]
+        return lacking

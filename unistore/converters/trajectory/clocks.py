@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.trajectory.layouts import LOG_TIME, STAMP, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import AddOptions, Fix, InputError, Problem
-from unistore.plugin import Facts
+from unistore.plugin import Facts, ProblemCollector
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.system.hints import AnyArray, Int64s

@@ -11,20 +11,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import (
-    SourceColumn,
-    any_length,
-    is_text,
-    length_table,
-    storable,
-    values_of,
-)
 from unistore.converters.formats.images import decode, encoding_of, header_of
+from unistore.converters.formats.ragged import RangesOf
 from unistore.converters.formats.video import Frames
 from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
 from unistore.converters.trajectory.layouts import EpisodeRecording
@@ -37,9 +30,8 @@ from unistore.converters.trajectory.names import (
     is_role,
 )
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.errors import AddOptions, InputError, Location, Problem, printable
-from unistore.plugin import Array
-from unistore.schemas.tables import name_problem
+from unistore.errors import AddOptions, InputError, Location, Problem, length_table, printable
+from unistore.plugin import Array, SourceColumn, name_problem, storable
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.system.hints import AnyArray, Shape, UInt8s
 
@@ -50,42 +42,6 @@ from unistore.system.hints import AnyArray, Shape, UInt8s
 
 _OFFSETS = "offsets"
 _SUFFIX = "_offsets"
-
-
-class RangesOf(Array):
-    """Rows, (N,) of any length each, of an array (M, …) between offsets (N + 1,)."""
-
-    __slots__ = ("_offsets",)
-
-    def __init__(self, array: Array, offsets: Array) -> None:
-        super().__init__(array)
-        self._offsets = offsets  # (N + 1,) whole numbers
-
-    @property
-    def shape(self) -> Shape:
-        """See `Array`."""
-        return (len(self._offsets) - 1,)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """See `Array`."""
-        return any_length(self.values.dtype, self.values.shape[1:])
-
-    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
-        """See `Array`."""
-        if as_objects:
-            return [*self.values.problems(), *self._offsets.problems()]
-        return super().problems()
-
-    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
-        """See `Array`."""
-        del out
-        bounds = self._offsets[lo : hi + 1].astype(np.int64)
-        values = self.values[int(bounds[0]) : int(bounds[-1])]
-        rows = np.empty(hi - lo, object)
-        for row, start in enumerate(bounds[:-1] - bounds[0]):
-            rows[row] = values[start : bounds[row + 1] - bounds[0]]
-        return rows
 
 
 def ranges_in(
@@ -386,14 +342,14 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
         encoded = _encoded(path, array, location)
         if encoded is not None:
             return encoded
-    values = None if shape else values_of(dtype)
+    values = None if shape else array.value_form
     problems = array.problems(as_objects=values is not None)
     if _is_ragged(problems):
         values = SourceColumn(dtype.str)
     elif problems:
         raise InputError(problems)
     if values is not None:
-        kind: Kind = "text" if is_text(dtype) else "ragged"
+        kind: Kind = "text" if array.is_text else "ragged"
         if is_role(column) or (kind == "ragged" and column.startswith("next_observation/")):
             message = f"has rows of any length, and would be {column}"
             raise InputError.at(location, message, _renamed(path), "shape")

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import is_text
 from unistore.converters.trajectory.columns import flags
 from unistore.converters.trajectory.layouts import EpisodeRecording
 from unistore.converters.trajectory.names import ENDS, ROLES, EndKind, kind_of, last_name
@@ -144,7 +143,7 @@ class EndFinder:
         return ends
 
     def _where_it_changes(self, array: Array, location: Location) -> Ends | None:
-        if is_text(array.dtype):
+        if array.is_text:
             if array.problems(as_objects=True):
                 return None
             texts = dict[object, int]()

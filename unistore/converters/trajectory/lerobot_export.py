@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import File
 from unistore.converters.trajectory.stored_steps import (
     StoredEpisode,
     StoredStepColumn,
@@ -27,7 +26,7 @@ from unistore.converters.trajectory.stored_steps import (
     stored_episodes,
 )
 from unistore.errors import InputError
-from unistore.schemas.indices import StoreView
+from unistore.plugin import File, StoreView
 from unistore.schemas.trajectory.fields import EPISODES
 from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, Shape, UInt8s
 

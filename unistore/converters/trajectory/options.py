@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from unistore.converters.options import COLUMNS, MAP, Columns, Options, option
 from unistore.errors import AddOptions, InputError, Problem
+from unistore.plugin import Columns, Options, option
 
 Colour = Literal["standard", "swapped"]
 TimeUnit = Literal["s", "ms", "us", "ns"]
@@ -29,11 +29,11 @@ class TrajectoryOptions(Options):
         "frames", "Decode video, or keep its packets bit for bit and decode on read.", late=True
     )
     colour: Colour = option("standard", "swapped: the recorder encoded RGB as if it were BGR.")
-    map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
+    map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
     ignore: tuple[str, ...] = option(
         (), "Leave out what --map does not name: 'obs/depth_*'.", metavar="PATTERN"
     )
-    columns: Columns = option("exact", COLUMNS)
+    columns: Columns = option("exact")
     rate: Mapping[str, str] = option(
         {}, "Rows a second of a dataset, group or clock: obs/force=500.", metavar="NAME=HZ", late=True
     )

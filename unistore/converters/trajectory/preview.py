@@ -8,11 +8,9 @@ from math import prod
 
 import numpy as np
 
-from unistore.converters.preview import Measure, Preview, evenly
 from unistore.converters.trajectory.stored_steps import StoredStepColumn, step_columns
-from unistore.converters.views import View, ViewLimits, stride
 from unistore.errors import InputError, StoreError
-from unistore.schemas.indices import IndexColumn, StoreView, whole
+from unistore.plugin import IndexColumn, Measure, Preview, StoreView, View, ViewLimits, evenly, stride, whole
 from unistore.schemas.trajectory.fields import EPISODES, STEPS
 from unistore.system.hints import AnyArray, Int64s, JsonObject
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import missing_value
-from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.formats.images import decode, is_complete, resize
 from unistore.converters.formats.packets import NO_VIDEO
+from unistore.converters.formats.ragged import RaggedItems, items_in
 from unistore.converters.formats.video import Frames
-from unistore.converters.seam.ragged import RaggedItems, items_in
 from unistore.converters.trajectory.columns import (
     BLOCK,
     RAGGED,
@@ -28,7 +26,7 @@ from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.scan import EpisodeIndex, EpisodeOrigin, Span
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
-from unistore.plugin import Array, Emit, Openable, Opened, Scan, SourceFacts
+from unistore.plugin import Array, Emit, Openable, Opened, ProblemCollector, Scan, SourceFacts, missing_value
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import FINAL, NEXT, STEPS
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
@@ -201,8 +199,8 @@ def frames(array: Array, location: Location, feature: Feature, lo: int, hi: int)
 
 # What depends on all values of a source: whether next observations are the following ones, ends, frames.
 
-# Bytes at the peak of `derive_source`: two copies of blocks of two columns, as of next observations
-DERIVING = 4 * BLOCK + (4 << 20)
+# Bytes at the peak of `prepare_source`: two copies of blocks of two columns, as of next observations
+PREPARING = 4 * BLOCK + (4 << 20)
 CUT = "cut"
 _FOLLOWS = "follows/"
 SIZES = "sizes/"
@@ -310,7 +308,7 @@ def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit
             feature = observed_now(span.variant.features, column.name)
             parts = list(span.following(last)) if feature is not None else []
         if feature is None:
-            if column.keeps and VIDEO in column.kinds:
+            if column.is_kept and VIDEO in column.kinds:
                 counts[row] = NO_VIDEO.size
                 emit(table, "data", NO_VIDEO)
             continue

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from unistore.converters.common.exported import ExportedArray, File, array_values
 from unistore.converters.trajectory.stored_steps import (
     StoredEpisode,
     StoredStepColumn,
@@ -22,7 +21,7 @@ from unistore.converters.trajectory.stored_steps import (
     stored_episodes,
 )
 from unistore.errors import InputError
-from unistore.schemas.indices import StoreView, whole
+from unistore.plugin import ExportedArray, File, StoreView, array_values, whole
 from unistore.schemas.trajectory.fields import EPISODES
 from unistore.system.hints import AnyArray, JsonObject
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.exclusion import Exclusion, ProblemCollector
-from unistore.converters.trajectory.columns import Episode, EpisodeArrays, Feature, RangesOf, Variant
+from unistore.converters.formats.ragged import RangesOf
+from unistore.converters.trajectory.columns import Episode, EpisodeArrays, Feature, Variant
 from unistore.converters.trajectory.ends import EndFinder
 from unistore.converters.trajectory.layouts import (
     MASKS,
@@ -25,14 +25,21 @@ from unistore.converters.trajectory.layouts import (
 )
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, first_few, location_of
-from unistore.plugin import Array, Group, Head, Openable, Opened, Scanned, SourceColumn, as_json
-from unistore.schemas.tables import name_problem, offsets_of
+from unistore.plugin import (
+    Array,
+    Group,
+    Head,
+    Openable,
+    Opened,
+    ProblemCollector,
+    Scanned,
+    SourceColumn,
+    as_json,
+    name_problem,
+    offsets_of,
+)
 from unistore.schemas.trajectory.fields import CLOCKS, STEPS
 from unistore.system.hints import Int64s, JsonObject
-
-if TYPE_CHECKING:
-    from unistore.converters.files.hdf5.attributes import Attributes
-
 
 # Index of one source: its episodes, their rows in the file, and the columns of each.
 
@@ -258,7 +265,6 @@ class ScannedFile(Scanned):
     files: tuple[str, ...] = ()  # other files that are read
     reading: int = 0  # bytes of memory needed to read rows, besides the rows
     facts: str = "{}"  # JSON: attributes and small arrays of the `source` and of its `episodes`
-    attributes: Attributes | None = None  # those that `facts` does not have to the last bit
     # Problems of clocks that no episode here needs, as all its arrays have the rows of the steps
     clock_problems: tuple[Problem, ...] = ()
 
@@ -278,10 +284,12 @@ def scan_source(options: TrajectoryOptions, group: Group, file: Openable) -> Sca
 
 def scan_file(opened: Opened, format: str, layout: EpisodeLayout, options: TrajectoryOptions) -> ScannedFile:
     """Find the episodes of an open file, or raise all its problems if no episode is sound."""
-    exclusion = Exclusion(options.exclude)
+    exclusion = options.exclusion()
     recordings = recordings_of(layout, opened, options.stamps)
     masks = masks_of(layout, opened)
-    attributes, outside = _outside(layout, opened, recordings, masks)
+    attributes = opened.attributes(lambda _: True, _is_told(layout, opened, recordings, masks))
+    single_values = set[str]() if attributes is None else attributes.single_values
+    outside = _outside(opened, recordings, {*masks, *single_values})
     chosen = [recording for recording in recordings if not exclusion.covers(str(recording.location()))]
     groups = [recording.group for recording in chosen]
     episodes = _SoundEpisodes(layout, opened)
@@ -320,31 +328,33 @@ def scan_file(opened: Opened, format: str, layout: EpisodeLayout, options: Traje
     )
 
 
-def _outside(
+def _is_told(
     layout: EpisodeLayout, opened: Opened, recordings: Sequence[EpisodeRecording], masks: Collection[str]
-) -> tuple[Attributes | None, list[tuple[str, str]]]:
-    # Attributes that the JSON has not to the last bit, and arrays with values that are in no episode
-    groups_with_json = {recording.group for recording in recordings} | {layout.container or ""}
+) -> Callable[[str, str, bool], bool]:
+    """Return what says whether the facts of the file or an episode, or a mask, hold an attribute."""
+    groups = {recording.group for recording in recordings} | {layout.container or ""}
     of_root: Collection[str] = opened.group_facts() if layout.container else ()
 
     def is_told(path: str, name: str, is_plain: bool) -> bool:
-        # Return whether a mask has the value, or the JSON of the file or an episode the attribute
-        if not name:
+        if not name:  # a single value
             return path in masks
-        return path in groups_with_json and name not in of_root and is_plain
+        return path in groups and name not in of_root and is_plain
 
-    attributes = opened.attributes(lambda _: True, is_told)
-    inside = set(masks)
+    return is_told
+
+
+def _outside(
+    opened: Opened, recordings: Sequence[EpisodeRecording], known: Collection[str]
+) -> list[tuple[str, str]]:
+    """Return the arrays with values that are in no episode, each with the reason."""
+    inside = set(known)
     for recording in recordings:
         inside.update(f"{recording.group}/{path}".lstrip("/") for path in recording.arrays)
-    if attributes is not None:
-        inside |= attributes.single_values
-    outside = [
+    return [
         (path, "in no episode")
         for path, array in opened.all_arrays.items()
         if path not in inside and 0 not in array.shape
     ]
-    return attributes, outside
 
 
 class _SoundEpisodes:

@@ -12,31 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.exported import (
-    VALUE,
-    ExportedArray,
-    File,
-    array_values,
-    as_object,
-    converted,
-    objects,
-    ragged_rows,
-    row_blocks,
-    row_bounds,
-    row_values,
-    rows_of_any_length,
-    source_dtype,
-    text_rows,
-    without_padding,
-)
-from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
-from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes, type_problem
-from unistore.converters.files.hdf5.file import SUFFIXES
+from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.minari import METADATA, dataset_in_minari
 from unistore.converters.formats.packets import KeptVideo
-from unistore.converters.scan import Scan
-from unistore.converters.seam.formats import formats_for
-from unistore.converters.seam.stored import open_arrays
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
 from unistore.converters.trajectory.names import is_of_episodes
@@ -51,30 +29,38 @@ from unistore.converters.trajectory.stored_steps import (
     next_recorded,
     recorded_truncation,
 )
-from unistore.plugin import Family
-from unistore.schemas.indices import StoreView, whole
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
+from unistore.plugin import (
+    ExportedArray,
+    File,
+    Restore,
+    RestoredArray,
+    RestoredFile,
+    RestoredFiles,
+    Scan,
+    StoredRagged,
+    StoreView,
+    array_values,
+    kept_attributes,
+    whole,
+)
 from unistore.schemas.trajectory.clocks import offsets_path, table_of
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
     EPISODES,
     EXTENT,
     FINAL,
-    JPEG_SUFFIX,
     NEXT,
     OBSERVATION,
     PRESENT,
     STEPS,
-    VIDEO_SUFFIX,
+    SUFFIXES,
     sample_key,
 )
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
-_KEPT = f"{JPEG_SUFFIX}/data"
-_VIDEO = f"{VIDEO_SUFFIX}/data"
-_RAGGED = f"{RAGGED_SUFFIX}/data"
-_TEXT = f"{TEXT_SUFFIX}/data"
+_VALUE = ""  # the name of single values among attributes, see `File.attributes`
+_KEPT, _VIDEO, _RAGGED, _TEXT = (f"{suffix}/data" for suffix in SUFFIXES.values())
 
 
 class _EpisodeRun(NamedTuple):
@@ -113,41 +99,45 @@ class _EpisodeRun(NamedTuple):
         if path.endswith(_VIDEO):
             return self._video(path, lo, hi)
         if path.endswith(_TEXT):
-            own = text_rows(self.store, _group(path), self.source, lo, hi)
+            own = self._ragged(path).values(self.source, lo, hi)
             if not with_first:
                 return own
-            before = text_rows(
-                self.store, _group(path).replace(NEXT, OBSERVATION, 1), self.source, lo, lo + 1
-            )
+            before = self._ragged(path.replace(NEXT, OBSERVATION, 1)).values(self.source, lo, lo + 1)
             return own._replace(shape=(hi - lo + 1,), blocks=lambda: chain(before.blocks(), own.blocks()))
         if path.endswith(_RAGGED):
             if not self.offsets_name(path, ""):
                 return self.ragged_rows(path)
             bounds = self._row_bounds(path)
-            return row_values(array, int(bounds[0]), int(bounds[-1]))
+            return ExportedArray.of_rows(array, int(bounds[0]), int(bounds[-1]))
         if path.startswith(f"{FINAL}/"):
-            now = partial(row_blocks, self.store.array(path.replace(FINAL, OBSERVATION, 1)))
-            values = following(self.store, path, now, self.first, self.last, with_first=with_first)
+            now = self.store.array(path.replace(FINAL, OBSERVATION, 1))
+            values = following(
+                self.store,
+                path,
+                lambda lo, hi: ExportedArray.of_rows(now, lo, hi).blocks(),
+                self.first,
+                self.last,
+                with_first=with_first,
+            )
         elif path == TRUNCATED:
             values = array_values(recorded_truncation(self.store, lo, hi))
         else:
-            values = row_values(array, lo, hi)
+            values = ExportedArray.of_rows(array, lo, hi)
         extents = f"{EXTENT}/{_key(path)}"
         if self.store.has(extents):
-            values = without_padding(values, tuple(whole(self.store, extents)[self.first].tolist()))
+            values = values.within(tuple(whole(self.store, extents)[self.first].tolist()))
         return _in_source_form(values, path, array.attributes)
 
-    def any_length(self, path: str) -> Iterator[AnyArray]:
-        # Values of every row of a column of any length. `path` is that of the ``data`` array
-        return rows_of_any_length(self.store, _group(path), *self.rows_in(path))
+    def _ragged(self, path: str) -> StoredRagged:
+        # A column of any length. `path` is that of its ``data``
+        return StoredRagged(self.store, _group(path))
 
     def _row_bounds(self, path: str) -> Int64s:
-        return row_bounds(self.store, _group(path), *self.rows_in(path))
+        return self._ragged(path).bounds(*self.rows_in(path))
 
     def frames(self, path: str) -> ExportedArray:
         # Compressed frames without padding
-        rows = len(self._row_bounds(path)) - 1
-        return ExportedArray((rows,), np.dtype(object), lambda: map(as_object, self.any_length(path)))
+        return self._ragged(path).byte_strings(*self.rows_in(path))
 
     def _frames(self, path: str) -> ExportedArray:
         # Compressed frames, padded with zeros to one length or of variable length, as in the source
@@ -157,7 +147,7 @@ class _EpisodeRun(NamedTuple):
         longest = int(np.diff(self._row_bounds(path)).max(initial=0))
 
         def padded() -> Iterator[UInt8s]:
-            for frame in self.any_length(path):
+            for frame in self._ragged(path).rows(*self.rows_in(path)):
                 row = np.zeros((1, longest), np.uint8)
                 row[0, : len(frame)] = frame
                 yield row
@@ -176,9 +166,7 @@ class _EpisodeRun(NamedTuple):
 
     def ragged_rows(self, path: str) -> ExportedArray:
         # Rows with any number of values
-        array = self.store.array(path)
-        dtype = source_dtype(array.attributes, self.source, array.dtype)
-        return ragged_rows(self.store, _group(path), *self.rows_in(path), dtype)
+        return self._ragged(path).values(self.source, *self.rows_in(path))
 
     def offsets_name(self, path: str, dataset: str) -> str:
         # Name of the dataset that divides a ragged one (empty: its rows are of variable length)
@@ -217,7 +205,6 @@ def files(store: StoreView) -> Iterator[File]:
     empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
     of_sources = facts_of_sources(store)
     of_episodes = facts_of_episodes(store)
-    kept = attribute_texts(store, len(of_sources))
     notes = _resized_notes(store, columns)
     following_groups = (f"{FINAL}/", f"{NEXT}/")
     finals = [path for path in columns if layout.has_last and path.startswith(following_groups)]
@@ -249,11 +236,11 @@ def files(store: StoreView) -> Iterator[File]:
         for mask, listed in _masks_of(store, runs).items():
             values[f"mask/{mask}"] = array_values(np.array([episode.encode() for episode in listed]))
         yield File(
-            name=name if name.lower().endswith(SUFFIXES) else f"{name}.h5",
+            name=name if name.lower().endswith(Hdf5.suffixes) else f"{name}.h5",
             form="hdf5",
             source=number,
             values=values,
-            attributes=_with_kept(attributes, values, parse_attributes(kept[number])),
+            attributes=_with_kept(attributes, values, kept_attributes(store, number)),
             notes=notes,
         )
         if layout.has_last:
@@ -292,8 +279,8 @@ def _with_kept(
     # The JSON has those of the root among those of another group, and single values as attributes.
     below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
     places = {"", *below}
-    found = {path: own for path, own in kept.items() if path in places or VALUE in own}
-    as_dataset = {path for path, own in kept.items() if VALUE in own}
+    found = {path: own for path, own in kept.items() if path in places or _VALUE in own}
+    as_dataset = {path for path, own in kept.items() if _VALUE in own}
     of_root = found.get("", {}) if "" not in told else {}
     told = {
         path: {
@@ -342,9 +329,9 @@ def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, A
     # Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool
     dtype = attributes.get("source_dtype")
     if path in FLAGS:
-        return converted(values, np.dtype(dtype or np.uint8))
+        return values.converted(np.dtype(dtype or np.uint8))
     if isinstance(dtype, str):
-        values = converted(values, np.dtype(dtype))
+        values = values.converted(np.dtype(dtype))
     if attributes["source_form"] == ["squeezed"]:
         return ExportedArray(
             (*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks())
@@ -372,13 +359,11 @@ def _group(path: str) -> str:
 # Comparison with the files of the source.
 
 
-def restore(family: type[Family], store: StoreView, scan: Scan) -> Restore:
+def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every dataset of every episode. The scan says which dataset a column is."""
     all_runs = [runs for _, runs in _runs(store)]
-    texts = attribute_texts(store, len(scan.sources))
     facts = facts_of_sources(store)
     swapped = store.attributes["options"]["colour"] == "swapped"
-    formats = {one.name: one for one in formats_for(family)}
 
     def source(number: int) -> RestoredFiles:
         found, parts = scan.sources[number], all_runs[number]
@@ -403,19 +388,15 @@ def restore(family: type[Family], store: StoreView, scan: Scan) -> Restore:
         groups = {run.group for run in parts}
         in_texts = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
 
-        def is_in_text(path: str, item: Any, name: Any) -> bool:
+        def is_in_text(path: str, item: Any, name: Any) -> bool:  # noqa: ARG001  whatever its name
             """Return whether an attribute is among those of the file and its episodes."""
-            try:
-                return path in in_texts and type_problem(item.attrs.get_id(name).dtype) is None
-            except (OSError, TypeError, ValueError):
-                return False
+            return path in in_texts
 
         file = RestoredFile(
             found.path,
             arrays,
-            partial(open_arrays, formats[found.detail.formats[0]], found.name),
+            format=found.detail.formats[0],
             remarks=remarks,
-            attributes=texts[number],
             is_rewritten=is_in_text,
             facts=facts[number],
         )
@@ -441,7 +422,7 @@ def _restored(run: _EpisodeRun, path: str, name: str, feature: Feature, *, swapp
         strip = _without_padding if feature.kind == "padded" else None
         return RestoredArray(name, run.frames(path), of_file=strip)
     if feature.kind == "ragged" and not feature.offsets:
-        return RestoredArray(name, run.ragged_rows(path), of_file=objects)
+        return RestoredArray(name, run.ragged_rows(path))
     values = run.values(path)
     if feature.is_encoded:
         return RestoredArray(name, values, of_file=partial(_decoded, swapped=swapped), decoder="OpenCV")

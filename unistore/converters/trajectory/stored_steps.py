@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exported import ExportedArray, rows_of_any_length
 from unistore.converters.formats.images import decode
 from unistore.converters.formats.packets import KeptVideo
-from unistore.schemas.indices import IndexColumn, StoreView, whole
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
+from unistore.plugin import ExportedArray, IndexColumn, StoredRagged, StoreView, whole
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
     EPISODES,
@@ -28,12 +26,14 @@ from unistore.schemas.trajectory.fields import (
     NEXT_RECORDED,
     PRESENT,
     STEPS,
+    SUFFIXES,
     VIDEO_SUFFIX,
     is_of_any_length,
     sample_key,
 )
 from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
 
+_TEXT_SUFFIX = SUFFIXES["text"]
 TRUNCATED = f"{STEPS}/truncated"
 FLAGS = (f"{STEPS}/terminated", TRUNCATED)
 # Names under which sources say in words what a robot is to do.
@@ -208,7 +208,7 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
             texts = np.array([numbers.setdefault(str(text), len(numbers)) for text in listed], np.int64)
             of_steps[steps] = texts[own]
         elif column:
-            rows = rows_of_any_length(store, column, episode.start, episode.stop)
+            rows = StoredRagged(store, column).rows(episode.start, episode.stop)
             own_texts = [row.tobytes().decode("utf-8", "backslashreplace") for row in rows]
             of_steps[steps] = [numbers.setdefault(text, len(numbers)) for text in own_texts]
         else:
@@ -219,8 +219,8 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
 
 def _task_column(store: StoreView) -> str:
     # The column of texts that says the task of every step, empty if there is none
-    places = [f"{STEPS}/{name}{TEXT_SUFFIX}" for name in _TASKS]
-    places += [f"{STEPS}/observation/{name}{TEXT_SUFFIX}" for name in _TASKS]
+    places = [f"{STEPS}/{name}{_TEXT_SUFFIX}" for name in _TASKS]
+    places += [f"{STEPS}/observation/{name}{_TEXT_SUFFIX}" for name in _TASKS]
     return next((place for place in places if store.has(f"{place}/data")), "")
 
 
@@ -267,10 +267,10 @@ def left_out_notes(store: StoreView, form: str) -> list[str]:
     for group, what in ((PRESENT, "NaN or 0 in episodes that lack it"), (EXTENT, "padded with zeros")):
         keys = [path.removeprefix(f"{group}/") for path in store.paths() if path.startswith(f"{group}/")]
         notes += [f"{key} is {what}, and {form} has no mask" for key in keys]
-    suffix = f"{RAGGED_SUFFIX}/data"
+    suffix = f"{SUFFIXES['ragged']}/data"
     ragged = [path.removesuffix(suffix) for path in store.paths() if path.endswith(suffix)]
     notes += [f"{path} is left out: its rows are of any length" for path in ragged]
-    suffix = f"{TEXT_SUFFIX}/data"
+    suffix = f"{_TEXT_SUFFIX}/data"
     texts = [path.removesuffix("/data") for path in store.paths() if path.endswith(suffix)]
     own = _task_column(store)
-    return notes + [f"{path.removesuffix(TEXT_SUFFIX)} is left out: text" for path in texts if path != own]
+    return notes + [f"{path.removesuffix(_TEXT_SUFFIX)} is left out: text" for path in texts if path != own]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec
-from unistore.schemas.tables import Field, bounds_field, own_axes
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_field, ragged_spec, text_field
+from unistore.schemas.tables import Field, IndexValues, bounds_field, own_axes
 
 FAMILY_NAME = "trajectory"
 STEPS = "steps"
@@ -24,7 +25,18 @@ FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"  # ending of the group of a column of compressed frames that are kept as they are
 VIDEO_SUFFIX = "_video"  # of one of video, whose packets are kept
 KEPT_SUFFIXES = (JPEG_SUFFIX, VIDEO_SUFFIX)
-_OF_ANY_LENGTH = (*KEPT_SUFFIXES, RAGGED_SUFFIX, TEXT_SUFFIX)
+
+# What the rows of a column are that has ``data`` and ``offsets``, any number of values or bytes each
+RowsOfAnyLength: TypeAlias = Literal["frames", "video", "ragged", "text"]
+# Endings of the groups of these columns
+SUFFIXES: Mapping[RowsOfAnyLength, str] = {
+    "frames": JPEG_SUFFIX,
+    "video": VIDEO_SUFFIX,
+    "ragged": RAGGED_SUFFIX,
+    "text": TEXT_SUFFIX,
+}
+# An array that is written whole, with its field
+IndexArray: TypeAlias = tuple[Field, IndexValues]
 
 CHANNEL = "channel"  # last axis of a colour image array; whoever hands out samples moves it to the front
 
@@ -123,16 +135,40 @@ def extent_field(key: str, column: str, array: str, axes: int) -> Field:
     )
 
 
-def frame_field(column: str, table: str, **attributes: object) -> Field:
-    """Return the field ``data`` of compressed frames that are kept as they are."""
-    # Attributes: `colour` ("standard" or "swapped"), `shape` and `dtype` of a decoded frame.
-    return _bytes_field(column, f"{table}/{column}{JPEG_SUFFIX}", "compressed frames", attributes)
+def values_field(
+    column: str,
+    table: str,
+    rows: RowsOfAnyLength,
+    dtype: str,
+    row_shape: tuple[int, ...],
+    attributes: Mapping[str, object],
+    colour: str = "standard",
+) -> Field:
+    """Return the field ``data`` of a column with any number of values, or bytes, in a row.
 
-
-def video_field(column: str, table: str, **attributes: object) -> Field:
-    """Return the field ``data`` of packets of video: each group of pictures in the row of its first step."""
-    attributes = {"content": "packets of video, which PyAV decodes when they are read", **attributes}
-    return _bytes_field(column, f"{table}/{column}{VIDEO_SUFFIX}", "video", attributes)
+    Parameters
+    ----------
+    column, table
+        Name of the column, and the table of its clock.
+    rows
+        What its rows are. Packets of video stand in the row of the first step of their group of pictures.
+    dtype, row_shape
+        Form of a value of ragged rows, or of a decoded frame.
+    attributes
+        What the sources say of it.
+    colour
+        Of compressed frames: "standard", or "swapped" if they were encoded with red as blue.
+    """
+    if rows == "text":
+        return text_field(column, table, **attributes)
+    if rows == "ragged":
+        return ragged_field(column, table, dtype, row_shape, **attributes)
+    group = f"{table}/{column}{SUFFIXES[rows]}"
+    about = {"shape": list(row_shape), "dtype": dtype, **attributes}
+    if rows == "frames":
+        return _bytes_field(column, group, "compressed frames", {"colour": colour, **about})
+    content = {"content": "packets of video, which PyAV decodes when they are read"}
+    return _bytes_field(column, group, "video", {**content, **about})
 
 
 def _bytes_field(column: str, group: str, what: str, attributes: Mapping[str, object]) -> Field:
@@ -158,7 +194,7 @@ def bounds_of(group: str) -> Field:
 
 def is_of_any_length(group: str) -> bool:
     """Return whether a group is a column of ``data`` and ``offsets``, with any number of values in a row."""
-    return group.endswith(_OF_ANY_LENGTH)
+    return group.endswith(tuple(SUFFIXES.values()))
 
 
 def column_group(path: str) -> str:
@@ -172,7 +208,7 @@ def sample_key(path: str) -> str:
     # The arrays of next and final observations are `next.observation.joint`, and kept frames are known by
     # their image: `observation.cam`.
     column = column_group(path)
-    for suffix in _OF_ANY_LENGTH:
+    for suffix in SUFFIXES.values():
         column = column.removesuffix(suffix)
     for group in (NEXT, FINAL):
         if path.startswith(f"{group}/"):

@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from unistore.converters.common.exported import VALUE
 from unistore.converters.common.faults import is_out_of_memory, is_read_error, is_unreadable
-from unistore.converters.common.left_out import names_without_numbers
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import (
     FAILURES,
@@ -31,11 +31,12 @@ from unistore.converters.files.hdf5.file import (
 )
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.files.libraries import objects_in
-from unistore.errors import InputError, first_few, location_of, printable
+from unistore.errors import InputError, first_few, location_of, names_without_numbers, printable
 from unistore.schemas.indices import StoreView
 from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, IndexValues, lazy_text_arrays
 from unistore.system.foreign import begin_reading
 from unistore.system.hints import AnyArray, Dtype, JsonObject
+from unistore.system.packed import view
 from unistore.system.sizes import count_of
 
 # Lossless JSON of one HDF5 attribute: dtype, shape and values.
@@ -343,8 +344,15 @@ class AttributeCollector:
         self._sources = 0
         self._left_out: dict[str, list[tuple[str, int]]] = {}
 
-    def text(self, source: str, found: Attributes, stored: Callable[[str], bool] = lambda _: True) -> str:
-        """JSON text of the attributes of a source: of the groups and datasets at `stored` paths."""
+    def text(
+        self, source: str, found: Attributes | None, stored: Callable[[str], bool] = lambda _: True
+    ) -> str:
+        """Return the attributes of a source as JSON: of the groups and datasets at `stored` paths.
+
+        `found` is None if its format has no such attributes.
+        """
+        if found is None:
+            return NO_ATTRIBUTES
         for reason, (first, count) in found.left_out.items():
             self._left_out.setdefault(reason, []).append((f"{first} in {source}", count))
         names: list[str] = []
@@ -377,13 +385,14 @@ class AttributeCollector:
             notes.append(f"attributes left out ({reason}): {printable(places[0][0])}{further}")
         return notes
 
-
-def attribute_arrays(texts: Sequence[str]) -> list[tuple[Field, IndexValues]]:
-    """Return the text column made from the text of every source, empty if no source has attributes."""
-    if all(text == NO_ATTRIBUTES for text in texts):
-        return []
-    description = "attributes of the HDF5 file, its groups and datasets, JSON"
-    return lazy_text_arrays(HDF5_ATTRIBUTES, texts, axis="source", description=description)
+    @staticmethod
+    def arrays(origins: Sequence[Any]) -> list[tuple[Field, IndexValues]]:
+        """Return the text column of the ``attributes`` of every origin, empty if no source has some."""
+        texts = view(origins, attrgetter("attributes"))
+        if all(text == NO_ATTRIBUTES for text in texts):
+            return []
+        description = "attributes of the HDF5 file, its groups and datasets, JSON"
+        return lazy_text_arrays(HDF5_ATTRIBUTES, texts, axis="source", description=description)
 
 
 def attribute_texts(store: StoreView, sources: int) -> list[str]:
@@ -397,6 +406,22 @@ def parse_attributes(text: str) -> dict[str, JsonObject]:
         path: {name: decode(entry) for name, entry in entries.items()}
         for path, entries in json.loads(text).items()
     }
+
+
+def kept_attributes(store: StoreView, source: int) -> dict[str, JsonObject]:
+    """Return the attributes of a source's HDF5 file that a store keeps, by path and name.
+
+    Single values stand under the empty name.
+
+    Raises
+    ------
+    AttributeError, LookupError, TypeError, ValueError
+        If the store has something else in their place.
+    """
+    if not store.has(f"{HDF5_ATTRIBUTES}/data"):
+        return {}
+    start, stop = store.array(f"{HDF5_ATTRIBUTES}/offsets").read(source, source + 2).tolist()
+    return parse_attributes(store.array(f"{HDF5_ATTRIBUTES}/data").read(start, stop).tobytes().decode())
 
 
 # Comparison of stored attributes and single values with those of a file that h5py opened.
@@ -436,10 +461,18 @@ def attributes_left_out(
             shown = [
                 name if isinstance(name, str) else repr(name)
                 for name in names
-                if not otherwise(path, item, name)
+                if not (_can_be_stored(item, name) and otherwise(path, item, name))
             ]
             left_out += [attribute_label(path, name) for name in shown]
     return names_without_numbers(left_out)
+
+
+def _can_be_stored(item: Any, name: Any) -> bool:
+    """Return whether an attribute can be read and its values can be stored."""
+    try:
+        return type_problem(item.attrs.get_id(name).dtype) is None
+    except (OSError, TypeError, ValueError):
+        return False
 
 
 def single_values(text: str) -> set[str]:

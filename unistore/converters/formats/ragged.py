@@ -1,4 +1,4 @@
-"""Rows with any number of values: texts, and numbers of variable length."""
+"""Read rows with any number of values: texts, numbers of variable length, rows between offsets."""
 
 # Texts are kept byte for byte: bytes that are not UTF-8 too.
 
@@ -9,12 +9,48 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import SourceColumn, is_text
+from unistore.converters.common.columns import SourceColumn, any_length
 from unistore.converters.opened import BLOCK_BYTES, Array
 from unistore.errors import InputError, Location, Problem
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
 
 _TEXTS_TOGETHER = 64  # rows of texts that are read together
+
+
+class RangesOf(Array):
+    """Rows, (N,) of any length each, of an array (M, …) between offsets (N + 1,)."""
+
+    __slots__ = ("_offsets",)
+
+    def __init__(self, array: Array, offsets: Array) -> None:
+        super().__init__(array)
+        self._offsets = offsets  # (N + 1,) whole numbers
+
+    @property
+    def shape(self) -> Shape:
+        """See `Array`."""
+        return (len(self._offsets) - 1,)
+
+    @property
+    def dtype(self) -> Dtype:
+        """See `Array`."""
+        return any_length(self.values.dtype, self.values.shape[1:])
+
+    def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
+        """See `Array`."""
+        if as_objects:
+            return [*self.values.problems(), *self._offsets.problems()]
+        return super().problems()
+
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
+        """See `Array`."""
+        del out
+        bounds = self._offsets[lo : hi + 1].astype(np.int64)
+        values = self.values[int(bounds[0]) : int(bounds[-1])]
+        rows = np.empty(hi - lo, object)
+        for row, start in enumerate(bounds[:-1] - bounds[0]):
+            rows[row] = values[start : bounds[row + 1] - bounds[0]]
+        return rows
 
 
 class RaggedItems(NamedTuple):
@@ -28,7 +64,7 @@ def items_in(array: Array, lo: int, hi: int, form: SourceColumn, location: Locat
     """Yield the values of rows ``lo:hi``, about `BLOCK_BYTES` at a time."""
     pending: list[AnyArray] = []
     size = 0
-    step = _TEXTS_TOGETHER if is_text(array.dtype) else 1
+    step = _TEXTS_TOGETHER if array.is_text else 1
     for first in range(lo, hi, step):
         for row, value in enumerate(array.objects(first, min(hi, first + step)), first):
             values = _values(value, form)
