@@ -14,7 +14,7 @@ import zarr
 
 from tests.golden import STORES
 from tests.stores import attributes_of
-from unistore import Clips, Dataset, Events, export, verify
+from unistore import Clips, Dataset, Episodes, Events, export, verify
 from unistore.converters import registry
 from unistore.errors import CorruptionError, StoreError
 
@@ -231,6 +231,20 @@ NEEDED = [
     ),
     ("ct_related", "volumes/extent", {"least": 0}, "does not bound it by volumes/image"),
     ("spike_steps", "sequences/offsets", {}, "says offsets of nothing, expected offsets of frames"),
+    (
+        "ct_related",
+        "volumes/extent",
+        {"limits": [{"array": "volumes/image", "axes": [1, 2, 3], "scale": 1}]},
+        "does not bound it by masks/binary/mask",
+    ),
+    ("spike_steps", "frames/spike_extent", {}, "does not bound it by frames/voxel/3"),
+    ("trajectory_streams", "episodes/clocks/force/offsets", {}, "expected offsets of clocks/force"),
+    (
+        "trajectory_ragged",
+        "clocks/lidar/observation/lidar/ring_ragged/offsets",
+        {},
+        "expected offsets of clocks/lidar/observation/lidar/ring_ragged",
+    ),
     ("events", "recordings/offsets", {"offsets_of": "marks/t"}, "expected offsets of events"),
     ("trajectory", "episodes/offsets", {}, "says offsets of nothing, expected offsets of steps"),
 ]
@@ -242,7 +256,12 @@ def test_a_kind_refuses_a_store_whose_rules_do_not_say_what_it_follows(
 ) -> None:
     store = tmp_path / "store.zarr"
     shutil.copytree(STORES / f"{name}.zarr", store)
-    kinds = {"spike_steps": Clips(length=1, crop=None), "events": Events("1ms")}
+    kinds = {
+        "spike_steps": Clips(length=1, crop=None),
+        "events": Events("1ms"),
+        "trajectory_streams": Episodes(),
+        "trajectory_ragged": Episodes(),
+    }
     assert len(Dataset(store, kinds.get(name))[0]) > 1
     fields = attributes_of(store)["fields"]
     fields[path]["rule"] = rule

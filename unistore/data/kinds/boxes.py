@@ -179,13 +179,17 @@ def window_limits(store: Store, name: str) -> tuple[float, float]:
 
 def box_source(store: Store, group: str) -> BoxSource:
     """Return the reader of ``volumes/image``, or of the window, mask or label in a group."""
-    if store.has(group):
-        return ImageBox(store.array(group))
-    if store.has(f"{group}/label"):
-        return ImageBox(store.array(f"{group}/label"))
-    if store.has(f"{group}/mask"):
-        return BitBox(store.array(f"{group}/mask"))
-    return PointBox(store, group)
+    path = array_of(store, group)
+    if path is None:
+        return PointBox(store, group)
+    array = store.array(path)
+    return BitBox(array) if path == f"{group}/mask" else ImageBox(array)
+
+
+def array_of(store: Store, group: str) -> str | None:
+    """Return the path of the voxels of an image, a label, or a mask. None: the group has points."""
+    paths = (group, f"{group}/label", f"{group}/mask")
+    return next((path for path in paths if store.has(path)), None)
 
 
 def box_sources(store: Store) -> dict[str, str]:
@@ -247,11 +251,12 @@ class BoxReader:
         step: int,  # every `step`-th voxel of each axis is read
         window: WindowedBox | None = None,  # in place of the image
     ) -> None:
-        for path in image_paths(store):
+        groups = box_sources(store)
+        read = [array_of(store, groups[key]) for key in fields if key in groups]
+        for path in dict.fromkeys([*image_paths(store), *filter(None, read)]):
             require_rule(store, extent_path(store), limits=path)
         stored = whole(store, extent_path(store)).astype(np.int64)
         self.extents: Int64s = -(-stored // step)
-        groups = box_sources(store)
         self.boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
         if window is not None and "image" in self.boxes:
             self.boxes["image"] = window

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.steps import step_paths
 from unistore.data.packed import range_of_rows
-from unistore.schemas.indices import ArrayView, whole
+from unistore.schemas.indices import ArrayView, require_rule, whole
 from unistore.schemas.trajectory.clocks import clocks_of, in_nanoseconds, offsets_path, table_of
 from unistore.schemas.trajectory.fields import STEPS, column_group, sample_key
 from unistore.store.reader import Store
@@ -163,6 +163,7 @@ class Clocks:
 
     def offsets(self, name: str) -> Int64s:
         """Return the rows of each episode in the table of a clock, (episodes + 1,)."""
+        require_rule(self._store, offsets_path(name), offsets_of=table_of(name))
         return whole(self._store, offsets_path(name))
 
     def timestamps_at(self, name: str, rows: Int64s) -> AnyArray:

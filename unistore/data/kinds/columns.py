@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from unistore.converters.formats.images import decode
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.errors import CorruptionError, InputError
-from unistore.schemas.indices import IndexColumn
+from unistore.schemas.indices import IndexColumn, require_rule
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, UInt8s
@@ -22,6 +22,7 @@ class UnevenColumn:
     def __init__(self, store: Store, group: str) -> None:
         self._is_text = group.endswith(TEXT_SUFFIX)
         self._data = store.array(f"{group}/data")
+        require_rule(store, f"{group}/offsets", offsets_of=group)
         self._offsets = IndexColumn(store, f"{group}/offsets")
 
     def read(
@@ -88,6 +89,7 @@ class EncodedImages:
     ) -> None:
         self._data = store.array(f"{group}/data")
         self.path = self._data.path
+        require_rule(store, f"{group}/offsets", offsets_of=group)
         self._offsets = IndexColumn(store, f"{group}/offsets")
         self._swapped = self._data.attributes.get("colour") == "swapped"
         self._exact = exact

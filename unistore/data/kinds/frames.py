@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import EncodedImages
 from unistore.errors import CorruptionError, InputError
-from unistore.schemas.indices import IndexColumn, whole
+from unistore.schemas.indices import IndexColumn, require_rule, whole
 from unistore.schemas.spike.fields import (
     BITS,
     FRAME_OFFSETS,
     FRAMES,
     IMAGE_EXTENT,
     IMAGES,
+    SPIKE_EXTENT,
     count_dtype,
     file_table_name,
     row_bytes,
@@ -153,6 +154,8 @@ class Images:
         self._extents = IndexColumn(store, IMAGE_EXTENT)
         path = f"{FRAMES}/{name}"
         self._pixels = store.array(path) if store.has(path) else None
+        if self._pixels is not None:
+            require_rule(store, IMAGE_EXTENT, limits=path)
         self._encoded = None if self._pixels is not None else EncodedImages(store, file_table_name(name))
 
     def shape(self, count: int, height: int, width: int) -> Shape:
@@ -181,6 +184,7 @@ class StoredVoxels:
 
     def __init__(self, store: Store, bins: int) -> None:
         self._array = store.array(voxel_path(bins))
+        require_rule(store, SPIKE_EXTENT, limits=voxel_path(bins))
         self.dtype = self._array.dtype
         self._bins = bins
 
@@ -198,6 +202,7 @@ class StepSpikes:
 
     def __init__(self, store: Store, view: StepsView) -> None:
         self._bits = store.array(BITS)
+        require_rule(store, SPIKE_EXTENT, limits=BITS)
         self._view = view
         self.dtype = view.dtype
 
