@@ -133,6 +133,13 @@ class Openable(Protocol):
         """The file, which makes problems that name it."""
         ...
 
+    def followed_by(self, parts: Sequence[Path], known: Any = None) -> Openable:
+        """Return the same file, continued by others as a volume is by its slices.
+
+        `known` is what its format has read of all of them, see `SourceFile`.
+        """
+        ...
+
     def open(self) -> AbstractContextManager[Opened]:
         """Open it. What its format raises is a problem of the file."""
         ...

@@ -121,7 +121,7 @@ def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
         "processed/case_1": {"ct_original_512.npy", "1_binary.npy"},
         "processed/case_2": {"volume.npy", "odd_name_w40_l1.npy"},
     }
-    roles = {part.name.rpartition("/")[2]: part.detail.arrays for part in found.parts}
+    roles = {part.name.rpartition("/")[2]: part.detail.roles for part in found.parts}
     assert roles == {
         "x.npy": ("image/0", "masks/binary"),
         "z.npy": ("image/0",),

@@ -78,7 +78,7 @@ def test_a_header_that_takes_more_memory_is_not_called_damaged(
     series(tmp_path / "in", 1)
     scan = scan_sources(make_converter("ct", {}), [tmp_path / "in"])
     assert scan.sources.names[0] == "series-0001"
-    monkeypatch.setattr("unistore.converters.ct.group.read_header", without_memory)
+    monkeypatch.setattr("unistore.converters.ct.series.read_header", without_memory)
     with pytest.raises(InputError) as caught:
         scan_sources(make_converter("ct", {}), [tmp_path / "in"])
     assert {problem.kind for problem in caught.value.problems} == {"memory"}

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unistore.converters.claims import sure
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import voxels as ct_voxels
-from unistore.converters.ct.slabs import VolumeArray
+from unistore.converters.ct.slabs import VolumeArray, VolumeFile
 from unistore.converters.ct.voxels import (
     bit_shape,
     count_image,
@@ -20,6 +21,9 @@ from unistore.converters.ct.voxels import (
     read_bits,
     read_points,
 )
+from unistore.converters.formats.arrays import Npy
+from unistore.converters.opened import SourceFile
+from unistore.converters.seam.formats import FileToOpen
 from unistore.schemas.ct.voxels import bounds, inside
 from unistore.schemas.ct.windows import Window
 
@@ -35,12 +39,13 @@ def volume(dtype: str, shape: tuple[int, int, int] = (7, 9, 21)) -> np.ndarray:
     return rng.integers(low, 100, shape).astype(dtype)
 
 
-def saved(folder: Path, array: np.ndarray, name: str = "a.npy") -> VolumeArray:
-    np.save(folder / name, array)
+def saved(folder: Path, array: np.ndarray, name: str = "a.npy") -> VolumeFile:
+    path = folder / name
+    np.save(path, array)
     order = not array.flags.c_contiguous
-    return VolumeArray(
-        "image", name, str(folder / name), "npy", array.dtype.str, array.shape, fortran_order=order
-    )
+    described = VolumeArray("image", name, str(path), "npy", array.dtype.str, array.shape, order)
+    file = FileToOpen(SourceFile(path, name), lambda _: (Npy(), sure("is .npy")))
+    return VolumeFile.of(described, file)
 
 
 @pytest.fixture(params=["C", "F"])

@@ -22,13 +22,13 @@ NEVER = {
 """What no command here needs: no progress is drawn, no object store read."""
 REPORTS = {"unistore.data", "unistore.report.suggestions", "unistore.conversion.dry_run"}
 CONVERSION = {
-    "ct": {"gather", "group", "scan"},
+    "ct": {"gather", "group", "reading", "scan"},
     "point_cloud": {"derive", "grids", "restore", "tables"},
     "spike": {"gather", "reading", "recordings", "streams"},
     "trajectory": {"gather", "read", "scan"},
 }
 """Modules of the families that are not asked whether a file is theirs."""
-CONVERTERS = {f"unistore.converters.{family}.converter" for family in CONVERSION if family != "spike"}
+CONVERTERS = {f"unistore.converters.{family}.converter" for family in CONVERSION.keys() - {"ct", "spike"}}
 STEPS = {f"unistore.converters.{family}.{name}" for family, names in CONVERSION.items() for name in names}
 assert all(importlib.util.find_spec(name) for name in STEPS | CONVERTERS)
 

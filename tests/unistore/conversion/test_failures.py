@@ -184,13 +184,13 @@ def test_a_converter_that_forgets_a_column_is_refused(
 
 
 def test_planes_that_a_converter_forgets_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unistore.converters.ct.converter import CtConverter
+    from unistore.converters.ct import Ct
 
     np.save(tmp_path / "a.npy", np.ones((9, 8, 8), np.int16))
     monkeypatch.setattr("unistore.conversion.plan.LARGE", 0)
     converter = make_converter("ct", {})
-    monkeypatch.setattr(CtConverter, "read_planes", lambda *arguments: None)
-    with pytest.raises(ConversionError, match=r"a\.npy: .*CtConverter did not read image of table 'volumes'"):
+    monkeypatch.setattr(Ct, "read_planes", lambda *arguments: None)
+    with pytest.raises(ConversionError, match=r"a\.npy: .*Converter did not read image of table 'volumes'"):
         run(converter, [tmp_path / "a.npy"], tmp_path / "a.zarr")
 
 

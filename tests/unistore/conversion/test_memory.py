@@ -24,8 +24,8 @@ from unistore.conversion.memory import (
     check_fits,
     most_workers,
 )
+from unistore.converters.ct import Ct
 from unistore.converters.ct import slabs as ct_slabs
-from unistore.converters.ct.converter import CtConverter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.system.sizes import parse_bytes, size
@@ -106,8 +106,8 @@ def test_volumes_written_in_parts_are_the_same_bytes(
     monkeypatch.setattr(ct_slabs, "SLAB", 4000)
     monkeypatch.setattr(ct_slabs, "BAND", 9000)
     parts: list[int] = []
-    read = CtConverter.read_planes
-    monkeypatch.setattr(CtConverter, "read_planes", lambda *a: [parts.append(a[4]), read(*a)][0])
+    read = Ct.read_planes
+    monkeypatch.setattr(Ct, "read_planes", lambda *a: [parts.append(a[5]), read(*a)][0])
     in_parts = convert(tmp_path / "in", tmp_path / "parts", "ct", **options)
     assert {0, 32, 64} <= set(parts)
     assert whole.digest == in_parts.digest

@@ -224,10 +224,16 @@ FAULTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 READINGS = {
     "rows": ("rows_npz", "seam.converter.SeamConverter", ("read",), "data", "a.npz: data"),
     "rows, HDF5": ("rows_real", "seam.converter.SeamConverter", ("read",), "data", "autzen_returns.h5: data"),
-    "image": ("ct_real", "ct.converter.CtConverter", ("read", "read_planes"), "image", "totalseg_a_hu.npy"),
+    "image": (
+        "ct_real",
+        "seam.converter.SeamConverter",
+        ("read", "read_planes"),
+        "image",
+        "totalseg_a_hu.npy",
+    ),
     "mask": (
         "ct_cases",
-        "ct.converter.CtConverter",
+        "seam.converter.SeamConverter",
         ("read", "read_planes"),
         "liver/mask",
         "liver",

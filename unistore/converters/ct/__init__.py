@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unistore.converters.ct.options import FORMATS, CtOptions
+from unistore.converters.ct.options import COMPANIONS, FORMATS, CtOptions
 from unistore.plugin import Family, Schema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unistore.converters.family import Exporter
-    from unistore.converters.files.comparison import Restore
-    from unistore.converters.preview import Preview
-    from unistore.converters.protocol import Emit, Finalized, Scan
-    from unistore.plugin import Claim, Group, Head, Problem, SourceFile
-    from unistore.schemas.array_specs import ArraySpecs
-    from unistore.schemas.indices import StoreView
-    from unistore.schemas.rules import Rule
+    from unistore.plugin import (
+        ArraySpecs,
+        Claim,
+        Emit,
+        Exporter,
+        Field,
+        Finalized,
+        Group,
+        Head,
+        Openable,
+        OwnForm,
+        Parts,
+        Preview,
+        Problem,
+        Restore,
+        Rule,
+        Scan,
+        Scanned,
+        SourceFacts,
+        SourceFile,
+        StoreView,
+    )
+    from unistore.system.hints import AnyArray
     from unistore.system.progress import Progress
 
 
@@ -44,7 +59,10 @@ class Ct(CtOptions, Family):
     exports = ("ome-zarr", "nifti")
     derives = ("window",)
     derive_options = ("values",)
-    converter = "unistore.converters.ct.converter:CtConverter"
+    reads_in_place = True
+    reads_planes = True
+    companions = COMPANIONS
+    groups_excluded = True
 
     @classmethod
     def specs(cls) -> ArraySpecs:
@@ -97,14 +115,89 @@ class Ct(CtOptions, Family):
 
         return window(store, value, self, emit, progress)
 
+    def claim(self, file: SourceFile) -> Claim | None:
+        """Take ``info.json`` of case folders, which must be JSON, and DICOM, of which no header is read."""
+        from unistore.converters.ct.claims import claim
+
+        return claim(file)
+
     def match(self, head: Head) -> Claim:
-        """See `unistore.converters.ct.names`."""
-        from unistore.converters.ct.names import match
+        """Take volumes, and windows, masks, labels and points of them."""
+        from unistore.converters.ct.claims import match
 
         return match(head)
 
     def group(self, files: Sequence[SourceFile]) -> Iterable[Group | tuple[SourceFile, str] | Problem | str]:
-        """See `unistore.converters.ct.group`."""
+        """Collect case folders, files with their windows, masks and labels, series, and stacks of pages."""
         from unistore.converters.ct.group import group
 
         return group(files, self.window_names, keep_names=self.keep_names)
+
+    def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
+        """Read every header of a volume, and the texts about it."""
+        from unistore.converters.ct.scan import VolumeScan
+
+        return VolumeScan(self).run(group, files)
+
+    def reconcile(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
+        """Find what all volumes have in common."""
+        from unistore.converters.ct.gather import gather_volumes
+
+        return gather_volumes(scanned, self)
+
+    def prepare(
+        self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
+    ) -> SourceFacts:
+        """Count the points of every window, check masks, window files and point files, and find locations."""
+        from unistore.converters.ct.reading import VolumeReader
+
+        reader = VolumeReader(scan, source, files)
+        facts = reader.facts()
+        if self.foreground_locations is None:
+            return facts
+        return {**facts, **reader.locations(self.foreground_locations, emit)}
+
+    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+        """Choose points or bits for each window, and make the index arrays."""
+        from unistore.converters.ct.finish import finish_volumes
+
+        return finish_volumes(scan, facts)
+
+    def read(
+        self,
+        scan: Scan,
+        source: int,
+        files: Sequence[Openable],
+        table: str,
+        lo: int,
+        hi: int,
+        out: Mapping[str, AnyArray],
+    ) -> None:
+        """Read rows of volumes, masks, labels, windows (one per volume), or points of a window or field."""
+        from unistore.converters.ct.reading import VolumeReader
+
+        VolumeReader(scan, source, files).read_rows(table, lo, hi, out)
+
+    def read_planes(
+        self,
+        scan: Scan,
+        source: int,
+        files: Sequence[Openable],
+        table: str,
+        lo: int,
+        hi: int,
+        out: Mapping[str, AnyArray],
+    ) -> None:
+        """Read planes of the row of volumes, masks, labels or windows."""
+        from unistore.converters.ct.reading import VolumeReader
+
+        VolumeReader(scan, source, files).read_planes(table, lo, hi, out)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
+        """Return the forms of voxels and distances, without windows that are cut of an image, and locations.
+
+        Their form follows from all volumes.
+        """
+        from unistore.converters.ct.reading import own_forms
+
+        return own_forms(scan.sources.details[source], table, fields)

@@ -14,23 +14,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-
-from unistore.converters.common.faults import OUT_OF_MEMORY, UNREADABLE, is_out_of_memory, is_read_error
 from unistore.converters.ct.names import (
-    DATASET,
     DICOM,
     GEOMETRY,
     IMAGE_WORDS,
-    INFO,
-    METADATA,
     SLICES,
-    TIFF,
     bare_path,
     case_role,
     folder_of,
@@ -42,220 +33,20 @@ from unistore.converters.ct.names import (
     mask_id,
     mask_role,
     metadata_paths,
-    page_name,
     stem_of,
     suffixes,
     window_of,
     window_role,
 )
+from unistore.converters.ct.options import DATASET, INFO, METADATA
+from unistore.converters.ct.series import group_series
+from unistore.converters.ct.stacks import stack_pages
 from unistore.converters.files.formats import why_left_out
 from unistore.converters.files.pairs import LabelMatch, images_of_label, is_label_folder, label_name
-from unistore.converters.files.paths import is_inside, natural_key, relative_names
-from unistore.converters.formats.dicom_headers import (
-    DicomHeader,
-    DicomPixels,
-    normal_of,
-    order_of,
-    read_header,
-)
-from unistore.converters.formats.tiff import Tiff, is_page
+from unistore.converters.files.paths import relative_names
 from unistore.converters.registry import conversion_of
-from unistore.converters.seam.formats import calling
-from unistore.errors import AddOptions, InputError, printable
-from unistore.plugin import Group, Problem, SourceFile
-
-# Group DICOM files into series, and find what keeps a series from being one volume.
-#
-# A series is called by its number, ``series-0007``, and no text of its files is stored: names, folders and
-# UIDs may tell who the patient is. Digests say which volumes are of one patient, and which are the same
-# series:
-#
-# - of a series, BLAKE2b of its SeriesInstanceUID: who has the UID finds it again, and nobody else;
-# - of a patient, BLAKE2b of the PatientID with the smallest of the patient's series UIDs as its key: an ID
-#   alone has so few digits that all of them can be tried.
-
-_DIGEST_BYTES = 16
-# How far slices may be from where they should, in parts of their distance: positions are rounded.
-_TOLERANCE = 0.01
-# Parts of the names of objects that are no images of a patient's volume.
-_NO_IMAGES = ("RT ", "Segmentation", "SR", "Presentation State", "Media Storage Directory")
-
-
-class Series(NamedTuple):
-    """What the headers of a series say together: the `Group.detail` of its volume."""
-
-    patient: str  # digests, texts of 32 hexadecimal digits
-    series: str
-    problem: Problem | None  # what keeps it from being a volume
-    pixels: tuple[DicomPixels, ...] = ()  # of each of its files
-
-
-def group_series(
-    files: Sequence[SourceFile], *, keep_names: bool
-) -> Iterator[Group | tuple[SourceFile, str] | Problem | str]:
-    """Group DICOM files by their SeriesInstanceUID, whatever folders they lie in."""
-    if not files:
-        return
-    files[0].library("pydicom", "medical")
-    folders: dict[Path, str] = {}  # names of folders, which are told only if names are kept
-    if keep_names:
-        parents = list(dict.fromkeys([file.path.parent for file in files]))
-        names = [f"{name}/" for name in relative_names(parents)]
-        folders = dict(zip(parents, names, strict=True))
-    by_series: dict[str, list[tuple[SourceFile, DicomHeader]]] = {}
-    unreadable: list[Group] = []
-    for file in files:
-        try:
-            header = read_header(file.path)
-        except Exception as error:  # noqa: BLE001  pydicom raises anything at a damaged header
-            # A source whose series is unknown, so that it can be left out; no text of it is told.
-            name = f"{folders.get(file.path.parent, '')}unreadable-{len(unreadable) + 1:04d}"
-            reason = f"a header that cannot be read ({type(error).__name__})"
-            message = f"is DICOM with {reason}: a slice of any series"
-            kind = UNREADABLE if is_read_error(error) else "damaged"
-            if is_out_of_memory(error):
-                message, kind = "is DICOM with a header that takes more memory than there is", OUT_OF_MEMORY
-            series = Series("", "", _problem(name, message, kind))
-            unreadable.append(Group(name, (replace(file, name=name),), ("image/0",), detail=series))
-            continue
-        reason = _why_left_out(header)
-        if reason:
-            yield file, reason
-        else:
-            by_series.setdefault(header.series, []).append((file, header))
-    patients = _patients({uid: members[0][1].patient for uid, members in by_series.items()})
-    for number, (uid, members) in enumerate(by_series.items()):
-        name = f"{folders.get(members[0][0].path.parent, '')}series-{number + 1:04d}"
-        # By their first planes, so that the order of a folder changes nothing.
-        order = order_of([header.pixels.planes[0] for _, header in members])
-        ordered = [members[number] for number in order]
-        pixels = tuple([header.pixels for _, header in ordered])
-        message = _why_no_volume(pixels)
-        problem = _problem(name, message, "series") if message else None
-        renamed = tuple([replace(file, name=name) for file, _ in ordered])
-        roles = ("image/0", *["slices"] * (len(ordered) - 1))
-        yield Group(name, renamed, roles, detail=Series(patients[uid], _digest(uid, b""), problem, pixels))
-    yield from unreadable
-
-
-def _problem(name: str, message: str, kind: str) -> Problem:
-    fix = AddOptions(("--exclude", name)), AddOptions(("--keep-names",), "to be told where its files are")
-    return Problem(name, message, fix, kind, name)
-
-
-def _why_left_out(header: DicomHeader) -> str:
-    # Say why a file is no slice of a volume (empty: it is one)
-    if any(part in header.kind for part in _NO_IMAGES):
-        return f"is DICOM of the kind {header.kind}, no image"
-    if header.is_localiser:
-        return "is a DICOM localiser, no slice of a volume"
-    if not header.pixels.planes:
-        return f"is DICOM of the kind {header.kind} without pixels that lie in the patient"
-    return "" if header.is_gray else "is a DICOM image in colours"
-
-
-def _patients(patient_of: Mapping[str, str]) -> dict[str, str]:
-    # The digest of the patient of each series. One without PatientID has a patient of its own
-    smallest = {patient: uid for uid, patient in sorted(patient_of.items(), reverse=True)}
-    return {
-        uid: _digest(patient, (smallest[patient] if patient else uid).encode())
-        for uid, patient in patient_of.items()
-    }
-
-
-def _digest(text: str, key: bytes) -> str:
-    return blake2b(text.encode(), digest_size=_DIGEST_BYTES, key=key[:64]).hexdigest()
-
-
-def _why_no_volume(pixels: Sequence[DicomPixels]) -> str:
-    # Say what keeps slices from being one volume. Nothing is ever interpolated
-    if len({(one.shape, one.dtype, one.bits) for one in pixels}) > 1:
-        return "has slices of several sizes or dtypes"
-    planes = list(chain.from_iterable([one.planes for one in pixels]))
-    planes = [planes[number] for number in order_of(planes)]
-    first = planes[0]
-    if not np.allclose([plane.orientation for plane in planes], first.orientation, atol=1e-3):
-        return "has slices that are not parallel"
-    if not np.allclose([plane.spacing for plane in planes], first.spacing, rtol=1e-3):
-        return "has slices of several pixel spacings"
-    if len(planes) == 1:
-        return ""
-    normal = normal_of(first)
-    steps = np.diff([plane.position for plane in planes], axis=0)
-    gaps = steps @ normal
-    lateral = np.linalg.norm(steps - np.outer(gaps, normal), axis=1).max()
-    usual = float(np.median(gaps))
-    if usual > 0 and max(np.abs(gaps - usual).max(), lateral) <= _TOLERANCE * usual:
-        return ""
-    moved = f"{gaps.min():.3f} to {gaps.max():.3f} mm, and shifted by up to {lateral:.3f} mm"
-    return f"has slices at distances of {moved}: some are missing or twice, or the gantry was tilted"
-
-
-# Stacks of pages: TIFF files of one page each, which successive numbers in their names put in order.
-
-
-class Stacks(NamedTuple):
-    """What becomes of files: those that may be volumes, the pages that follow one of them, and the rest."""
-
-    files: Sequence[SourceFile]
-    following: Mapping[Path, Sequence[SourceFile]]
-    choices: Sequence[Choice]
-
-
-def stack_pages(files: Sequence[SourceFile]) -> Stacks:
-    """Find stacks among files. The first page of each stands for it."""
-    kept = [file for file in files if file.format != TIFF]
-    following: dict[Path, Sequence[SourceFile]] = {}
-    choices: list[Choice] = []
-    for members in _numbered([file for file in files if file.format == TIFF]):
-        first, *others = members
-        if not _is_page(first):
-            kept += members
-        elif not others and not first.is_given:
-            choices.append((first, "is one page, no volume"))
-        else:
-            kept.append(first)
-            following[first.path] = others
-    if following:
-        name = printable(next(iter(following)).name)
-        choices.append(f"TIFF files of one page each, stacked by the numbers in their names: from {name} on")
-    return Stacks(kept, following, choices)
-
-
-def _numbered(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
-    # Files whose names differ in a number alone, in its order. Each other file by itself
-    alike: dict[tuple[Path, str, str], list[tuple[int, SourceFile]]] = {}
-    for file in files:
-        name = page_name(file.path)
-        if name is None:
-            yield [file]
-        else:
-            key = file.path.parent, name.before, name.after
-            alike.setdefault(key, []).append((name.number, file))
-    for pages in alike.values():
-        pages.sort(key=lambda page: page[0])
-        yield [file for _, file in pages]
-
-
-def _is_page(file: SourceFile) -> bool:
-    # Return whether a file has one page. Damage is told when it is scanned
-    try:
-        with calling(Tiff(), file.name):
-            return is_page(file)
-    except InputError:
-        return False
-
-
-def gap_in(name: str, pages: Sequence[SourceFile]) -> Iterator[Problem]:
-    """Yield a problem for the first number that a stack lacks or has twice: nothing is interpolated."""
-    numbers = [page.number for file in pages if (page := page_name(file.path)) is not None]
-    for number, behind in pairwise(numbers):
-        if behind != number + 1:
-            what = "two pages" if behind == number else "no page"
-            message = f"is a stack with {what} {min(number + 1, behind)}"
-            yield Problem(name, message, "complete it, or move its pages apart", "series")
-            return
-
+from unistore.errors import printable
+from unistore.plugin import Group, Problem, SourceFile, is_inside, natural_key
 
 # What `group` says: a source, a file in no source with the reason, a problem, a remark.
 Choice = Group | tuple[SourceFile, str] | Problem | str
@@ -392,13 +183,13 @@ class _Grouping:
             volume.files += [(SLICES, page) for page in following.get(first, ())]
             volume.files.sort(key=lambda item: item[1].path != volume.path)
             files = [replace(file, name=_location(file.path, volume.path, name)) for _, file in volume.files]
-            yield Group(name, tuple(files), tuple([role for role, _ in volume.files]))
+            yield Group(name, tuple(files), roles=tuple([role for role, _ in volume.files]))
 
 
 def group(
     files: Sequence[SourceFile], known: Collection[str], *, keep_names: bool = False
 ) -> Iterator[Choice]:
-    """Group files into volumes, whose `Group.arrays` are the roles of the files, see `case_role`."""
+    """Group files into volumes, whose `Group.roles` are the roles of the files, see `case_role`."""
     slices = [file for file in files if file.format == DICOM]
     groups: list[Group] = []
     for choice in group_series(slices, keep_names=keep_names):

@@ -10,6 +10,11 @@ from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import Window, parse_window
 
+INFO = "info.json"  # describes the volume of its case folder
+METADATA = "metadata.csv"  # has a row for each of a set of case folders
+# Names the classes of `labelsTr/`, in nnU-Net and the Medical Segmentation Decathlon.
+DATASET = "dataset.json"
+COMPANIONS = (INFO, METADATA, DATASET)  # texts about volumes
 FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")  # formats of voxels
 
 

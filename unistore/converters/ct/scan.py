@@ -2,124 +2,34 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import storable
-from unistore.converters.common.exclusion import ProblemCollector
-from unistore.converters.ct.group import gap_in
-from unistore.converters.ct.names import GEOMETRY, INFO, METADATA, SLICES, TEXTS, folder_of, window_of
-from unistore.converters.ct.options import CtOptions
+from unistore.converters.ct.names import GEOMETRY, SLICES, TEXTS, folder_of, window_of
+from unistore.converters.ct.options import INFO, METADATA, CtOptions
 from unistore.converters.ct.slabs import MEMBERS, VolumeArray, points_in
-from unistore.converters.opened import Origin
-from unistore.converters.scan import Scanned
-from unistore.converters.seam.formats import origins_in
+from unistore.converters.ct.stacks import gap_in
+from unistore.converters.ct.texts import numbers_in, read_classes, read_info, read_row
 from unistore.errors import AddOptions, InputError, Problem
-from unistore.plugin import Format, Group, Opened, SourceFile
-from unistore.schemas.ct.geometry import LENGTHS
+from unistore.plugin import (
+    Group,
+    Openable,
+    Opened,
+    Origin,
+    ProblemCollector,
+    Scanned,
+    SourceFile,
+    storable,
+)
 from unistore.schemas.ct.windows import PRESETS, Window
 from unistore.schemas.tables import name_problem
 from unistore.system.hints import JsonObject
-
-# Read the texts of CT volumes: ``info.json``, tables of cases, names of the classes of a dataset.
-
-_MAX_BYTES = 64 << 20
-_FIX = "correct it or leave it out"
-
-
-def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
-    """Return the text of ``info.json``, and ``spacing``, ``origin``, ``direction`` as far as it has them."""
-    try:
-        text = _text(path, "utf-8")
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError.at(location, f"is no JSON: {error}", _FIX, "json") from error
-    return text, numbers_in(content) if isinstance(content, Mapping) else {}
-
-
-def numbers_in(content: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return ``spacing``, ``origin`` and ``direction`` as far as they are known, in rows or not.
-
-    Numbers that are not finite, and a spacing that is not above 0, say nothing.
-    """
-    stated = {}
-    for name, count in LENGTHS.items():
-        try:
-            numbers = np.asarray(content.get(name), np.float64).ravel()
-        except (TypeError, ValueError, OverflowError):
-            continue
-        is_known = len(numbers) == count and np.isfinite(numbers).all()
-        if is_known and (name != "spacing" or numbers.min() > 0):
-            stated[name] = numbers.tolist()
-    return stated
-
-
-def read_classes(path: Path, location: str) -> dict[str, str]:
-    """Return what ``dataset.json`` calls each value of a label, without regions of several values."""
-    # nnU-Net has values by name, the Medical Segmentation Decathlon names by value.
-    text, _ = read_info(path, location)
-    content = json.loads(text)
-    labels = content.get("labels") if isinstance(content, Mapping) else None
-    classes: dict[str, str] = {}
-    if not isinstance(labels, Mapping):
-        return classes
-    for key, value in labels.items():
-        if isinstance(value, int):
-            classes[str(value)] = key
-        elif isinstance(value, str) and key.isdigit():
-            classes[key] = value
-    return dict(sorted(classes.items(), key=lambda pair: int(pair[0])))
-
-
-def _text(path: Path, encoding: str) -> str:
-    with path.open("rb") as file:
-        raw = file.read(_MAX_BYTES + 1)
-    if len(raw) > _MAX_BYTES:
-        msg = f"it is longer than {_MAX_BYTES} bytes"
-        raise ValueError(msg)
-    return raw.decode(encoding)
-
-
-def read_row(path: Path, case: str, location: str) -> str:
-    """Return the row of a case, in the first column with its name, as a JSON object of texts, or ``""``."""
-    rows = _rows(path, path.stat().st_mtime_ns, location)
-    for column in rows[0] if rows else ():
-        matching = [row for row in rows if row[column] == case]
-        if len(matching) > 1:
-            message = f"has {len(matching)} rows of {case}"
-            raise InputError.at(location, message, "keep one of them", "metadata")
-        if matching:
-            return json.dumps(matching[0], ensure_ascii=False)
-    return ""
-
-
-@lru_cache(maxsize=4)
-def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa: ARG001
-    try:
-        lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
-        header, *rows = list(lines) or [[]]
-        if len(set(header)) < len(header):
-            raise ValueError("two columns have one name")
-        for number, row in enumerate(rows, 2):
-            if row and len(row) != len(header):
-                msg = f"row {number} has other columns than row 1"
-                raise ValueError(msg)
-        # A line that is empty is no row.
-        return [dict(zip(header, row, strict=True)) for row in rows if row]
-    except (ValueError, csv.Error) as error:
-        message = f"is no table of comma-separated values in UTF-8: {error}"
-        raise InputError.at(location, message, _FIX, "metadata") from error
-
 
 BY_FILE = "the volume's file"
 _LONGEST = (1 << 31) - 1
@@ -129,8 +39,6 @@ _UNORDERED = (
     "of info.json: in an unknown order, so kept as text alone; --info-order zyx (the order of the array's "
     "axes) or xyz (that of ITK and DICOM) stores the numbers"
 )
-
-Open = Callable[[SourceFile], AbstractContextManager[tuple[Format, Opened]]]  # opens a file of a source
 
 # What messages call an array of each kind; volumes have them in this order.
 _CALLED = {
@@ -144,7 +52,10 @@ _CALLED = {
 
 
 class Detail(NamedTuple):
-    """What a store takes of a volume, and where that is: the ``detail`` of its source."""
+    """What a store takes of a volume, and where that is: the ``detail`` of its source.
+
+    The files of its arrays are the first ones of the source.
+    """
 
     arrays: tuple[VolumeArray, ...]  # sparse windows only where there is nothing denser
     extent: tuple[int, int, int] | None  # D, H, W; None if there are only points
@@ -154,8 +65,18 @@ class Detail(NamedTuple):
     info_path: str
     metadata: str  # its row of metadata.csv, as JSON
     header: str  # what is kept of the header of the image, as JSON
-    patient: str  # digests of a DICOM series, see `unistore.converters.ct.group`
+    patient: str  # digests of a DICOM series, see `unistore.converters.ct.series`
     series: str
+
+    @property
+    def files(self) -> list[str]:
+        """What messages call the file of each array."""
+        return [array.name for array in self.arrays]
+
+    @property
+    def formats(self) -> list[str]:
+        """Name of the format of each of these files."""
+        return [array.format for array in self.arrays]
 
     def array(self, role: str) -> VolumeArray | None:
         """Return an array, or None if there is none."""
@@ -173,6 +94,7 @@ class Detail(NamedTuple):
 class ScannedVolume(Scanned):
     """One volume as its headers describe it."""
 
+    name: str
     path: Path  # its case folder or file
     detail: Detail
     files: Sequence[str]  # paths of all that is read for it
@@ -190,8 +112,7 @@ class ScannedVolume(Scanned):
 class VolumeScan:
     """Scans one volume."""
 
-    def __init__(self, open: Open, options: CtOptions) -> None:
-        self._open = open
+    def __init__(self, options: CtOptions) -> None:
         self._options = options
         self._labels = options.labels
         self._arrays: dict[str, VolumeArray] = {}
@@ -205,7 +126,7 @@ class VolumeScan:
         self._origins: list[Origin] = []
         self._shows_others = False
 
-    def run(self, group: Group) -> ScannedVolume:
+    def run(self, group: Group, files: Sequence[Openable]) -> ScannedVolume:
         """Read every header. Files are named as `unistore.converters.ct.group` says."""
         series = group.detail
         if series is not None and series.problem is not None:
@@ -213,26 +134,26 @@ class VolumeScan:
         collected = ProblemCollector()
         texts: dict[str, SourceFile] = {}
         slices: list[SourceFile] = []
-        images: list[tuple[int, SourceFile]] = []
-        for role, file in zip(group.arrays, group.files, strict=True):
+        images: list[tuple[int, Openable]] = []
+        for role, source in zip(group.roles, files, strict=True):
             kind, _, name = role.partition("/")
             if kind in TEXTS:
-                texts[kind] = file
+                texts[kind] = source.file
             elif kind == SLICES:
-                slices.append(file)
+                slices.append(source.file)
             elif kind == "image":
-                images.append((int(name), file))
+                images.append((int(name), source))
             else:
-                with collected.attempt(file.name):
-                    self._add(kind, name, file)
+                with collected.attempt(source.file.name):
+                    self._add(kind, name, source)
         if images:
             with collected.attempt(group.name):
                 image = _choose_image(images, self._options.resolution, group.name)
                 parts = tuple([file.path for file in slices])
                 pixels = None if series is None else series.pixels
-                self._add("image", "", replace(image, parts=parts, known=pixels))
+                self._add("image", "", image.followed_by(parts, pixels))
                 if parts and pixels is None:
-                    collected.problems += gap_in(group.name, [image, *slices])
+                    collected.problems += gap_in(group.name, [image.file, *slices])
         first = group.files[0]
         path = first.path if first.name == group.name else folder_of(first.path)
         for kind, file in texts.items():
@@ -249,7 +170,8 @@ class VolumeScan:
                     Problem(array.name, message, "make it again from this volume", "shape")
                 )
         collected.check()
-        paths = [[array.path, *array.parts, *array.further] for array in arrays]
+        paths = [array.path for array in arrays]
+        paths += chain.from_iterable((*array.parts, *array.further) for array in arrays)
         detail = Detail(
             arrays=arrays,
             extent=extent,  # type: ignore[arg-type]  # three axes were checked
@@ -263,9 +185,10 @@ class VolumeScan:
             series=series.series if series else "",
         )
         return ScannedVolume(
+            name=group.name,
             path=path,
             detail=detail,
-            files=[*chain.from_iterable(paths), *(str(file.path) for file in texts.values())],
+            files=[*paths, *(str(file.path) for file in texts.values())],
             windows=self._windows,
             classes=self._classes(),
             dataset=str(texts["dataset"].path) if "dataset" in texts else "",
@@ -313,20 +236,21 @@ class VolumeScan:
             elif stated and not has_geometry:
                 self._notes.append(f"{', '.join(sorted(stated))} {_UNORDERED}")
 
-    def _add(self, kind: str, name: str, file: SourceFile) -> None:
+    def _add(self, kind: str, name: str, source: Openable) -> None:
         # Add an array. ``points`` are a sparse window or a distance field
-        with self._open(file) as (opening, opened):
+        file = source.file
+        with source.open() as opened:
             if kind == "points":
-                array = points_in(opened, file, opening.name, name)
+                array = points_in(opened, file, source.format.name, name)
                 for other in sorted(opened.arrays.keys() - {*MEMBERS[array.form], "resolution"}):
                     self._notes.append(f"left out, being no column: {file.path.name}: {other}")
             else:
-                array = self._voxels(kind, name, file, opening, opened)
-            self._origins += origins_in([opened])
+                array = self._voxels(kind, name, file, source.format.name, opened)
+            self._origins += chain.from_iterable(map(opened.origins, opened.all_arrays))
             self._shows_others |= bool(opened.shows)
             placed = numbers_in(opened.facts)
             self._notes += opened.notes.values()
-            if opening.name == "hdf5":
+            if array.format == "hdf5":
                 self._notes.append("HDF5: names and attributes of arrays are left out")
             if kind == "image":
                 self._state(placed, BY_FILE)
@@ -348,7 +272,7 @@ class VolumeScan:
         self._arrays[role] = array
         self._placed[role] = placed
 
-    def _voxels(self, kind: str, name: str, file: SourceFile, opening: Format, opened: Opened) -> VolumeArray:
+    def _voxels(self, kind: str, name: str, file: SourceFile, format: str, opened: Opened) -> VolumeArray:
         # Describe the only array of an open file, whose dtype and shape can be stored
         if len(opened.arrays) != 1:
             message = f"holds {len(opened.arrays)} arrays; a volume is one"
@@ -373,7 +297,7 @@ class VolumeScan:
             role=f"{kind}/{name}" if name else kind,
             name=file.name,
             path=str(file.path),
-            format=opening.name,
+            format=format,
             dtype=array.dtype.str if numbering is None else numbering.dtype.str,
             shape=shape,
             fortran_order=array.fortran_order,
@@ -408,16 +332,14 @@ class VolumeScan:
         self._stated_by.update(dict.fromkeys(stated, by))
 
 
-def _choose_image(
-    images: Sequence[tuple[int, SourceFile]], resolution: int | None, volume: str
-) -> SourceFile:
+def _choose_image(images: Sequence[tuple[int, Openable]], resolution: int | None, volume: str) -> Openable:
     # The image of a case folder. Several need a resolution, which those called otherwise lack
     images = sorted(images, key=lambda image: image[0])
     says_none = images[-1][0] == 0
-    chosen = [file for size, file in images if says_none or resolution in (None, size)]
+    chosen = [source for size, source in images if says_none or resolution in (None, size)]
     if len(chosen) == 1:
         return chosen[0]
-    names = ", ".join(file.path.name for _, file in images)
+    names = ", ".join(source.file.path.name for _, source in images)
     reason = "choose one" if chosen else f"--resolution {resolution} is not one of them"
     sizes = dict.fromkeys(size for size, _ in images if size)
     fixes = tuple([AddOptions(("--resolution", str(size))) for size in sizes])

@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import storable
 from unistore.converters.common.label_map import Numbering
 from unistore.converters.formats.dicom_headers import DicomPixels
-from unistore.converters.seam.formats import calling, formats, open_file
 from unistore.errors import InputError
-from unistore.plugin import Array, Format, Opened, SourceFile
+from unistore.plugin import Array, Openable, Opened, SourceFile, storable
 from unistore.system.hints import AnyArray, Shape
 
 SLAB = 1 << 20  # bytes of a slab, so that it stays in the cache of a core while it is compared
@@ -30,7 +28,7 @@ _EVERY = slice(None)
 
 
 class VolumeArray(NamedTuple):
-    """An array of a volume, as the header of its file describes it. JSON values, and the key of caches."""
+    """An array of a volume, as the header of its file describes it, in JSON values."""
 
     role: str  # "image", "windows/lung", "sparse/lung", "masks/3", "labels/seg", "sdf/far"
     name: str  # of its file, as messages call it
@@ -63,16 +61,44 @@ class VolumeArray(NamedTuple):
         return np.dtype(self.dtype).newbyteorder("=")
 
     @property
-    def file(self) -> SourceFile:
-        """Its file, which may read those alone that the scan named."""
-        parts = tuple(map(Path, self.parts))
-        roots = (Path(self.path), *parts, *map(Path, self.further))
-        return SourceFile(Path(self.path), self.name, roots, parts=parts, known=self.known or None)
+    def step(self) -> int:
+        """Planes of the slowest axis in a slab."""
+        count = max(1, SLAB // max(1, prod(self.plane) * self.kind.itemsize))
+        return max(8, count // 8 * 8) if self.fortran_order else count
 
     @property
-    def opening(self) -> Format:
-        """What opens its file."""
-        return formats()[self.format]
+    def slab_bytes(self) -> int:
+        """Bytes of a slab: more than `SLAB` if one plane is larger."""
+        return self.step * prod(self.plane) * self.kind.itemsize
+
+    @property
+    def band_bytes(self) -> int:
+        """Bytes of a band of planes: more than `BAND` if one plane is larger."""
+        return max(BAND, prod(self.shape[1:]) * self.kind.itemsize)
+
+    @property
+    def plane(self) -> tuple[int, int]:
+        """Shape of a plane of the slowest axis."""
+        depth, height, width = self.shape
+        return height, depth if self.fortran_order else width
+
+
+class VolumeFile(VolumeArray):
+    """An array of a volume that is read from its file. The key of caches: it is equal if its header is."""
+
+    source: Openable
+
+    @classmethod
+    def of(cls, array: VolumeArray, source: Openable) -> VolumeFile:
+        """Return the array of a file."""
+        volume = cls(*array)
+        volume.source = source.followed_by(tuple(map(Path, array.parts)), array.known or None)
+        return volume
+
+    @property
+    def file(self) -> SourceFile:
+        """Its file, which may read only those that the scan named."""
+        return self.source.file
 
     @contextmanager
     def open(self) -> Iterator[Mapping[str, Array]]:
@@ -80,9 +106,9 @@ class VolumeArray(NamedTuple):
 
         One that is read from the first byte on stays open, so that the planes of the next slab follow.
         """
-        if not self.forward_only or self.opening.library:
-            with self._open() as arrays:
-                yield arrays
+        if not self.forward_only or self.source.format.library:
+            with self.source.open() as opened:
+                yield opened.arrays
             return
         try:
             yield _KEPT.arrays(self)
@@ -90,14 +116,9 @@ class VolumeArray(NamedTuple):
             _KEPT.close()
             raise
 
-    @contextmanager
-    def _open(self) -> Iterator[Mapping[str, Array]]:
-        with calling(self.opening, self.name), open_file(self.opening, self.file) as opened:
-            yield opened.arrays
-
     def blocks(self, first: int, stop: int, step: int) -> Iterator[AnyArray]:
         """Read the slowest axis, `step` at a time: (d, h, w) in native byte order, until the next is read."""
-        buffer = np.empty((max(0, min(step, stop - first)), *self._plane), self.kind)
+        buffer = np.empty((max(0, min(step, stop - first)), *self.plane), self.kind)
         with self.open() as arrays:
             (array,) = arrays.values()
             for lo in range(first, stop, step):
@@ -120,42 +141,20 @@ class VolumeArray(NamedTuple):
         if rows is not out:
             out[...] = rows
 
-    @property
-    def _plane(self) -> tuple[int, int]:
-        # Shape of a plane of the slowest axis
-        depth, height, width = self.shape
-        return height, depth if self.fortran_order else width
-
-    @property
-    def step(self) -> int:
-        """Planes of the slowest axis in a slab."""
-        count = max(1, SLAB // max(1, prod(self._plane) * self.kind.itemsize))
-        return max(8, count // 8 * 8) if self.fortran_order else count
-
-    @property
-    def slab_bytes(self) -> int:
-        """Bytes of a slab: more than `SLAB` if one plane is larger."""
-        return self.step * prod(self._plane) * self.kind.itemsize
-
-    @property
-    def band_bytes(self) -> int:
-        """Bytes of a band of planes: more than `BAND` if one plane is larger."""
-        return max(BAND, prod(self.shape[1:]) * self.kind.itemsize)
-
 
 class _KeptFile:
     """The file that was read last, while more of its planes may be wanted."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._key: tuple[VolumeArray, int] | None = None
+        self._key: tuple[VolumeFile, int] | None = None
         self._arrays: Mapping[str, Array] = {}
 
-    def arrays(self, array: VolumeArray) -> Mapping[str, Array]:
+    def arrays(self, array: VolumeFile) -> Mapping[str, Array]:
         key = array, array.file.path.stat().st_mtime_ns
         if key != self._key:
             self.close()
-            self._arrays = self._stack.enter_context(array._open())
+            self._arrays = self._stack.enter_context(array.source.open()).arrays
             self._key = key
         return self._arrays
 
@@ -168,7 +167,7 @@ _KEPT = _KeptFile()
 
 
 def slabs(
-    arrays: Sequence[VolumeArray], lo: int = 0, hi: int | None = None
+    arrays: Sequence[VolumeFile], lo: int = 0, hi: int | None = None
 ) -> Iterator[tuple[Box, list[AnyArray]]]:
     """Read planes ``lo:hi`` of arrays of one shape, and yield the ranges (d, h, w) and voxels of slabs."""
     # Width ranges begin at multiples of 8, and the next slab overwrites the voxels. If the files have
@@ -192,7 +191,7 @@ def slabs(
             yield (slice(first - lo, first - lo + len(values[0])), _EVERY, _EVERY), values
 
 
-def planes(array: VolumeArray, lo: int = 0) -> Iterator[tuple[int, AnyArray]]:
+def planes(array: VolumeFile, lo: int = 0) -> Iterator[tuple[int, AnyArray]]:
     """Read planes from `lo` on in order, some at a time: the number of the first, and (n, H, W)."""
     depth = array.shape[0]
     if array.fortran_order:
@@ -203,7 +202,7 @@ def planes(array: VolumeArray, lo: int = 0) -> Iterator[tuple[int, AnyArray]]:
         yield lo + int(box[0].start), values
 
 
-def _bands(arrays: Sequence[VolumeArray], lo: int, hi: int) -> Iterator[tuple[int, int]]:
+def _bands(arrays: Sequence[VolumeFile], lo: int, hi: int) -> Iterator[tuple[int, int]]:
     # Ranges of planes ``lo:hi`` with `BAND` bytes in all arrays together, at least one plane each
     plane = sum(prod(array.shape[1:]) * array.kind.itemsize for array in arrays)
     step = max(1, BAND // max(1, plane))
@@ -211,13 +210,13 @@ def _bands(arrays: Sequence[VolumeArray], lo: int, hi: int) -> Iterator[tuple[in
         yield first, min(first + step, hi)
 
 
-def _planes_at(array: VolumeArray, lo: int, hi: int) -> AnyArray:
+def _planes_at(array: VolumeFile, lo: int, hi: int) -> AnyArray:
     block = np.empty((hi - lo, *array.shape[1:]), array.kind)
     read_image(array, block, lo, hi)
     return block
 
 
-def read_image(array: VolumeArray, out: AnyArray, lo: int = 0, hi: int | None = None) -> None:
+def read_image(array: VolumeFile, out: AnyArray, lo: int = 0, hi: int | None = None) -> None:
     """Read planes ``lo:hi`` into the corner of `out`, (D, H, W) or larger, converting to its dtype."""
     depth, height, width = array.shape
     hi = depth if hi is None else hi
@@ -280,7 +279,7 @@ def _resolution(arrays: Mapping[str, Array]) -> int:
     return int(np.max(edge.read(0, 3 if edge.shape == (3,) else 1)))
 
 
-def point_blocks(array: VolumeArray, lo: int = 0, hi: int | None = None, step: int = 0) -> Iterator[Points]:
+def point_blocks(array: VolumeFile, lo: int = 0, hi: int | None = None, step: int = 0) -> Iterator[Points]:
     """Read points ``lo:hi`` in the file's order, some at a time."""
     hi = array.shape[0] if hi is None else hi
     step = step or BLOCK
@@ -291,7 +290,7 @@ def point_blocks(array: VolumeArray, lo: int = 0, hi: int | None = None, step: i
             yield index[first:stop], values[first:stop].reshape(-1)
 
 
-def check_range(array: VolumeArray, extent: tuple[int, int, int] | None) -> None:
+def check_range(array: VolumeFile, extent: tuple[int, int, int] | None) -> None:
     """Check that points lie in a volume (None: it is not known, so that indices must fit 32 bits)."""
     limit = extent or (1 << 31,) * 3
     count = 0
@@ -309,13 +308,13 @@ def check_range(array: VolumeArray, extent: tuple[int, int, int] | None) -> None
         raise InputError.at(array.name, message, "make it again from this volume", "range")
 
 
-def sorted_points(array: VolumeArray) -> Points:
+def sorted_points(array: VolumeFile) -> Points:
     """Read all points in C order of their volume, as ``np.argwhere`` gives them. None may occur twice."""
     return _sorted_points(array, array.file.path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1)  # kept for the next shard of the same volume
-def _sorted_points(array: VolumeArray, time: int) -> Points:  # noqa: ARG001
+def _sorted_points(array: VolumeFile, time: int) -> Points:  # noqa: ARG001
     if array.shape[0] == 0:
         return np.empty((0, 3), np.int32), np.empty(0, array.kind)
     ((index, values),) = point_blocks(array, step=array.shape[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -18,7 +18,7 @@ from unistore.converters.common.exported import (
     array_values,
     source_dtype,
 )
-from unistore.converters.ct.gather import smaller_encoding, window_attributes, window_points
+from unistore.converters.ct.finish import smaller_encoding, window_attributes, window_points
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import BY_FILE, Detail
 from unistore.converters.ct.slabs import MEMBERS, VolumeArray
@@ -27,9 +27,10 @@ from unistore.converters.files.comparison import Restore, RestoredArray, Restore
 from unistore.converters.files.libraries import ONLY, OpenedByLibrary, open_npz
 from unistore.converters.protocol import Emit, Finalized
 from unistore.converters.scan import Scan
+from unistore.converters.seam.formats import formats
 from unistore.converters.seam.stored import open_original
 from unistore.errors import AddOptions, InputError
-from unistore.plugin import Facts
+from unistore.plugin import Facts, SourceFile
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import HEADER, IMAGE, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
@@ -245,7 +246,10 @@ def _stated_facts(volume: Volume, detail: Detail) -> Facts:
 @contextmanager
 def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[OpenedByLibrary]:
     # Open a file of voxels, whose array needs no name. Of its facts those that are stored are compared
-    with open_original(array.opening, replace(array.file, known=None), path) as opened:
+    parts = tuple(map(Path, array.parts))
+    roots = (Path(array.path), *parts, *map(Path, array.further))
+    file = SourceFile(Path(array.path), array.name, roots, parts=parts)
+    with open_original(formats()[array.format], file, path) as opened:
         (name,) = opened.names
         stated = {name: value for name, value in (opened.facts or {}).items() if name in facts}
         yield opened._replace(names=[ONLY], array=lambda _: opened.array(name), facts=stated)

@@ -1,10 +1,9 @@
-"""Read a volume: its voxels as bits, as points, counted in each plane, and locations of some."""
+"""Voxels of a volume: as bits, as points, counted in each plane, and locations of some."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,24 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exclusion import ProblemCollector
-from unistore.converters.ct.scan import Detail
-from unistore.converters.ct.slabs import (
-    Box,
-    VolumeArray,
-    check_range,
-    planes,
-    point_blocks,
-    read_image,
-    slabs,
-    sorted_points,
-)
-from unistore.converters.protocol import Emit, Facts
-from unistore.errors import AddOptions, Fix, InputError, Problem
-from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
+from unistore.converters.ct.slabs import Box, VolumeArray, VolumeFile, planes, slabs
 from unistore.schemas.ct.voxels import ValueRange, VoxelTest, inside, limit
-from unistore.schemas.ct.windows import Window, parse_window
-from unistore.schemas.tables import Field, OwnForm, little_endian
+from unistore.schemas.ct.windows import Window
 from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 
 # Choose the locations of at most so many voxels of each class, seeded, in one pass over a file.
@@ -53,9 +37,7 @@ class Locations(NamedTuple):
     coords: NDArray[np.int32]  # (sum of lengths, 3) depth, height, width
 
 
-def locations_of(
-    array: VolumeArray, tests: Mapping[str, VoxelTest | None], most: int
-) -> dict[str, Locations]:
+def locations_of(array: VolumeFile, tests: Mapping[str, VoxelTest | None], most: int) -> dict[str, Locations]:
     """Read a file once and find the locations of each name's classes: of a test class 1, else the values."""
     choices = {name: _Choice(array.shape, most) for name in tests}
     for box, (values,) in slabs([array]):
@@ -141,7 +123,7 @@ LISTED = 1 << 19  # voxels whose points are computed at a time, or one plane if 
 
 
 def read_bits(
-    array: VolumeArray,
+    array: VolumeFile,
     tests: Mapping[str, VoxelTest],
     out: Mapping[str, UInt8s],
     lo: int = 0,
@@ -185,7 +167,7 @@ def list_bytes(array: VolumeArray) -> int:
 
 
 def read_points(
-    array: VolumeArray, test: VoxelTest, lo: int, hi: int, counts: Int64s | None = None
+    array: VolumeFile, test: VoxelTest, lo: int, hi: int, counts: Int64s | None = None
 ) -> Iterator[tuple[slice, int, Int64s, AnyArray]]:
     """Yield points number `lo` to `hi` of a window in C order: slice, first plane, indices, voxels."""
     # Indices count from the first plane, as `point_coords` takes them. `counts` are the points in each plane,
@@ -245,19 +227,19 @@ class Ones(NamedTuple):
 
 
 def count_image(
-    image: VolumeArray, windows: Mapping[str, Window], files: Mapping[str, VolumeArray]
+    image: VolumeFile, windows: Mapping[str, Window], files: Mapping[str, VolumeFile]
 ) -> ImageCounts:
     """Look at every voxel of an image once, and at the same voxels of files of some windows."""
     state = _state(image, *files.values())
     return _count_image(image, tuple(windows.items()), tuple(files.items()), state)
 
 
-def count_mask(mask: VolumeArray) -> Ones:
+def count_mask(mask: VolumeFile) -> Ones:
     """Look at every voxel of a mask once."""
     return _count_mask(mask, _state(mask))
 
 
-def _state(*arrays: VolumeArray) -> tuple[tuple[int, int], ...]:
+def _state(*arrays: VolumeFile) -> tuple[tuple[int, int], ...]:
     # Size and modification time of all files
     statuses = [Path(path).stat() for array in arrays for path in (array.path, *array.parts)]
     return tuple((status.st_size, status.st_mtime_ns) for status in statuses)
@@ -265,9 +247,9 @@ def _state(*arrays: VolumeArray) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=512)
 def _count_image(
-    image: VolumeArray,
+    image: VolumeFile,
     windows: tuple[tuple[str, Window], ...],
-    files: tuple[tuple[str, VolumeArray], ...],
+    files: tuple[tuple[str, VolumeFile], ...],
     state: tuple[tuple[int, int], ...],  # noqa: ARG001
 ) -> ImageCounts:
     tests = {name: inside(window, image.kind) for name, window in windows}
@@ -293,7 +275,7 @@ def _count_image(
 
 
 @lru_cache(maxsize=512)
-def _count_mask(mask: VolumeArray, state: tuple[tuple[int, int], ...]) -> Ones:  # noqa: ARG001
+def _count_mask(mask: VolumeFile, state: tuple[tuple[int, int], ...]) -> Ones:  # noqa: ARG001
     test = inside(None, mask.kind)
     counts = np.zeros(mask.shape[0], np.int64)
     foreign_voxels = 0
@@ -313,7 +295,7 @@ def _per_plane(is_inside: NDArray[np.bool_]) -> Int64s:
     return counts
 
 
-def scaled_differences(image: VolumeArray, scaled: VolumeArray, window: Window) -> int:
+def scaled_differences(image: VolumeFile, scaled: VolumeFile, window: Window) -> int:
     """Count the voxels of a file that are not those of an image, limited to a window and scaled to 0…1."""
     differing = 0
     for _, (values, stored) in slabs([image, scaled]):
@@ -328,228 +310,3 @@ def is_scaled_as(expected: AnyArray, scaled: AnyArray) -> NDArray[np.bool_]:
     tolerance = 4 * max(float(np.finfo(scaled.dtype).eps), float(np.finfo(np.float32).eps))
     close: NDArray[np.bool_] = (np.abs(expected - scaled) <= tolerance) | np.isnan(expected)
     return close
-
-
-# Read voxels, points and masks of one volume from its files.
-
-Extent = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class VolumeReader:
-    """Reads the volume of one source, called `name`."""
-
-    name: str
-    detail: Detail
-    windows: Mapping[str, Window]  # of the store, by name
-    options: Mapping[str, Any]  # of the conversion
-
-    def facts(self) -> Facts:
-        """Read everything once and return counts, or raise every problem of the volume's values."""
-        # All i8: `points/<window>` (), `nan` (), `extent` (3,), `scaled/<window>` () of windows that came as
-        # floats scaled to 0…1, `others/<group>` (), the voxels of a label or mask that are neither 0 nor 1.
-        collected = ProblemCollector()
-        numbers = {f"points/{name}": 0 for name in self.windows} | {"nan": 0}
-        image = self.detail.array("image")
-        if image is not None:
-            counts = self._count(image)
-            numbers |= {f"points/{name}": int(planes.sum()) for name, planes in counts.planes.items()}
-            numbers["nan"] = counts.nan
-            collected.problems += self._value_problems(image.name, counts.unlike_hu)
-        for array in self.detail.arrays:
-            name = array.role.partition("/")[2]
-            with collected.attempt(array.name):
-                if array.form == WINDOWS:
-                    numbers |= self._check_window(name, array, image)
-                elif array.form in (MASKS, LABELS):
-                    numbers[f"others/{array.role}"] = _count_classes(array)
-                elif array.is_points:
-                    edge = array.resolution
-                    check_range(array, (edge, edge, edge) if edge else self.detail.extent)
-                if array.form == "sparse":
-                    numbers[f"points/{name}"] = len(sorted_points(array)[0])
-        collected.check()
-        facts: dict[str, AnyArray] = {name: np.array(count, np.int64) for name, count in numbers.items()}
-        return facts | {"extent": np.array(self.extent())}
-
-    def locations(self, most: int, emit: Emit) -> Facts:
-        """Find and emit locations of every window, mask and label.
-
-        Returns
-        -------
-        Facts
-            Of each group that has voxels, ``classes/<group>`` (K,) and ``locations/<group>`` (K,), how many.
-        """
-        image = self.detail.array("image")
-        located: dict[str, Locations] = {}
-        if image is not None and self.windows:
-            tests = {f"{WINDOWS}/{name}": inside(window, image.kind) for name, window in self.windows.items()}
-            located |= locations_of(image, tests, most)
-        for array in self.detail.arrays:
-            if array.form in (WINDOWS, MASKS, LABELS) and array.role not in located:
-                is_mask = array.form == WINDOWS or array.kind.kind == "f"
-                located |= locations_of(
-                    array, {array.role: inside(None, array.kind) if is_mask else None}, most
-                )
-        facts: dict[str, AnyArray] = {}
-        for group, (classes, lengths, coords) in located.items():
-            facts |= {f"classes/{group}": classes, f"locations/{group}": lengths}
-            if len(classes) <= MOST_CLASSES:
-                dtype = np.uint16 if max(self.extent()) <= 1 << 16 else np.int32
-                emit(f"{FOREGROUND}/{group}", "coords", coords.astype(dtype))
-        return facts
-
-    def extent(self) -> Extent:
-        """D, H, W: of the image or a mask, else of the cube that point files state, else of all points."""
-        if self.detail.extent is not None:
-            return self.detail.extent
-        stated = max(array.resolution for array in self.detail.arrays)
-        if stated:
-            return stated, stated, stated
-        longest = np.zeros(3, np.int64)
-        for array in self.detail.arrays:
-            for index, _ in point_blocks(array):
-                longest = np.maximum(longest, index.max(axis=0).astype(np.int64) + 1)
-        depth, height, width = longest.tolist()
-        return depth, height, width
-
-    def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, AnyArray]) -> None:
-        """Read planes ``lo:hi`` of this volume's row of ``volumes``, ``masks``, ``labels`` or ``windows``."""
-        # What this volume lacks, and planes beyond its depth, stay zero. Windows that are files are read from
-        # them, as `facts` has compared these with the image; all others in one pass of the image.
-        if "extent" in out:
-            out["extent"][0] = self.extent()
-            return
-        depth = self.extent()[0]
-        hi = depth if hi is None else min(hi, depth)
-        if hi <= lo:
-            return
-        image = self.detail.array("image")
-        computed: dict[str, AnyArray] = {}
-        for column, (block,) in out.items():
-            name, _, form = column.rpartition("/")
-            array = self.detail.array("image" if table == VOLUMES else f"{table}/{name}")
-            is_scaled = table == WINDOWS and array is not None and array.kind.kind == "f"
-            if array is not None and form != "mask":
-                read_image(array, block, lo, hi)
-            elif array is not None and (image is None or not is_scaled):
-                read_bits(array, {name: inside(None, array.kind)}, {name: block}, lo, hi)
-            elif table == WINDOWS:
-                computed[name] = block
-        if computed and image is not None:
-            tests = {name: inside(self.windows[name], image.kind) for name in computed}
-            read_bits(image, tests, computed, lo, hi)
-
-    def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
-        """Read points ``lo:hi`` of a window, in C order."""
-        sparse = self.detail.array(f"sparse/{name}")
-        if sparse is not None:
-            index, values = sorted_points(sparse)
-            out["coords"][...] = index[lo:hi]
-            out["values"][...] = values[lo:hi]
-            return
-        array = self.detail.array("image")
-        counts = None
-        if array is not None:
-            test = inside(self.windows[name], array.kind)
-            counts = self._count(array).planes[name] if lo else None
-        else:
-            array = self.detail.array(f"{WINDOWS}/{name}")
-            if array is None:
-                return
-            test = inside(None, array.kind)
-            counts = count_mask(array).planes if lo else None
-        for part, first, flat, values in read_points(array, test, lo, hi, counts):
-            point_coords(flat, first, array.shape, out["coords"][part])
-            out["values"][part] = values
-
-    def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
-        """Read points ``lo:hi`` of a distance field, in the file's order."""
-        first = 0
-        for index, values in point_blocks(self.detail.named(SDF)[name], lo, hi):
-            rows = slice(first, first + len(index))
-            out["coords"][rows] = index
-            out["values"][rows] = values
-            first = rows.stop
-
-    def _count(self, image: VolumeArray) -> ImageCounts:
-        return count_image(image, self.windows, self.detail.named(WINDOWS))
-
-    def _check_window(self, name: str, array: VolumeArray, image: VolumeArray | None) -> dict[str, int]:
-        # The facts of a window's file, and raise if it is not a mask, or differs from the image
-        if image is None:
-            ones = count_mask(array)
-            if ones.others and not ones.is_scaled:
-                raise _not_a_mask(array, ones.others)
-            count = {f"points/{name}": int(ones.planes.sum())}
-            return count | {f"scaled/{name}": 1} if ones.is_scaled else count
-        differing = self._count(image).differing[name]
-        is_scaled = differing > 0 and count_mask(array).is_scaled
-        window = self.windows[name]
-        if is_scaled:
-            differing = scaled_differences(image, array, window)
-        if differing:
-            message = f"differs from window {window} of {image.name} in {differing} voxels"
-            fix = "make it again from this volume, or remove it: it is computed anyway"
-            raise array.file.problem(message, fix, "window")
-        return {f"scaled/{name}": 1} if is_scaled else {}
-
-    def _value_problems(self, location: str, unlike_hu: str | None) -> list[Problem]:
-        # Return a problem if a window is cut of an image that is not of HU, and no file confirms it
-        windows = [name for name in self.windows if self.detail.array(f"{WINDOWS}/{name}") is None]
-        if unlike_hu is None or not windows or self.options["values"] == "hu":
-            return []
-        message = f"{unlike_hu}; a window is of HU: {', '.join(windows)}"
-        # Windows that other volumes have as files are cut without the option, too
-        otherwise: Fix = AddOptions(("--exclude", self.name), "if it is a mask or was scaled")
-        if {parse_window(text).name for text in self.options["window"]}.issuperset(windows):
-            otherwise = "leave --window out if it is a mask or was scaled"
-        return [
-            Problem(location, message, (otherwise, AddOptions(("--values", "hu"), "if it is HU")), "values")
-        ]
-
-
-def own_forms(detail: Detail, table: str, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
-    """Return the forms of the voxels and distances that a volume has itself, see `SourceReader.own`.
-
-    Windows are its own where it has no image that they are cut of.
-    """
-    kind, _, of_points = table.partition("/")
-    forms: dict[str, OwnForm] = {}
-    if kind == FOREGROUND or (kind == WINDOWS and detail.array("image") is not None):
-        return forms
-    for column, field in fields.items():
-        name, _, form = column.rpartition("/")
-        role = {VOLUMES: "image"}.get(kind, table if of_points else f"{table}/{name}")
-        array = detail.array(role) or detail.array(f"sparse/{of_points}")
-        if column in ("extent", "coords"):
-            forms[column] = OwnForm("<i4", field.row_shape)
-        elif array is not None:
-            # classes that are numbered anew may not fit the dtype of the file
-            dtype = little_endian(array.kind.name if array.numbering is None else "int64")
-            shape = () if of_points else array.shape
-            restore = _voxels if form == "mask" else None
-            forms[column] = OwnForm(dtype, shape, restore, f"{table}/{name}" if name else "")
-    return forms
-
-
-def _voxels(bits: AnyArray) -> AnyArray:
-    return np.unpackbits(bits, axis=-1, bitorder="little")
-
-
-def _count_classes(label: VolumeArray) -> int:
-    # Count voxels of a label or mask other than 0 and 1, and raise if they are floats
-    foreign_voxels = count_mask(label).others
-    if not foreign_voxels or label.kind.kind != "f":
-        return foreign_voxels
-    if label.form == MASKS:
-        raise _not_a_mask(label, foreign_voxels)
-    message = f"is taken for a label by its name, but is {label.kind} and not a mask of 0 and 1"
-    fix = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
-    raise label.file.problem(message, fix, "dtype")
-
-
-def _not_a_mask(mask: VolumeArray, others: int) -> InputError:
-    message = f"holds {others} values that are neither 0 nor 1: it is not a mask"
-    fix = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
-    return mask.file.problem(message, fix, "values")

@@ -18,7 +18,7 @@ from unistore.converters.common.columns import SourceColumn, missing_value, with
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.family import Chosen, Cut, Family, Group
-from unistore.converters.files.folders import Folders
+from unistore.converters.files.folders import Folders, ListedFolders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
@@ -198,8 +198,9 @@ class SeamConverter(Converter):
         """Return files that the family groups, by default those of its formats that are not excluded."""
         paths = listing.with_suffixes(self.suffixes)
         named = zip(relative_names(paths), paths, strict=True)
-        near = Neighbours(self, Folders(listing.roots), listing.roots)
         takes_all = self.plugin.groups_excluded
+        folders = ListedFolders(map(Path, paths)) if takes_all else Folders(listing.roots)
+        near = Neighbours(self, folders, listing.roots)
         return [
             self._source_file(Path(path), name, near)
             for name, path in named

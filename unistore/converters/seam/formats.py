@@ -196,6 +196,10 @@ class FileToOpen:
             raise self.file.problem(claim.reason)
         return found
 
+    def followed_by(self, parts: Sequence[Path], known: Any = None) -> FileToOpen:
+        """See `Openable`."""
+        return FileToOpen(replace(self.file, parts=tuple(parts), known=known), self._recognise)
+
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """See `Openable`."""

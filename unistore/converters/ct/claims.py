@@ -1,0 +1,216 @@
+"""Whether a file is of a CT volume: by its name and folder, its header, and what lies near it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unistore.converters.ct.names import (
+    DICOM,
+    IMAGE_WORDS,
+    TIFF,
+    bare_path,
+    case_role,
+    folder_of,
+    has_image,
+    is_case,
+    is_case_window,
+    is_image,
+    is_plain,
+    is_voxels,
+    mask_id,
+    page_name,
+    stem_of,
+    suffixes,
+    window_of,
+)
+from unistore.converters.ct.options import INFO
+from unistore.converters.ct.slabs import kind_of
+from unistore.converters.ct.texts import read_info
+from unistore.converters.files.pairs import LabelMatch, images_of_label, label_paths, row_label_paths
+from unistore.converters.opened import Near
+from unistore.errors import printable
+from unistore.plugin import Claim, Head, SourceFile, no, sure
+from unistore.system.hints import Shape
+
+CASES = "cases"
+FILES = "files"
+SERIES = "series"
+_HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
+# Folders of volumes in nnU-Net and the Medical Segmentation Decathlon.
+_NNUNET = ("imagesTr", "imagesTs", "imagesVal")
+_CALLED = {
+    "image": "the volume",
+    "windows": "a window",
+    "points": "a window",
+    "masks": "a mask",
+    "labels": "a label",
+}
+_IS_NAMED = sure("names an intensity window", FILES)
+
+
+def claim(file: SourceFile) -> Claim | None:
+    """Take ``info.json`` of a case folder, and DICOM by its first bytes. None: of others the content decides.
+
+    Raises
+    ------
+    InputError
+        If such an ``info.json`` is no JSON.
+    """
+    if file.format == DICOM:
+        from unistore.converters.formats.dicom import Dicom  # few files are
+
+        return sure(Dicom().recognise(file).reason, SERIES)
+    if file.path.name != INFO:
+        return None
+    assert file.near is not None
+    if not is_case(file.path.parent, file.near):
+        return no("describes no case folder")
+    read_info(file.path, file.name)
+    return sure("describes the volume of a case folder", CASES)
+
+
+def match(head: Head) -> Claim:
+    """Take volumes, windows, masks, labels and points."""
+    # Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or
+    # its folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data
+    # name so, since plain arrays may look the same. Arrays beside a label for each of their rows are plain
+    # ones.
+    path = head.file.path
+    near = head.file.near
+    assert near is not None
+    if not is_voxels(path):
+        return _match_points(path, head, near)
+    if len(head.arrays) != 1:
+        return no(f"holds {len(head.arrays)} arrays, a volume one")
+    ((shape, dtype),) = head.arrays.values()
+    by_name = _match_case(path, shape, near) or _match_loose(path, near)
+    if by_name is not None:
+        return by_name
+    if head.format == TIFF and len(shape) == 2:
+        return _match_page(path, near)
+    if not is_plain(path):
+        return sure("is a format of CT volumes", FILES)
+    return _match_label(path, shape, near) or _match_values(path, shape, dtype, near)
+
+
+def _in_case(kind: str) -> Claim:
+    return sure(f"is {_CALLED[kind]} of a case folder", CASES)
+
+
+def _match_case(path: Path, shape: Shape, near: Near) -> Claim | None:
+    """Take a file of a case folder."""
+    folder = folder_of(path)
+    if not is_case(folder, near):
+        return None
+    kind = case_role(path, has_named_image=has_image(folder, near)).partition("/")[0]
+    if kind == "image" and not is_image(path) and len(shape) != 3:
+        return None
+    return _in_case(kind) if kind else None
+
+
+def _match_loose(path: Path, near: Near) -> Claim | None:
+    """Take a window by its name, and a mask whose volume lies in the folder above the folder of masks."""
+    if window_of(path) is not None:
+        return _IS_NAMED
+    if path.parent.name != "masks" or not mask_id(path):
+        return None
+    owner = _file_of(str(path.parent.parent / mask_id(path)), near)
+    return None if owner is None else sure(f"is the mask of {printable(owner.name)}", FILES)
+
+
+def _match_page(path: Path, near: Near) -> Claim:
+    """Take a page that another follows, or that follows another."""
+    name = page_name(path)
+    neighbours = name.neighbours if name else ()
+    if any(near.has(f"{path.parent}{os.sep}{neighbour}") for neighbour in neighbours):
+        return sure("is a page of a stack", FILES)
+    return no("is one page, a volume several")
+
+
+def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
+    """Take a label whose volume is there, and leave it out if what it labels is no volume."""
+    bare = bare_path(path)
+    owners = _owners(bare, near)
+    image = None if owners is None else _file_of(owners.images[0], near)
+    if owners is None or image is None:
+        return None
+    is_one_a_row = bare in row_label_paths(bare_path(image))
+    if len(shape) != 3 and (is_one_a_row or not owners.certain):
+        return None
+    claim = sure(f"is the label of {printable(image.name)}", FILES)
+    owner = _array_of(image, near)
+    if owner is None:  # damaged, which is told of the image
+        return claim
+    owner_shape, owner_dtype = owner
+    is_paired = owners.certain and owner_shape == shape
+    if len(owner_shape) == 3 and (is_paired or _is_volume(image, owner_dtype)):
+        return claim
+    return no(f"is the label of {printable(image.name)}, {owner_dtype} {owner_shape}, which is no volume")
+
+
+def _match_values(path: Path, shape: Shape, dtype: np.dtype[Any], near: Near) -> Claim:
+    if len(shape) != 3:
+        return no(f"has {len(shape)} axes {shape}, a volume three")
+    bare = bare_path(path)
+    if _is_volume(path, dtype):
+        for file, label in _labels(row_label_paths(bare), near):
+            if len(label) in (1, 2) and label[0] == shape[0]:
+                return no(f"is plain rows, with a label for each in {printable(file.name)}")
+        return sure(f"has three axes: {dtype} {shape}", FILES)
+    for file, label in _labels(label_paths(bare, IMAGE_WORDS), near):
+        # A label of the volume's shape whose name nothing else would have.
+        owners = _owners(bare_path(file), near)
+        if label == shape and owners is not None and owners.certain and bare in owners.images:
+            return sure(f"has the label {printable(file.name)} of its shape", FILES)
+    hint = "where no name says ct, hu, volume or scan, volumes are integers of two or more bytes"
+    return no(f"is {dtype} {shape}; {hint}")
+
+
+def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:
+    """Return whether three axes are taken for a volume's, by a name or by the dtype."""
+    if _HINT.search(stem_of(path)) or _HINT.search(path.parent.name) or path.parent.name in _NNUNET:
+        return True
+    return dtype.kind in "iu" and dtype.itemsize > 1
+
+
+def _owners(label: str, near: Near) -> LabelMatch | None:
+    """Return the images of a file that is called as labels are, if they are there."""
+    return images_of_label(label, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
+
+
+def _labels(paths: Iterable[str], near: Near) -> Iterable[tuple[Path, Shape]]:
+    """Yield the files that are there, of paths without suffix, with the shape of the array in each."""
+    for bare in paths:
+        file = _file_of(bare, near)
+        array = None if file is None else _array_of(file, near)
+        if file is not None and array is not None:
+            yield file, array[0]
+
+
+def _match_points(path: Path, head: Head, near: Near) -> Claim:
+    is_named = window_of(path) is not None
+    has_points = bool(kind_of(head.arrays))
+    if is_case_window(path) and (is_named or has_points or has_image(folder_of(path), near)):
+        return _in_case("points")
+    return _IS_NAMED if is_named and has_points else no("is no window of a volume")
+
+
+def _array_of(path: Path, near: Near) -> tuple[Shape, np.dtype[Any]] | None:
+    """Return shape and dtype of the array of another file. None: that is damaged, and told of that file."""
+    head = near.head(path)
+    return None if head is None else next(iter(head.arrays.values()), None)
+
+
+def _file_of(bare: str, near: Near) -> Path | None:
+    """Return the file of a path without suffix, if it is there."""
+    for ending in suffixes():
+        path = f"{bare}{ending}"
+        if near.has(path):
+            return Path(path)
+    return None
