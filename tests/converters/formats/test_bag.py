@@ -95,3 +95,90 @@ def test_lists_of_messages_without_bytes_are_refused(name: str, tmp_path: Path) 
             return
         (problem,) = opened.arrays["a/messages"].problems()
     assert "lists of std_msgs/msg/Empty, which takes no bytes" in problem.message
+
+
+MAGIC = b"\x89MCAP0\r\n"
+DATA_END, FOOTER = 0x0F, 0x02
+SCHEMA, CHANNEL, CHUNK_INDEX, STATISTICS = 0x03, 0x04, 0x08, 0x0B
+
+
+def record(kind: int, content: bytes) -> bytes:
+    return struct.pack("<BQ", kind, len(content)) + content
+
+
+def rewritten(content: bytes, form: str) -> bytes:
+    """Write an MCAP file again with less of an index at its end."""
+    (start,) = struct.unpack_from("<Q", content, len(content) - 37 + 9)
+    data, summary = content[:start], b""
+    position = start
+    while content[position] not in (FOOTER, 0x0E):
+        kind, size = struct.unpack_from("<BQ", content, position)
+        inside = content[position + 9 : position + 9 + size]
+        position += 9 + size
+        kept = {"no statistics": kind != STATISTICS, "chunks alone": kind == CHUNK_INDEX}.get(form, True)
+        if form == "no chunks":
+            kept = kind != CHUNK_INDEX
+        if form in ("no messages", "neither") and kind == CHUNK_INDEX:
+            (length,) = struct.unpack_from(
+                "<I", inside, 32
+            )  # of the places of message indices, 10 bytes each
+            inside = inside[:32] + bytes(12) + inside[44 + length :]
+        if form == "neither":
+            kept = kind != STATISTICS
+        summary += record(kind, inside) if kept else b""
+    has_summary = form != "no summary"
+    footer = struct.pack("<QQI", len(data) if has_summary else 0, 0, 0)
+    return data + (summary if has_summary else b"") + record(FOOTER, footer) + MAGIC
+
+
+FORMS = ("whole", "no summary", "no chunks", "no messages", "no statistics", "neither", "chunks alone")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_index_that_does_not_tell_all_of_a_file(tmp_path: Path, form: str) -> None:
+    """As recorders leave it that write none: `mcap` reads such files from the first byte on."""
+    path = tmp_path / "a.mcap"
+    path.write_bytes(rewritten((SAMPLES / "robot.mcap").read_bytes(), form))
+    expected = dict(np.load(SAMPLES / "robot.npz"))
+    expected[NO_VALUES] = np.empty((12, 0))
+    check_format(Rosbag(), path, expected, {})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_damaged_chunk_is_told_without_an_index(tmp_path: Path, form: str) -> None:
+    content = bytearray(rewritten((SAMPLES / "robot.mcap").read_bytes(), form))
+    content[200] ^= 1
+    (tmp_path / "a.mcap").write_bytes(content)
+    with pytest.raises(InputError, match="is damaged or truncated"):
+        read_all(tmp_path / "a.mcap")
+
+
+# What a message has beside a number, whose definition lacks the type b/Holds or is all there
+HELD = {"list": "b/Holds[] a\n", "array": "b/Holds[2] a\n", "one": "b/Holds a\n", "deep": "b/Outer[] a\n"}
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_type_that_nothing_defines_is_of_its_topic_alone(
+    tmp_path: Path, held: str, *, is_whole: bool
+) -> None:
+    line = "=" * 80 + "\nMSG: "
+    text = HELD[held] + "float64 x\n"
+    text += f"{line}b/Outer\nb/Holds inner\n" if held == "deep" else ""
+    text += f"{line}b/Holds\nuint8 c\n" if is_whole else ""
+    counted = struct.pack("<I", 2) if held in ("list", "deep") else b""
+    content = counted + (b"\7" if held == "one" else b"\7\7")
+    with rosbag1.Writer(tmp_path / "a.bag") as writer:
+        custom = writer.add_connection("/custom", "a/msg/Many", msgdef=text, md5sum="0" * 32)
+        sound = writer.add_connection("/sound", "a/msg/One", msgdef="float64 y\n", md5sum="1" * 32)
+        for time in range(3):
+            writer.write(custom, time, content + struct.pack("<d", time))
+            writer.write(sound, time, struct.pack("<d", 10 + time))
+    with Rosbag().open(SourceFile(tmp_path / "a.bag", "a.bag")) as opened:
+        assert opened.arrays["sound/y"][0:3].tolist() == [10, 11, 12]
+        if is_whole:
+            assert opened.arrays["custom/x"][0:3].tolist() == [0, 1, 2]
+            return
+        (problem,) = opened.arrays["custom/messages"].problems()
+    assert "nothing says what is in b/msg/Holds" in problem.message
+    assert "--ignore 'custom/*'" in problem.advice

@@ -129,6 +129,67 @@ def _bound_mcap(module: Any) -> None:
     module.DECOMPRESSORS["zstd"] = partial(decoded, module.zstd.ZstdDecompressor)
 
 
+# A file may have no index at its end, or one that does not say which messages a chunk has: to rosbags, such
+# chunks are empty, and files without an index are read only where their messages are in order.
+
+_MESSAGE = 0x05
+_CHUNK = 0x06
+_RECORD = struct.Struct("<BQ")  # what it is, and its bytes behind these
+_MESSAGE_HEAD = struct.Struct("<HIQ")  # channel, number, log time
+_CHUNK_HEAD = struct.Struct("<QQQII")  # first and last log time, size, checksum, length of the name behind
+
+
+def _index_mcap(module: Any, reader: Any) -> None:
+    """Look through a file whose index does not tell its topics, its chunks or what is in these."""
+    if reader.connections and reader.chunks and all(chunk.message_index_offsets for chunk in reader.chunks):
+        return
+    reader.meta_scan()
+    counts = reader.statistics.channel_message_counts
+    reader.connections = [
+        connection._replace(msgcount=counts.get(connection.id, 0)) for connection in reader.connections
+    ]
+    reader.metadata = reader.metadata._replace(message_count=reader.statistics.message_count)
+    reader.chunks = list(_chunks_of(module, reader))
+
+
+def _chunks_of(module: Any, reader: Any) -> Iterator[Any]:
+    """Yield what an index would say of each chunk. Messages outside of chunks are in none."""
+    reader.bio.seek(reader.data_start)
+    while reader.bio.tell() < reader.data_end:
+        start = reader.bio.tell()
+        kind, size = _RECORD.unpack(module.read_exact(reader.bio, _RECORD.size))
+        if kind != _CHUNK:
+            module.skip_exact(reader.bio, size)
+            continue
+        content = module.read_exact(reader.bio, size)
+        *_, unpacked, checksum, length = _CHUNK_HEAD.unpack_from(content)
+        behind = _CHUNK_HEAD.size + length
+        compression = content[_CHUNK_HEAD.size : behind].decode()
+        packed = int.from_bytes(content[behind : behind + 8], "little")
+        records = content[behind + 8 : behind + 8 + packed]
+        counts: dict[int, int] = {}
+        times = [0]
+        for channel, time in _messages_in(module.decompress(records, compression, unpacked, checksum)):
+            counts[channel] = counts.get(channel, 0) + 1
+            times.append(time)
+        first = min(times[1:], default=0)
+        yield module.ChunkInfo(
+            first, max(times), start, _RECORD.size + size, {}, 0, compression, packed, unpacked, counts
+        )
+
+
+def _messages_in(records: bytes) -> Iterator[tuple[int, int]]:
+    """Yield channel and log time of the messages of a decoded chunk."""
+    position = 0
+    while position < len(records):
+        kind, size = _RECORD.unpack_from(records, position)
+        position += _RECORD.size
+        if kind == _MESSAGE:
+            channel, _, time = _MESSAGE_HEAD.unpack_from(records, position)
+            yield channel, time
+        position += size
+
+
 # Bytes that rosbags holds while it reads messages: those of open chunks four times (decoded, as messages,
 # as numbers), as they are stored, and its index. Objects are counted by what CPython takes for them.
 
@@ -285,8 +346,6 @@ def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
     with damages(file):
         try:
             reader.open()
-            if kind is ROS1:
-                _bound_ros1(reader)
         except KeyError as error:
             if kind is not _MCAP:
                 raise
@@ -296,7 +355,11 @@ def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
                 f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n TOPIC",
                 "format",
             ) from error
-    stack.callback(reader.close)
+        stack.callback(reader.close)
+        if kind is ROS1:
+            _bound_ros1(reader)
+        elif kind is _MCAP:
+            _index_mcap(module, reader)
     return BagFile(file, kind, reader)
 
 

@@ -51,9 +51,29 @@ class MessageField(NamedTuple):
 Definitions = Mapping[str, Any]  # fields of all types, as of rosbags: by name a pair of constants and fields
 
 
+def undefined_in(kind: str, definitions: Definitions) -> str:
+    """Return a type that messages hold, if only in a list that is left out, and nothing defines.
+
+    Empty: all are defined.
+    """
+    seen: set[str] = set()
+    pending = [kind]
+    while pending:
+        name = pending.pop()
+        if name not in definitions:
+            return name
+        if name in seen:
+            continue
+        seen.add(name)
+        for _, (node, content) in definitions[name][1]:
+            held = (node, content) if node.name in ("BASE", "NAME") else content[0]
+            if held[0].name == "NAME":
+                pending.append(held[1])
+    return ""
+
+
 def fields_of(kind: str, definitions: Definitions, left_out: dict[str, str]) -> list[MessageField]:
     """List the numbers and lists in messages of a type, and add others to `left_out`."""
-    # Raises a KeyError with the name of a type that nothing defines.
     fields = list(_fields(kind, "", definitions, left_out))
     if kind in (*PICTURES, _POINTS):
         left_out.clear()

@@ -36,6 +36,7 @@ from unistore.converters.formats.bag_messages import (
     MessageField,
     fields_of,
     lists_of_nothing,
+    undefined_in,
     values_of,
 )
 from unistore.converters.formats.lazy import LazyRows, Unread
@@ -198,18 +199,16 @@ class _Messages:
             raise _UnknownTypeError(f"has messages of several types: {', '.join(kinds)}")
         if kind in self._problems:
             raise _UnknownTypeError(self._problems[kind])
-        try:
-            empty = lists_of_nothing(kind, self._store.fielddefs) if self.bag.is_ros1 else ""
-            if empty:
-                raise _UnknownTypeError(
-                    f"has messages of {kind} with lists of {empty}, which takes no bytes: any number of them"
-                )
-            return fields_of(kind, self._store.fielddefs, left_out)
-        except KeyError as error:
-            missing = "them" if error.args[0] == kind else error.args[0]
+        missing = undefined_in(kind, self._store.fielddefs)
+        if missing:
+            what = "them" if missing == kind else missing
+            raise _UnknownTypeError(f"has messages of {kind}, and nothing says what is in {what}")
+        empty = lists_of_nothing(kind, self._store.fielddefs) if self.bag.is_ros1 else ""
+        if empty:
             raise _UnknownTypeError(
-                f"has messages of {kind}, and nothing says what is in {missing}"
-            ) from error
+                f"has messages of {kind} with lists of {empty}, which takes no bytes: any number of them"
+            )
+        return fields_of(kind, self._store.fielddefs, left_out)
 
     def read(self, topic: _Topic, lo: int, hi: int) -> Iterator[Any]:
         if self._topic != topic.name or self._next != lo:
