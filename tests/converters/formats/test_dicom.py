@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydicom
@@ -11,6 +12,7 @@ import pytest
 import SimpleITK
 from pydicom.data import get_testdata_file
 
+from unistore.converters.files.formats import begins_as_dicom, has_ending
 from unistore.converters.formats import dicom_headers
 from unistore.converters.formats.dicom import Dicom
 from unistore.converters.formats.dicom_headers import read_elements, read_header
@@ -71,12 +73,135 @@ def test_what_lies_nowhere_is_refused(name: str) -> None:
         values(real(name))
 
 
-def test_numbers_of_more_bits_than_are_told(tmp_path: Path) -> None:
-    data_set = pydicom.dcmread(real("MR_small.dcm"))
-    data_set.BitsStored = 8
-    data_set.save_as(tmp_path / "a.dcm")
-    with pytest.raises(InputError, match="more than the 8 bits that it tells of"):
+def with_bits(path: Path, raw: np.ndarray, bits: int, *, signed: bool, **tags: Any) -> None:
+    """Write the numbers as they stand, with unused bits above `bits`; synthetic."""
+    data_set = pydicom.dcmread(real("CT_small.dcm"))
+    data_set.Rows, data_set.Columns = raw.shape
+    data_set.BitsAllocated = 8 * raw.itemsize
+    data_set.BitsStored, data_set.HighBit, data_set.PixelRepresentation = bits, bits - 1, int(signed)
+    data_set.PixelData = raw.tobytes()
+    for name, value in tags.items():
+        setattr(data_set, name, value)
+    data_set.save_as(path)
+
+
+@pytest.mark.parametrize("bits", [1, 9, 12, 15, 16])
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("path", ["fast", "by pydicom"])
+def test_bits_above_those_of_a_number_are_no_part_of_it(
+    tmp_path: Path, bits: int, path: str, *, signed: bool
+) -> None:
+    """Overlays lie there, or zeros where a sign should be (PS3.5, 8.1.1)."""
+    raw = np.random.default_rng(bits).integers(0, 1 << 16, (8, 9)).astype("<u2")
+    tags = {} if path == "fast" else {"NumberOfFrames": 1}
+    with_bits(tmp_path / "a.dcm", raw, bits, signed=signed, **tags)
+    assert (read_elements(tmp_path / "a.dcm") is not None) == (path == "fast")
+    numbers = raw.astype(np.int64) % (1 << bits)
+    if signed:
+        numbers = np.where(numbers >> (bits - 1), numbers - (1 << bits), numbers)
+    found = values(tmp_path / "a.dcm")
+    np.testing.assert_array_equal(found[0], numbers - 1024)
+    np.testing.assert_array_equal(found, of_pydicom(tmp_path / "a.dcm"))
+
+
+def test_bytes_with_unused_bits(tmp_path: Path) -> None:
+    raw = np.arange(64, dtype="u1").reshape(8, 8) | 0xC0
+    with_bits(tmp_path / "a.dcm", raw, 6, signed=False)
+    np.testing.assert_array_equal(values(tmp_path / "a.dcm"), of_pydicom(tmp_path / "a.dcm"))
+
+
+@pytest.mark.parametrize(
+    ("tags", "match"),
+    [
+        ({"BitsStored": 17, "HighBit": 16}, r"states 17 bits a number \(BitsStored\) in 16"),
+        ({"BitsStored": 0, "HighBit": 0}, "states 0 bits a number"),
+        ({"BitsAllocated": 12}, "in 8"),
+    ],
+    ids=str,
+)
+def test_bits_that_no_number_has_are_refused(tmp_path: Path, tags: dict[str, int], match: str) -> None:
+    with_bits(tmp_path / "a.dcm", np.zeros((8, 8), "<u2"), 12, signed=False, **tags)
+    with pytest.raises(InputError, match=match):
         values(tmp_path / "a.dcm")
+
+
+def test_a_highest_bit_elsewhere_leaves_numbers_as_they_stand(tmp_path: Path) -> None:
+    """Many writers leave HighBit at 15; readers shift by it, or ignore it, as pydicom does."""
+    raw = np.random.default_rng(0).integers(0, 1 << 12, (8, 9)).astype("<u2")
+    with_bits(tmp_path / "a.dcm", raw, 12, signed=False, HighBit=15)
+    np.testing.assert_array_equal(values(tmp_path / "a.dcm")[0], raw.astype(int) - 1024)
+    np.testing.assert_array_equal(values(tmp_path / "a.dcm"), of_pydicom(tmp_path / "a.dcm"))
+    with_bits(tmp_path / "b.dcm", raw | 0x8000, 12, signed=False, HighBit=15)
+    with pytest.raises(InputError, match=r"more than the 12 bits .* bit 15 \(HighBit\)"):
+        values(tmp_path / "b.dcm")
+
+
+def without_preamble(path: Path, form: str) -> None:
+    """Write MR_small without the 128 bytes and the mark, as old scanners do."""
+    content = real("MR_small.dcm").read_bytes()
+    if form == "meta":
+        path.write_bytes(content[132:])
+        return
+    data_set = pydicom.dcmread(real("MR_small.dcm"))
+    del data_set.file_meta
+    data_set.preamble = None
+    data_set.save_as(path, implicit_vr=form == "implicit", little_endian=True, enforce_file_format=False)
+
+
+@pytest.mark.parametrize("form", ["meta", "implicit", "explicit"])
+def test_without_preamble(tmp_path: Path, form: str) -> None:
+    without_preamble(tmp_path / "a.dcm", form)
+    assert b"DICM" not in (tmp_path / "a.dcm").read_bytes()[:256]
+    assert Dicom().recognise(SourceFile(tmp_path / "a.dcm", "a.dcm")).certainty == "sure"
+    expected = of_pydicom(real("MR_small.dcm"))
+    np.testing.assert_array_equal(values(tmp_path / "a.dcm"), expected)
+    if form != "meta":  # which ITK does not read
+        image = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(str(tmp_path / "a.dcm")))
+        np.testing.assert_array_equal(image, expected)
+    header = read_header(tmp_path / "a.dcm")
+    assert header._replace(pixels=header.pixels._replace(planes=())) == read_header(
+        real("MR_small.dcm")
+    )._replace(pixels=header.pixels._replace(planes=()))
+    (tmp_path / "IM0001").write_bytes((tmp_path / "a.dcm").read_bytes())
+    assert has_ending(tmp_path / "IM0001", (".dcm",)), "under any name"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        np.array([8, 4, 1, 2, 3, 4, 5, 6], "<u4").tobytes(),
+        np.full(64, 8, "<u2").tobytes(),
+        np.full(64, 2, "<u2").tobytes(),
+        b"\x08\0\x05\0CS\n\0ISO_IR 100",
+        b"",
+    ],
+)
+def test_numbers_that_begin_like_an_element_are_no_dicom(content: bytes) -> None:
+    assert not begins_as_dicom(content)
+
+
+@pytest.mark.nightly
+def test_every_file_of_pydicom_that_is_read_has_its_values() -> None:
+    read = []
+    for path in sorted(real("MR_small.dcm").parent.rglob("*.dcm")):
+        if not begins_as_dicom(path.read_bytes()[:4096]):
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                header = read_header(path)
+            except Exception:
+                continue
+            if not header.pixels.planes or not header.is_gray:
+                continue
+            try:
+                found = values(path)
+            except InputError:
+                continue
+            np.testing.assert_array_equal(found.squeeze(), of_pydicom(path).squeeze(), err_msg=path.name)
+        read.append(path.name)
+    assert {*PLAIN, *PACKED} <= set(read)
+    assert len(read) >= 15, read
 
 
 def test_an_enhanced_file_has_its_frames_by_their_places(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from struct import Struct
 
 from unistore.converters.common.faults import as_problem
 from unistore.errors import InputError, Problem, Where, printable
@@ -55,11 +56,13 @@ _NUMBERED = re.compile(r"-[0-9]+-of-[0-9]+$")
 # Offsets of the signature: behind a user block, such as that of MATLAB
 _HDF5_OFFSETS = (0, 512, 1024, 2048)
 _COPIES = (".tmp", ".part", ".partial", ".crdownload", ".bak", ".old", ".orig", ".swp", "~")
-# What files of a format hold under any name, and where, by its own suffix
-_SIGNATURES: Mapping[str, tuple[bytes, Sequence[int]]] = {
-    ".h5": (HDF5_SIGNATURE, _HDF5_OFFSETS),
-    ".dcm": (b"DICM", (128,)),
-}
+# Beginning of an element of DICOM: group and number, kind of value, length
+_ELEMENT = Struct("<HH2sH")
+_DICOM_KINDS = re.compile(rb"A[EST]|CS|D[AST]|F[DL]|IS|L[OT]|O[BDFLVW]|PN|S[HLQSTV]|TM|U[CILNRSTV]")
+_LONG_KINDS = re.compile(rb"O[BDFLVW]|S[QV]|U[CNRTV]")  # whose length has four bytes, after two others
+_FIRST_GROUPS = (0x0002, 0x0008)
+_ELEMENTS = 3  # that tell DICOM from numbers that begin like one
+_LONGEST = 1 << 12  # bytes of one of these
 _NEVER_BY_CONTENT = (
     *(".npy", ".npz", ".dat", ".png", ".jpg", ".jpeg", ".bmp", ".txt", ".json", ".yaml", ".yml", ".toml"),
     *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf", ".las", ".laz", ".ply", ".pcd"),
@@ -84,6 +87,40 @@ def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
     return _has_signature(Path(path), signatures)
 
 
+def begins_as_hdf5(head: bytes) -> bool:
+    """Return whether bytes begin an HDF5 file."""
+    return any(head.startswith(HDF5_SIGNATURE, offset) for offset in _HDF5_OFFSETS)
+
+
+def begins_as_dicom(head: bytes) -> bool:
+    """Return whether bytes begin a DICOM file, with its mark or, as of old scanners, with an element."""
+    if head.startswith(b"DICM", 128):
+        return True
+    last = -1
+    position = 0
+    for _ in range(_ELEMENTS):
+        if len(head) < position + 12:
+            return False
+        group, number, kind, length = _ELEMENT.unpack_from(head, position)
+        tag = group << 16 | number
+        position += 8
+        if not _DICOM_KINDS.fullmatch(kind):  # implicit: no kind, and a length of four bytes
+            length = int.from_bytes(head[position - 4 : position], "little")
+        elif _LONG_KINDS.fullmatch(kind):
+            length = int.from_bytes(head[position : position + 4], "little")
+            position += 4
+        is_first = last < 0
+        if (is_first and group not in _FIRST_GROUPS) or tag <= last or length % 2 or length > _LONGEST:
+            return False
+        position += length
+        last = tag
+    return True
+
+
+# What files of a format hold under any name, by its own suffix
+_SIGNATURES: Mapping[str, Callable[[bytes], bool]] = {".h5": begins_as_hdf5, ".dcm": begins_as_dicom}
+
+
 def may_have_ending(path: str | Path, endings: Sequence[str]) -> bool:
     """As `has_ending`, but False of a file that cannot be read, which is told by the table of claims."""
     try:
@@ -92,15 +129,12 @@ def may_have_ending(path: str | Path, endings: Sequence[str]) -> bool:
         return False
 
 
-def _has_signature(path: Path, signatures: Sequence[tuple[bytes, Sequence[int]]]) -> bool:
+def _has_signature(path: Path, signatures: Sequence[Callable[[bytes], bool]]) -> bool:
     if not path.is_file():
         return False
     with as_problem(str(path)), path.open("rb") as file:
         head = file.read(_HDF5_OFFSETS[-1] + len(HDF5_SIGNATURE))
-    for signature, offsets in signatures:
-        if any(head.startswith(signature, offset) for offset in offsets):
-            return True
-    return False
+    return any(begins(head) for begins in signatures)
 
 
 def lfs_pointer_problem(head: bytes, location: Where) -> Problem | None:

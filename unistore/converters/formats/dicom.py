@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.files.formats import begins_as_dicom
 from unistore.converters.formats.dicom_headers import DicomPixels, Plane, order_of, placed, read_header
 from unistore.converters.formats.volumes import Scaling, VolumeFormat
 from unistore.converters.opened import Array, Opened, SourceFile
@@ -26,7 +27,7 @@ class Dicom(VolumeFormat):
     library = "pydicom"
 
     def begins(self, file: SourceFile) -> bool:
-        return file.head(132)[128:] == b"DICM"
+        return begins_as_dicom(file.head())
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
@@ -36,6 +37,8 @@ class Dicom(VolumeFormat):
         pixels = file.known or [read_header(path).pixels for path in paths]
         if not all(one.planes for one in pixels):
             raise file.problem("has no pixels that lie in the patient", "leave it out")
+        for one in pixels:
+            _check_bits(file, one)
         slices = Slices(file, paths, pixels)
         facts = placed([plane for _, plane in slices.planes], pixels[0].thickness)
         yield Opened({"image": Array(slices)}, facts, forward_only=True)
@@ -75,8 +78,9 @@ class Slices:
             numbers = self._numbers(path, plane)
             if numbers.min() < lowest or numbers.max() > highest:
                 raise self._file.problem(
-                    f"holds numbers of more than the {self._pixels.bits} bits that it tells of",
-                    "write its numbers again within the bits that it states",
+                    f"holds numbers of more than the {self._pixels.bits} bits that it tells of, the highest "
+                    f"of which is bit {self._pixels.high_bit} (HighBit)",
+                    "correct BitsStored and HighBit, or write its numbers within these bits",
                     "values",
                 )
             values[number] = self._scalings[_scale_of(plane)].apply(numbers)
@@ -90,6 +94,12 @@ class Slices:
         numbers = np.fromfile(path, self._pixels.dtype, height * width, offset=plane.start)
         if numbers.size < height * width:
             raise self._file.problem("ends before its last voxel", "copy it again", "truncated")
+        # Bits above are no part of a number: overlays, or nothing where a sign should be (PS3.5, 8.1.1). If
+        # HighBit says that the used bits lie elsewhere, readers disagree, and none may be set beside these.
+        unused = 8 * numbers.itemsize - self._pixels.bits
+        if unused and self._pixels.high_bit == self._pixels.bits - 1:
+            np.left_shift(numbers, unused, out=numbers)
+            np.right_shift(numbers, unused, out=numbers)
         return numbers.reshape(height, width)
 
     def _decode(self, path: Path, frame: int) -> AnyArray:
@@ -100,8 +110,20 @@ class Slices:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if self._decoded[0] != path:
-                self._decoded = path, dcmread(path)
+                self._decoded = path, dcmread(path, force=True)
             return pixel_array(self._decoded[1], index=frame)
+
+
+def _check_bits(file: SourceFile, pixels: DicomPixels) -> None:
+    """Refuse numbers that do not take whole bytes, or have more bits than these."""
+    allocated = 8 * int(pixels.dtype[2:])
+    if allocated not in (8, 16, 32, 64) or not 1 <= pixels.bits <= allocated:
+        raise file.problem(
+            f"states {pixels.bits} bits a number (BitsStored) in {allocated} (BitsAllocated), "
+            "expected 8, 16, 32 or 64 with at most as many",
+            "correct BitsAllocated and BitsStored",
+            "dtype",
+        )
 
 
 def _scale_of(plane: Plane) -> tuple[float, float]:

@@ -27,8 +27,8 @@ _GROUPS = (
 )
 _PLACE = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
 _FRAMES = ("NumberOfFrames", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
-_FORM = ("Rows", "Columns", "BitsAllocated", "BitsStored", "PixelRepresentation")
-_KIND = ("SeriesInstanceUID", "PatientID", "ImageType", "PhotometricInterpretation")
+_FORM = ("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation")
+_KIND = ("SOPClassUID", "SeriesInstanceUID", "PatientID", "ImageType", "PhotometricInterpretation")
 # All that is read of a header.
 _TAGS = [*_KIND, *_FORM, *_PLACE, *_FRAMES, "RescaleSlope", "RescaleIntercept", "SliceThickness"]
 
@@ -51,6 +51,7 @@ class DicomPixels(NamedTuple):
     shape: tuple[int, int]
     dtype: str
     bits: int  # that a number has, of those of its dtype
+    high_bit: int  # the place of its highest one
     thickness: float
     planes: tuple[Plane, ...]  # empty: the file has no pixels, or does not say where they lie
 
@@ -82,18 +83,24 @@ def _by_pydicom(path: Path) -> DicomHeader:
 
     with path.open("rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they quote values, which may name the patient
-        data_set = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS)
+        # Forced: files of old scanners begin without the 128 bytes and the mark
+        data_set = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS, force=True)
         start = file.tell()
         has_pixels = file.read(4) in _PIXELS
         start += 12 if file.read(2) in (b"OW", b"OB") else 8
-    if data_set.file_meta.TransferSyntaxUID not in _PLAIN:
-        start = 0
-    return _header(data_set, data_set.file_meta.MediaStorageSOPClassUID.name, start if has_pixels else None)
+    # Those without a syntax begin with the first element, which shows theirs
+    is_plain = data_set.original_encoding[1]
+    if "TransferSyntaxUID" in data_set.file_meta:
+        is_plain = data_set.file_meta.TransferSyntaxUID in _PLAIN
+    kind = data_set.file_meta.get("MediaStorageSOPClassUID") or data_set.get("SOPClassUID")
+    start = start if is_plain else 0
+    return _header(data_set, kind.name if kind else "", start if has_pixels else None)
 
 
 def _header(data_set: Any, kind: str, start: int | None) -> DicomHeader:
     """Make a header of a data set of pydicom, or of values by keyword, whose pixels start at a byte."""
     number_bytes = data_set.get("BitsAllocated", 16) // 8
+    bits = data_set.get("BitsStored", 8 * number_bytes)
     letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
     return DicomHeader(
         series=str(data_set.get("SeriesInstanceUID", "")),
@@ -104,7 +111,8 @@ def _header(data_set: Any, kind: str, start: int | None) -> DicomHeader:
         pixels=DicomPixels(
             shape=(data_set.get("Rows", 0), data_set.get("Columns", 0)),
             dtype=f"<{letter}{number_bytes}",
-            bits=data_set.get("BitsStored", 8 * number_bytes),
+            bits=bits,
+            high_bit=data_set.get("HighBit", bits - 1),
             thickness=float(data_set.get("SliceThickness") or 0),
             planes=() if start is None else tuple(_planes(data_set, start, number_bytes)),
         ),
@@ -177,7 +185,7 @@ def placed(planes: Sequence[Plane], thickness: float) -> JsonObject:
 # as sequences of undefined length and texts that need a character set, is left to it.
 
 _IMPLICIT, _EXPLICIT = (syntax.encode() for syntax in _PLAIN)
-_BEGIN = 132  # byte behind the mark
+_BEGIN = 132  # byte behind the mark, where there is one
 _MOST = 1 << 16  # bytes of a header that are looked at
 _HEAD = Struct("<HH2sH")
 _LENGTH = Struct("<I")
@@ -220,6 +228,7 @@ _ELEMENTS: Mapping[int, tuple[str, Callable[[bytes], Any]]] = {
     0x00280011: ("Columns", _number),
     0x00280100: ("BitsAllocated", _number),
     0x00280101: ("BitsStored", _number),
+    0x00280102: ("HighBit", _number),
     0x00280103: ("PixelRepresentation", _number),
     0x00180050: ("SliceThickness", lambda raw: (_numbers(raw) or (0.0,))[0]),
     0x00200032: ("ImagePositionPatient", _numbers),
@@ -248,7 +257,7 @@ def read_elements(path: Path) -> tuple[JsonObject, int] | None:
 def _found(head: bytes) -> tuple[dict[int, bytes], int]:
     """Return the wanted values by tag, and where the numbers begin, and raise for what pydicom is to read."""
     elements: dict[int, bytes] = {}
-    position = _BEGIN
+    position = _BEGIN if head[_BEGIN - 4 : _BEGIN] == b"DICM" else 0
     syntax = b""
     while len(head) >= position + 12:
         group, number, kind, length = _HEAD.unpack_from(head, position)
