@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import nibabel
@@ -139,14 +140,66 @@ def test_a_damaged_checksum_is_noticed(tmp_path: Path) -> None:
         opened(tmp_path / "a.nii.gz")
 
 
-@pytest.mark.parametrize("offset", [0, 348])
-def test_voxels_inside_the_header_are_refused(tmp_path: Path, offset: int) -> None:
-    scaled(tmp_path / "a.nii", 1, 0)
-    content = bytearray((tmp_path / "a.nii").read_bytes())
+def placed_at(path: Path, offset: int, *, removed: int = 0, added: int = 0, name: str = "a.nii") -> Path:
+    """Write voxels behind the header, which places them at `offset`."""
+    scaled(path / "whole.nii", 1, 0)
+    content = bytearray((path / "whole.nii").read_bytes())
     content[108:112] = np.float32(offset).tobytes()
-    (tmp_path / "a.nii").write_bytes(content)
+    del content[348 : 348 + removed]
+    content += bytes(added)
+    (path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    return path / name
+
+
+@pytest.mark.parametrize(
+    ("offset", "removed", "added"), [(348, 0, 0), (0, 0, 1), (0, 1, 0), (100, 0, 0), (0, 4, 9)]
+)
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+def test_voxels_inside_the_header_are_refused(
+    tmp_path: Path, offset: int, removed: int, added: int, name: str
+) -> None:
+    """Neither the header nor the size says where they begin."""
+    path = placed_at(tmp_path, offset, removed=removed, added=added, name=name)
     with pytest.raises(InputError, match=f"places its voxels at byte {offset}, inside its header"):
-        opened(tmp_path / "a.nii")
+        opened(path)
+
+
+@pytest.mark.parametrize(("offset", "removed"), [(0, 0), (0, 4), (348, 4)])
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+def test_voxels_without_a_stated_place_end_the_file(
+    tmp_path: Path, offset: int, removed: int, name: str
+) -> None:
+    """An offset of 0 is none. Other programs read them from bytes 0, 348 or 352 on."""
+    path = placed_at(tmp_path, offset, removed=removed, name=name)
+    with Nifti().open(SourceFile(path, path.name)) as file:
+        np.testing.assert_array_equal(file.arrays["image"][:], VOXELS.T)
+        assert file.notes["image"] == f"vox_offset is {offset}: voxels were read from byte {352 - removed} on"
+
+
+def test_long_headers_without_a_stated_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.nii"
+    nibabel.Nifti2Image(VOXELS, AFFINE).to_filename(path)
+    content = bytearray(path.read_bytes())
+    content[168:176] = bytes(8)  # vox_offset of nifti2.h
+    path.write_bytes(content)
+    np.testing.assert_array_equal(opened(path)[0], VOXELS.T)
+
+
+@pytest.mark.nightly
+def test_every_file_of_nibabel_has_its_values() -> None:
+    read = 0
+    for path in sorted(OF_NIBABEL.rglob("*.nii*")):
+        try:
+            image = nibabel.load(path)
+        except Exception:  # damaged on purpose
+            continue
+        if isinstance(image, nibabel.Cifti2Image):  # matrices, whose axes nibabel gives in another order
+            continue
+        expected = np.asanyarray(image.dataobj).T
+        voxels, _ = opened(path)
+        np.testing.assert_array_equal(voxels.squeeze(), expected.squeeze(), err_msg=path.name)
+        read += 1
+    assert read >= 4
 
 
 @pytest.mark.parametrize("extent", [-1, -(1 << 62), 1 << 40, 1 << 62, (1 << 63) - 1])

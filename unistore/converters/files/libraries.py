@@ -104,6 +104,10 @@ def open_nifti(path: Path) -> Iterator[OpenedByLibrary]:
         is_long = 540 in (int.from_bytes(length, "little"), int.from_bytes(length, "big"))
         kind: Any = nibabel.Nifti2Image if is_long else nibabel.Nifti1Image
         proxy = kind.from_file_map({"image": nibabel.FileHolder(fileobj=stream)}).dataobj
+        if proxy.offset < kind.header_class.sizeof_hdr:  # nibabel would read the header as voxels
+            nbytes = int(np.prod(proxy.shape, dtype=np.int64)) * proxy.dtype.itemsize
+            form = (proxy.shape, proxy.dtype, stream.seek(0, os.SEEK_END) - nbytes, proxy.slope, proxy.inter)
+            proxy = nibabel.arrayproxy.ArrayProxy(stream, form)
 
         def voxels(_: str) -> Any:
             values = np.asanyarray(proxy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,15 @@ class Nifti(VolumeFormat):
             while len(shape) > 3 and shape[-1] == 1:
                 shape = shape[:-1]
             dtype = header.get_data_dtype()
-            if header.get_data_offset() < kind.single_vox_offset:
-                raise file.problem(
-                    f"places its voxels at byte {header.get_data_offset()}, inside its header",
-                    "write it again with nibabel",
+            start = header.get_data_offset()
+            is_inside = start < kind.single_vox_offset
+            if is_inside:
+                start = _start_by_size(file, header, prod(map(int, shape)) * dtype.itemsize)
+                taken.append(
+                    f"vox_offset is {header.get_data_offset()}: voxels were read from byte {start} on"
                 )
-            planes = Planes(file, stream, header.get_data_offset(), shape[::-1], dtype, _scaling(header))
+            # Where only the size told the first voxel, no byte may follow the last one
+            planes = Planes(file, stream, start, shape[::-1], dtype, _scaling(header), is_all=is_inside)
             if is_compressed(file):
                 file.check_packed(planes.start + planes.nbytes, file.size, MOST_DEFLATE)
             else:
@@ -97,6 +101,25 @@ def _header_bytes(file: SourceFile) -> int:
         if is_one and head.startswith(magic, position):
             return length
     return 0
+
+
+def _start_by_size(file: SourceFile, header: Any, nbytes: int) -> int:
+    """Return where voxels begin that the header places inside itself, by the bytes behind it.
+
+    They begin behind the header, or behind the four bytes that follow it and say that there is no extension.
+    """
+    size = file.size
+    if is_compressed(file):  # gzip ends with the size of what it holds, modulo 2**32
+        size = int.from_bytes(file.bytes()[max(0, size - 4) : size].tobytes(), "little")
+    start = size - nbytes % (1 << 32) if is_compressed(file) else size - nbytes
+    stated = header.get_data_offset()
+    first = header.sizeof_hdr
+    if start not in (first, first + 4) or stated not in (0, start):
+        raise file.problem(
+            f"places its voxels at byte {stated}, inside its header",
+            "write it again with nibabel",
+        )
+    return start
 
 
 def _mend(header: Any) -> list[str]:
