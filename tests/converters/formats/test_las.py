@@ -199,3 +199,47 @@ def test_damage_is_told(tmp_path: Path, ending: str, form: Las) -> None:
     other = tmp_path / f"b{'.las' if ending == '.laz' else '.laz'}"
     write(other)
     assert "compressed (rename it to ." in message(other.read_bytes())
+
+
+def piped(path: Path, target: Path) -> Path:
+    """Write a LAZ file as LASzip pipes it: the place of its table of chunks stands in its last bytes."""
+    content = bytearray(path.read_bytes())
+    start = int.from_bytes(content[96:100], "little")
+    content += content[start : start + 8]
+    content[start : start + 8] = b"\xff" * 8
+    target.write_bytes(content)
+    return target
+
+
+@pytest.mark.parametrize("count", [700, 120_000])
+def test_a_table_of_chunks_behind_what_was_piped(tmp_path: Path, count: int) -> None:
+    """More than a chunk of points, too; a reader that knows no such table would stop at 50,000."""
+    expected = write(tmp_path / "whole.laz", count)
+    path = piped(tmp_path / "whole.laz", tmp_path / "a.laz")
+    found = read(path)
+    with Laz().open(SourceFile(path, path.name)) as opened:
+        for name, values in found.items():
+            np.testing.assert_array_equal(opened.arrays[name][:], values)
+        last = opened.arrays["x"][count - 5 : count]
+    np.testing.assert_array_equal(last, np.asarray(expected.x)[-5:])
+
+
+def test_a_piped_file_that_was_cut_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "whole.laz")
+    path = piped(tmp_path / "whole.laz", tmp_path / "a.laz")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InputError), Laz().open(SourceFile(path, path.name)) as opened:
+        opened.arrays["x"][:]
+
+
+@pytest.mark.nightly
+def test_every_file_of_laspy_has_its_values() -> None:
+    folder = Path(laspy.__file__).parent
+    paths = [path for path in folder.parent.rglob("*.la[sz]") if path.stat().st_size < 1 << 25]
+    if not paths:
+        pytest.skip("laspy installs no files of points")
+    for path in paths:
+        kind = Laz() if path.suffix == ".laz" else Las()
+        with kind.open(SourceFile(path, path.name)) as opened:
+            for name, values in read(path).items():
+                np.testing.assert_array_equal(opened.arrays[name][:], values, err_msg=path.name)

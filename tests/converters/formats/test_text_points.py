@@ -187,3 +187,23 @@ def test_a_damaged_first_line_ends_a_conversion(tmp_path: Path) -> None:
     unistore.convert(folder, tmp_path / "store", workers=0)
     sample = unistore.Dataset(tmp_path / "store", unistore.Segments(coordinates="absolute"))[1]
     np.testing.assert_allclose(sample["xyz"], POINTS[:, :3], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
+@pytest.mark.parametrize("head", ["", "x{0}y{0}z{0}i{0}\n", "//x{0}y{0}z{0}i\n40\n", "\ufeff"])
+def test_a_separator_behind_the_last_number(tmp_path: Path, separator: str, end: str, head: str) -> None:
+    written = np.random.default_rng(0).normal(size=(40, 4))
+    lines = [separator.join([*map(repr, row), ""]) for row in written.tolist()]
+    text = head.format(separator) + end.join([*lines, ""])
+    (tmp_path / "a.asc").write_bytes(text.encode())
+    found = read(tmp_path / "a.asc")
+    columns = np.stack([found[name] for name in "xyzi"], 1) if "x" in head else found["points"]
+    assert columns.tobytes() == written.tobytes()
+
+
+@pytest.mark.parametrize("line", ["1,2,\n", "1,,3,4,\n", "1,2,3,4,5,\n"])
+def test_a_number_that_is_not_there_is_no_separator_too_many(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.asc").write_text("1,2,3,4,\n5,6,7,8,\n" + line)
+    with pytest.raises(InputError, match="line 3 is no point"):
+        read(tmp_path / "a.asc")

@@ -27,6 +27,7 @@ _MOST = 16 << 20  # bytes beside the points that are kept: those of waveforms ma
 _RECORD = 54  # bytes of the header of a record
 _RECORD_BEHIND = 60  # and of one behind the points
 _STEP = 1 << 19  # points that are compressed at a time
+_PIPED = (1 << 64) - 1  # place of the table in a file that was piped, whose last bytes say it
 _INSTEAD = "read the store instead"
 _FIRST_EVLR = 235  # where a header says at which byte the records behind the points begin
 _WKT = ("LASF_Projection", 2112)
@@ -114,8 +115,10 @@ class Laz(Las):
     def _end_of_points(self, file: SourceFile, header: Any) -> int:
         if not header.are_points_compressed:
             raise file.problem("is not compressed", "rename it to .las")
-        start = header.offset_to_point_data
-        file.check_size(_number(file, start, 8))  # of the table of chunks, behind the points
+        table = _number(file, header.offset_to_point_data, 8)  # of chunks, behind the points
+        if table == _PIPED:
+            table = _number(file, file.size - 8, 8)
+        file.check_size(table)
         return header.start_of_first_evlr if header.number_of_evlrs else file.size
 
     def _write_points(self, out: IO[bytes], header: Any, records: AnyArray) -> None:

@@ -97,6 +97,11 @@ def lazy_fields(dtype: Dtype, count: int, records: Callable[[], AnyArray]) -> di
     return fields
 
 
+def without_last(line: str, separator: str | None) -> str:
+    """Return a line without separators behind its last word, which some programs write."""
+    return line if separator is None else line.rstrip(f"{separator} \t\r\n")
+
+
 @dataclass(eq=False)
 class TextRows:
     """Lines of a file from `first` on, without blank ones, as records of a dtype."""
@@ -157,7 +162,7 @@ class TextRows:
         """Lines that are not blank, with their numbers."""
         for number, line in enumerate(file, 1):
             if number > self.first and line.strip():
-                yield number, line.removeprefix(_BYTE_ORDER_MARK)
+                yield number, without_last(line.removeprefix(_BYTE_ORDER_MARK), self.separator)
 
     def _parsed(self, lines: list[str]) -> AnyArray:
         if not lines:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.claims import Claim, maybe, no, sure
-from unistore.converters.formats.lazy import LazyRows, TextRows
+from unistore.converters.formats.lazy import LazyRows, TextRows, without_last
 from unistore.converters.opened import HEAD_BYTES, Array, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray, Shape
 
@@ -129,7 +129,9 @@ def _separator(line: str) -> str | None:
 
 
 def _words(line: str) -> list[str]:
-    return [word.strip(" \t\r\"'") for word in line.split(_separator(line))]
+    separator = _separator(line)
+    text = without_last(line, separator)
+    return [word.strip(" \t\r\"'") for word in text.split(separator)]
 
 
 def _is_number(word: str) -> bool:
