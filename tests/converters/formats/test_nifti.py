@@ -212,3 +212,23 @@ def test_an_extent_that_no_file_has_is_damage_of_it(tmp_path: Path, extent: int)
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"a\.nii: has (the shape|\d+ bytes of voxels)"):
         opened(path)
+
+
+def test_a_spacing_of_zero_and_an_unknown_code_are_written_as_they_were(tmp_path: Path) -> None:
+    """The affine is sound: pixdim 0 is no spacing of it, and a code says what an affine is of."""
+    image = nibabel.Nifti1Image(VOXELS, AFFINE)
+    image.set_qform(AFFINE, 1)
+    nibabel.save(image, tmp_path / "whole.nii")
+    content = bytearray((tmp_path / "whole.nii").read_bytes())
+    content[80:92] = bytes(12)  # pixdim[1:4]
+    content[252:256] = np.array([1, 99], "<i2").tobytes()  # qform_code, sform_code
+    path = tmp_path / "a.nii"
+    path.write_bytes(content)
+    np.testing.assert_array_equal(opened(path)[0], VOXELS.T)
+    assert opened(path)[1]["spacing"] == pytest.approx([3, 2, 1.5])
+    with Nifti().open(SourceFile(path, path.name)) as file:
+        Nifti().write(tmp_path / "b.nii", file.arrays, file.facts)
+    facts = opened(tmp_path / "b.nii")[1]
+    for name in ("spacing", "origin", "direction"):
+        np.testing.assert_allclose(facts[name], opened(path)[1][name])
+    assert facts["header"]["sform_code"] == 99

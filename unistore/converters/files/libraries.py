@@ -107,7 +107,8 @@ def open_nifti(path: Path) -> Iterator[OpenedByLibrary]:
         if proxy.offset < kind.header_class.sizeof_hdr:  # nibabel would read the header as voxels
             nbytes = int(np.prod(proxy.shape, dtype=np.int64)) * proxy.dtype.itemsize
             form = (proxy.shape, proxy.dtype, stream.seek(0, os.SEEK_END) - nbytes, proxy.slope, proxy.inter)
-            proxy = nibabel.arrayproxy.ArrayProxy(stream, form)
+            kind_of_proxy: Any = nibabel.arrayproxy.ArrayProxy
+            proxy = kind_of_proxy(stream, form)
 
         def voxels(_: str) -> Any:
             values = np.asanyarray(proxy)

@@ -155,8 +155,11 @@ def _facts(header: Any) -> JsonObject:
     kept |= {"slope": slope, "intercept": intercept}
     for form, affine in (("sform", header.get_sform), ("qform", header.get_qform)):
         code = int(header[f"{form}_code"])
-        kept[f"{form}_code"] = code
-        kept[form] = (scale @ affine()).tolist() if code else None
+        # An affine without extent, as of a pixdim of 0, places nothing
+        stated_form = scale @ affine() if code else np.zeros((4, 4))
+        is_place = bool(np.isfinite(stated_form).all() and np.linalg.det(stated_form[:3, :3]))
+        kept[f"{form}_code"] = code if is_place else 0
+        kept[form] = stated_form.tolist() if is_place else None
     placed = kept["sform"] or kept["qform"]
     if placed is None:  # what libraries assume then is no statement of the file
         zooms = [float(zoom) * length for zoom in header.get_zooms()[:3]]
@@ -188,7 +191,10 @@ def _header_of(array: Array, facts: Facts) -> Any:
         ras = np.eye(4)
         ras[:3, :3] = RAS_TO_LPS @ steps_of(facts)[:, ::-1]
         ras[:3, 3] = RAS_TO_LPS @ origin_of(facts)
-        header.set_sform(ras, kept.get("sform_code", 1))
+        header.set_sform(ras, 1)
+        # Without nibabel's table, which has no code that a file may have beside the five
+        header["sform_code"] = kept.get("sform_code", 1)
     if kept.get("qform") is not None:
-        header.set_qform(np.array(kept["qform"]), kept["qform_code"])
+        header.set_qform(np.array(kept["qform"]), 1)
+        header["qform_code"] = kept["qform_code"]
     return header
