@@ -26,9 +26,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve()
 WORK = HERE.parent / "harness" / "version_work.py"
 FAMILIES = ("rows", "point_cloud", "ct", "spike", "trajectory")
-CONVERSIONS = (*FAMILIES, "tiny", "gzip", "chunked", "contiguous", "files")
+CONVERSIONS = (*FAMILIES, "tiny", "gzip", "chunked", "contiguous", "events", "files")
 WORKERS = (*FAMILIES, "files")
-KINDS = ("rows", "segments", "patches", "sparse", "clips", "documents", "transitions")
+KINDS = ("rows", "segments", "patches", "sparse", "clips", "documents", "events", "transitions")
 WORKS = [
     "engine read",
     "engine write",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class Family:
     make
         ``make(folder, quick)`` makes what is different of the source.
     copies
-        How often it is taken, by hard links, in full size: each is read anew, and its values are the same.
+        How often it is copied in full size: each copy is read anew, and its values are the same.
     options
         Of our conversion.
     read
@@ -76,7 +76,7 @@ def make_source(name: str, folder: Path, *, quick: bool, megabytes: int | None =
             inside = file.relative_to(first).as_posix()
             link = part / f"copy_{number}" / inside
             link.parent.mkdir(parents=True, exist_ok=True)
-            os.link(file, link)
+            shutil.copyfile(file, link)  # hard links would be one source
     part.rename(source)
     return source
 

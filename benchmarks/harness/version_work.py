@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ct
+import events
 import h5py
 import many_files
 import numpy as np
@@ -65,6 +66,7 @@ READINGS = {
         spike.KEYS,
         {"voxel_bins": (spike.BINS,)},
     ),
+    "events": Reading("events", unistore.Events("10ms", random=True), BATCH, 100, 4),
     "transitions": Reading("trajectory", unistore.Transitions(only_valid=True), BATCH, 100, 4),
 }
 
@@ -85,11 +87,22 @@ def make_rows(file: h5py.File, **how: Any) -> None:
     file.create_dataset("walks", data=walks, **how)
 
 
+def make_events(file: h5py.File) -> None:
+    """Ten million events of moving edges, at ten million a second, as DSEC has them, without filters."""
+    blocks = list(events.moving_edges(10_000_000, 10_000_000))
+    for name in events.COLUMNS:
+        file[f"events/{name}"] = np.concatenate([block[name] for block in blocks])
+    times = file["events/t"][:]
+    file["ms_to_idx"] = np.searchsorted(times, np.arange(0, times[-1] // 1000 + 2) * 1000).astype("u8")
+    file["t_offset"] = np.int64(0)
+
+
 HDF5: dict[str, tuple[str, Callable[[h5py.File], None]]] = {
     "tiny": ("point_cloud", make_tiny),
     "gzip": ("rows", partial(make_rows, chunks=(8192, 20), compression="gzip", shuffle=True)),
     "chunked": ("rows", partial(make_rows, chunks=(8192, 20))),
     "contiguous": ("rows", make_rows),
+    "events": ("events", make_events),
 }
 """Further conversions, of one HDF5 file: the family, and what makes the file."""
 
@@ -119,7 +132,8 @@ def convert(family: str, source: Path, destination: Path, workers: int = 0, **mo
     """Convert in this process, or on workers."""
     from harness.copying import FAMILIES
 
-    options = {**FAMILIES[family].options, **more}
+    sensor = {"sensor": (events.WIDTH, events.HEIGHT)}
+    options = {**(sensor if family == "events" else FAMILIES[family].options), **more}
     if not hasattr(unistore, "open_zarr"):  # a version from before the options had one name everywhere
         options = {OLD_NAMES.get(name, name): value for name, value in options.items()}
     unistore.convert(source, destination, family, workers=workers, **options)
