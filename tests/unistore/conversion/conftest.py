@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 
 from tests.steps import Stopping
 from unistore.conversion.run import run
-from unistore.converters.claims import Claim, no
-from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import Listing
-from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Source, Sources
-from unistore.converters.scan import Candidate, Found, Scanned, SourcePart
+from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.scan import Scanned, SourcePart
+from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError, Problem
+from unistore.plugin import Family, Group, Openable, Schema
 from unistore.schemas.tables import Field, Table, text_arrays
 
 Arrays = dict[str, NDArray[Any]]
@@ -57,49 +56,46 @@ class _Shape(Scanned):
     width: int
 
 
-@dataclass(frozen=True)
-class Toy(Converter):
-    """Converter of the toy family; which tables it writes, and one option that decides the content."""
+class _Origin(NamedTuple):
+    """The file of a source, and its format."""
 
-    family: ClassVar[str] = "rows"
-    suffixes: ClassVar[tuple[str, ...]] = (".npz",)
+    files: tuple[str, ...]
+    formats: tuple[str, ...] = ("npz",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyFamily(Family):
+    """The toy family; which tables it writes, and one option that decides the content."""
+
+    name = "rows"
+    summary = "Toys."
+    formats = ("npz",)
+    schema = Schema(table="rows")
     tables: tuple[str, ...] = ("rows", "points", "windows/low")
     brightness: int = 0
-    exclude: tuple[str, ...] = ()
 
-    def excluding(self, names: tuple[str, ...]) -> Toy:
-        return replace(self, exclude=names)
-
-    def look(self, file: Candidate) -> Claim:
-        return no("toys are never looked for")
-
-    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
-        files = sorted(map(Path, listing.with_suffixes(self.suffixes)))
-        return Found(
-            parts=[
-                SourcePart(name=f"{f.parent.name}/{f.name}", files=(f,), roots=listing.roots) for f in files
-            ]
-        )
-
-    def scan(self, part: SourcePart) -> _Shape:
-        name = part.files[0].name
+    def scan(self, group: Group, files: Sequence[Openable]) -> _Shape:
+        file = files[0].file
         try:
-            arrays = _load(part.files[0])
+            arrays = _load(file.path)
         except (OSError, ValueError) as error:
-            raise InputError(Problem(name, f"cannot be read ({error})", kind="unreadable")) from error
+            raise InputError(
+                Problem(file.path.name, f"cannot be read ({error})", kind="unreadable")
+            ) from error
         if missing := {"value", "image", "label"} - set(arrays):
-            raise InputError(Problem(name, f"lacks {', '.join(sorted(missing))}", kind="missing"))
+            raise InputError(Problem(file.path.name, f"lacks {', '.join(sorted(missing))}", kind="missing"))
         _, height, width = arrays["image"].shape
         return _Shape(rows=len(arrays["value"]), height=height, width=width)
 
-    def gather(self, parts: Sequence[SourcePart], scanned: Sequence[_Shape]) -> Scan:
+    def reconcile(self, parts: Sequence[SourcePart], scanned: Sequence[_Shape]) -> Scan:
         sources = [
             Source(
                 path=part.files[0],
-                name=part.name,
+                name=f"{part.files[0].parent.name}/{part.files[0].name}",
                 files=part.files,
                 rows={"rows": shape.rows},
                 split=part.files[0].parent.name if part.files[0].parent.name in SPLITS else None,
+                detail=_Origin((part.name,)),
             )
             for part, shape in zip(parts, scanned, strict=True)
         ]
@@ -108,7 +104,7 @@ class Toy(Converter):
         if "points" in self.tables:
             tables.append(self._points("float64"))
         return Scan(
-            family=self.family,
+            family=self.name,
             sources=Sources(sources),
             tables=tuple(tables),
             sample_table="rows",
@@ -123,9 +119,16 @@ class Toy(Converter):
         )
 
     def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+        self,
+        scan: Scan,
+        source: int,
+        files: Sequence[Openable],
+        table: str,
+        lo: int,
+        hi: int,
+        out: Mapping[str, NDArray[Any]],
     ) -> None:
-        arrays = _load(scan.sources[source].path)
+        arrays = _load(files[0].file.path)
         if table == "windows/low":
             out["coords"][...] = np.argwhere(arrays["value"] < -1)[lo:hi]
             return
@@ -136,8 +139,10 @@ class Toy(Converter):
         out["deep/flag"][...] = arrays["label"][lo:hi] % 2 == 0
         out["image"][:, : image.shape[1], : image.shape[2]] = image + self.brightness
 
-    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        value = _load(scan.sources[source].path)["value"]
+    def prepare(
+        self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
+    ) -> Facts:
+        value = _load(files[0].file.path)["value"]
         if np.isnan(value).any():
             raise InputError(Problem(scan.sources[source].name, "holds NaN", "fix it", "nan"))
         kept = np.flatnonzero(value[:, 0] > 0)
@@ -149,7 +154,7 @@ class Toy(Converter):
         low = int((value < -1).sum())
         return {"kept": np.array(len(kept)), "exact": np.array(exact), "low": np.array(low)}
 
-    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
+    def finish(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         arrays: list[tuple[Field, NDArray[Any]]] = []
         spilled: tuple[Table, ...] = ()
         direct: tuple[Table, ...] = ()
@@ -212,6 +217,13 @@ class Toy(Converter):
             ),
             spilled=True,
         )
+
+
+class Toy(SeamConverter):
+    """The converter of the toy family, of which tests make others."""
+
+    def __init__(self, family: Family | None = None, **options: Any) -> None:
+        super().__init__(family or ToyFamily(**options))
 
 
 def _column(path: str) -> Field:
@@ -309,7 +321,7 @@ def stopping() -> type[Stopping]:
 
 @pytest.fixture(scope="session")
 def toy() -> type[Toy]:
-    """The toy family's converter class."""
+    """The class of the toy family's converter."""
     return Toy
 
 

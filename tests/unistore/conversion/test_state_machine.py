@@ -253,7 +253,7 @@ class Conversions(RuleBasedStateMachine):
 
     def _convert_to(self, out: Path, command: Command, executor: Any = None) -> str:
         return run(
-            self.toy(self.tables, command.brightness),
+            self.toy(tables=self.tables, brightness=command.brightness),
             [self.sources],
             out,
             Settings(overwrite=command.overwrite, restart=command.restart, on_error=command.on_error),
