@@ -21,6 +21,7 @@ ENTRY_POINTS = """\
 audio = unistore_audio:Audio
 bytes = unistore_native:Bytes
 dvs = unistore_events:Events
+eeg = unistore_eeg:Eeg
 robot = unistore_robot:Robot
 scans = unistore_scans:Scans
 sensors = unistore_sensors:Sensors
@@ -36,12 +37,17 @@ window = unistore_window:Window
 """
 
 
+EEG_PAGE = (Path(__file__).parents[2] / "docs" / "eeg-as-a-package.md").read_text()
+EEG = EEG_PAGE.split("**`unistore_eeg.py`**\n\n```python\n")[1].split("```")[0]
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of installed packages."""
     folder = tmp_path_factory.mktemp("site")
     for module in Path(__file__).parent.glob("unistore_*.py"):
         shutil.copy(module, folder)
+    (folder / "unistore_eeg.py").write_text(EEG)
     about = folder / "unistore_plugins-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: unistore-plugins\nVersion: 1.0\n")

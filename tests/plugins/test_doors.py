@@ -387,8 +387,13 @@ NUMBER = plugin.Column()
         ({"columns": {"x": NUMBER, "note": TEXT}}, "a ragged column 'note'"),
         ({"columns": {"note_utf8": TEXT}}, "only ragged columns"),
         ({"columns": {"x": NUMBER, "note_utf8": NUMBER}}, "that is not ragged"),
-        ({"tables": {"t": {"x": NUMBER, "note_utf8": TEXT}}}, "ragged columns of the table 't'"),
-        ({"per_source": {"note_utf8": TEXT}}, "a number that is ragged"),
+        ({"tables": {"t": {"note_utf8": TEXT}}}, "only ragged columns .* in the table 't'"),
+        ({"per_source": {"note": TEXT}}, "a ragged column 'note'"),
+        ({"columns": {"x": NUMBER, "note": NUMBER, "note_utf8": TEXT}}, "two columns 'note'"),
+        ({"columns": {"x": plugin.Column(classes=("a", "a"))}}, "classes of 'x'"),
+        ({"per": {"t": "sample"}}, "rows of 't' per 'sample', expected one of its tables"),
+        ({"tables": {"t": {"n": NUMBER}}, "per": {"t": "sample"}}, "a table of t, and no method cut"),
+        ({"per_sample": {"n": NUMBER}}, "numbers per sample, and no table of samples"),
     ],
 )
 def test_a_schema_that_no_store_can_have(schema: dict[str, Any], message: str) -> None:

@@ -38,7 +38,7 @@ from unistore.schemas.array_specs import (
     resolved,
     rule_of,
 )
-from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays
+from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays, stored_tables
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT, SOURCES
 from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
@@ -287,11 +287,12 @@ def tables_of(
     axes
         Names of the axes of each array, by path.
     names
-        Names of tables whose columns are all arrays in their group that have its row axis.
+        Names of tables whose columns are all arrays in their group that have its row axis, besides those
+        that offsets of the sources divide.
     planned
         Tables that are written shard by shard. Their columns may be columns of a table in `names`, too.
     """
-    paths = {table: columns_of(axes, table) for table in sorted({*names})}
+    paths = {table: columns_of(axes, table) for table in sorted({*names, *stored_tables(axes)})}
     listed = {*chain.from_iterable(paths.values())}
     for table in planned:
         written = {array.field.path for array in table.arrays}

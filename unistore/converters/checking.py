@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import Field
 
 from unistore.converters.family import API, Family
-from unistore.converters.schema import Column, Schema, is_derived
+from unistore.converters.schema import MOST_CLASSES, Column, Schema, bare_name, is_derived
 from unistore.errors import InputError, Problem
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 
@@ -14,6 +14,7 @@ from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 _OF_SOURCES = ("path", "bytes", "digest", "first_row", "rows", "facts", "format", "files", "hdf5_attributes")
 # Groups of a store that are no tables
 _GROUPS = ("sources", "splits")
+_ENDINGS = (TEXT_SUFFIX, RAGGED_SUFFIX)
 
 
 def checked_family(family: object) -> type[Family]:
@@ -26,8 +27,9 @@ def checked_family(family: object) -> type[Family]:
         raise _incomplete(family, f"has no {', '.join(missing)}")
     if any(isinstance(value, Field) for value in vars(family).values()):
         raise _incomplete(family, "has options and is no dataclass: @dataclass(frozen=True, kw_only=True)")
-    if family.schema.samples and family.cut is Family.cut:
-        raise _incomplete(family, f"has a table of {family.schema.samples}, and no method cut")
+    if family.schema.is_cut and family.cut is Family.cut:
+        cut = family.schema.samples or family.schema.of_samples[0]
+        raise _incomplete(family, f"has a table of {cut}, and no method cut")
     if family.schema.derived and family.derive is Family.derive:
         raise _incomplete(family, f"has tables {', '.join(family.schema.derived)}, and no method derive")
     for name in family.schema.spatial:
@@ -68,9 +70,16 @@ def wrong_schema(schema: Schema) -> str:
     if tables or numbers:
         kind = "table" if tables else "number"
         return f"a {kind} {[*tables, *numbers][0]!r} of a name that is taken"
+    if schema.per_sample and not schema.samples:
+        return "numbers per sample, and no table of samples"
+    for table, per in schema.per.items():
+        if table not in schema.tables or per not in ("source", "sample"):
+            return f"rows of {table!r} per {per!r}, expected one of its tables, per 'source' or 'sample'"
+    for of_one in (schema.per_sample, schema.per_source):
+        reason = _wrong_names(of_one) or _wrong_classes(of_one)
+        if reason:
+            return reason
     further = {name: columns for name, columns in schema.tables.items() if columns}
-    if any(column.ragged for column in (*schema.per_sample.values(), *schema.per_source.values())):
-        return "a number that is ragged"
     return wrong_columns(schema, schema.columns, further)
 
 
@@ -81,19 +90,39 @@ def wrong_columns(
     for table in tables:
         if table in (*_OF_SOURCES, *_GROUPS, schema.table, schema.samples) or "/" in table:
             return f"a table {table!r} of a name that is taken"
-        if any(column.ragged for column in tables[table].values()):
-            return f"ragged columns of the table {table!r}: only {schema.table!r} has some"
-    ragged = [name for name, column in columns.items() if column.ragged]
-    for name in ragged:
-        if not name.endswith((TEXT_SUFFIX, RAGGED_SUFFIX)):
-            return f"a ragged column {name!r}: its name is to end in {TEXT_SUFFIX} or {RAGGED_SUFFIX}"
-    if ragged and schema.samples:
-        return f"a ragged column {ragged[0]!r}: samples that are ranges of rows have none"
-    if ragged and len(ragged) == len(columns):
-        return f"only ragged columns ({ragged[0]!r}): one with a value a row says how many rows there are"
-    unlike = [name for name in columns if name not in ragged and name.endswith((TEXT_SUFFIX, RAGGED_SUFFIX))]
-    if unlike:
-        return f"a column {unlike[0]!r} that is not ragged, by the name of one that is"
+    for table, of_table in {schema.table: columns, **tables}.items():
+        reason = _wrong_names(of_table) or _wrong_classes(of_table)
+        ragged = [name for name, column in of_table.items() if column.ragged]
+        if not reason and ragged and len(ragged) == len(of_table):
+            reason = (
+                f"only ragged columns ({ragged[0]!r}): one with a value a row says how many rows there are"
+            )
+        if reason:
+            return reason if table == schema.table else f"{reason}, in the table {table!r}"
     if schema.spatial and "extent" in columns:
         return "a column 'extent', as that of volumes is called"
+    return ""
+
+
+def _wrong_names(columns: Mapping[str, Column]) -> str:
+    """Say which columns have no name of their form, or the name of another form."""
+    for name, column in columns.items():
+        has_ending = name.endswith(_ENDINGS)
+        if column.ragged and not has_ending:
+            return f"a ragged column {name!r}: its name is to end in {TEXT_SUFFIX} or {RAGGED_SUFFIX}"
+        if has_ending and not column.ragged:
+            return f"a column {name!r} that is not ragged, by the name of one that is"
+        if has_ending and sum(f"{bare_name(name)}{ending}" in columns for ending in ("", *_ENDINGS)) > 1:
+            return f"two columns {bare_name(name)!r}"
+    return ""
+
+
+def _wrong_classes(columns: Mapping[str, Column]) -> str:
+    """Say which columns have classes that no number stands for."""
+    for name, column in columns.items():
+        classes = column.classes
+        if classes and (column.ragged or len(classes) > MOST_CLASSES or len(set(classes)) < len(classes)):
+            return (
+                f"classes of {name!r} that are none: up to {MOST_CLASSES}, each once, of a column not ragged"
+            )
     return ""

@@ -41,7 +41,7 @@ def kind_of(family: type[Family]) -> str:
     """Return the name of the kind of samples that its stores deliver by default."""
     if family.kind:
         return family.kind
-    if family.schema.spatial:
+    if family.schema.spatial and not family.schema.of_samples:
         return "Volumes"
     return "Ragged" if family.schema.samples else "Rows"
 

@@ -97,10 +97,21 @@ class Chosen(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """One sample of a file: how many rows it takes from where the last one ended, and its numbers."""
+    """One sample of a file.
+
+    Attributes
+    ----------
+    rows
+        How many rows it takes from where the last one ended: 1 if each row is a sample.
+    numbers
+        Values of `Schema.per_sample`, by name: numbers, names of classes, texts, lists of numbers.
+    tables
+        How many rows it takes of each table of `Schema.per`, from where the last one ended.
+    """
 
     rows: int
-    numbers: Mapping[str, int | float] = {}
+    numbers: Mapping[str, Any] = {}
+    tables: Mapping[str, int] = {}
 
 
 class Restored(NamedTuple):
@@ -334,7 +345,8 @@ class Family(Options, ABC):
         A family is as sure of a file as its format, but of bytes without a header as sure as it says.
         """
         sources = self.schema.sources
-        missing = [name for name in sources if name not in head.arrays]
+        texts = self._texts(head)
+        missing = [name for name in sources if name not in head.arrays and name not in texts]
         if missing:
             return no(f"holds no {', '.join(missing)}")
         claim = maybe if head.format == "raw" else sure
@@ -357,8 +369,14 @@ class Family(Options, ABC):
         Asked in any process, once a file. dtypes of the same column in several files are reconciled: the
         smallest that holds all values exactly.
         """
-        problems = [problem for problem in head.problems if problem.dataset in self.schema.sources]
+        wanted = {*self.schema.sources}.difference(self._texts(head))
+        problems = [problem for problem in head.problems if problem.dataset in wanted]
         return Chosen(self.schema.columns, problems=problems, tables=self.schema.direct)
+
+    def _texts(self, head: Head) -> Collection[str]:
+        """Return arrays of texts, or of any number of values a row, that the schema takes as such."""
+        named = self.schema.texts
+        return named & head.opened.objects.keys() if named else ()
 
     def plan(self, columns: Mapping[str, Column]) -> Schema:
         """Return the schema of a store with these columns, which all files together have."""
@@ -502,7 +520,7 @@ class Family(Options, ABC):
         raise NotImplementedError
 
     def cut(self, opened: Opened) -> Iterator[Cut]:
-        """Divide the rows of a file into samples, in order, where the schema names a table of samples."""
+        """Divide the rows of a file, and of the tables of `Schema.per`, into samples, in order."""
         raise NotImplementedError
 
     def typical_rows(self, head: Head) -> int:
@@ -519,12 +537,14 @@ class Family(Options, ABC):
 
     def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, AnyArray]:
         """Read rows ``lo:hi`` of a file, one array a column. By default slices of the file's arrays."""
-        return {column: opened.arrays[self.schema.source_of(column)][lo:hi] for column in self.schema.columns}
+        plain = [name for name, column in self.schema.columns.items() if not column.ragged]
+        return {column: opened.arrays[self.schema.source_of(column)][lo:hi] for column in plain}
 
-    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, AnyArray]]]:
+    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, AnyArray | Sequence[Any]]]]:
         """Compute the tables of `Schema.derived` for a file, which is read once for it.
 
-        Yields the name of a table and some rows of all its columns, in their order, as often as it takes.
+        Yields the name of a table and some rows of all its columns, in their order, as often as it takes:
+        arrays, and lists of texts or of arrays for ragged columns.
         """
         raise NotImplementedError
 

@@ -428,6 +428,11 @@ class Opened:
 
     @property
     def of_any_length(self) -> NamedArrays:
+        """Those of `objects` that are arrays for families which take all that a file has."""
+        return self.objects
+
+    @property
+    def objects(self) -> NamedArrays:
         """Those of `all_arrays` whose rows are texts, or objects of any length, and can be read."""
         return {
             name: array

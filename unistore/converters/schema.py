@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
     from unistore.system.hints import Shape
+
+MOST_CLASSES = 256  # Their numbers are bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,8 @@ class Column:
     description
         One sentence.
     source
-        Name of the array, or of the fact, in the file; empty: that of the column.
+        Name of the array, or of the fact, in the file; empty: that of the column, without the ending of a
+        ragged one.
     field
         Which field of an array of records it is; empty: the array is no such array.
     least
@@ -36,8 +41,11 @@ class Column:
         Whether the axes are depth, height and width: each row is a volume. Files may differ in extent; the
         store pads rows to the largest, ``<table>/extent`` says how far each reaches, samples are volumes.
     ragged
-        Whether rows are texts or have any number of values: the array is one of `Opened.of_any_length`, and
-        the name ends in ``_utf8`` or ``_ragged``.
+        Whether rows have any number of values, or are texts. The name of a column of texts ends in ``_utf8``,
+        that of any other ``_ragged``; samples have it without. Arrays are those of `Opened.of_any_length`.
+    classes
+        Names of the values, which are stored as numbers: of the first name as 0. The file has names, or
+        numbers. The array records them (attribute ``classes``).
     codec
         Codec that ``--codec auto`` takes: ``"lz4 bitshuffle 2"`` (shuffled bits of elements of 2 bytes) or
         ``"none"``. Empty: the smallest of a trial, which is not always the fastest to decode.
@@ -57,6 +65,7 @@ class Column:
     statistics: bool = False
     spatial: bool = False
     ragged: bool = False
+    classes: tuple[str, ...] = ()
     codec: str = ""
     dtype: str = ""
     shape: Shape = ()
@@ -76,13 +85,17 @@ class Schema:
     samples
         Name of the table of samples, each a range of rows: ``"clips"``. Empty: each row is a sample.
     per_sample
-        Numbers of each sample, by name.
+        Numbers of each sample, by name; ragged ones are texts, or lists of numbers. `Family.cut` gives them.
     per_source
-        Numbers of each file, taken from its facts, by name.
+        The same of each file, taken from its facts.
     tables
         Further tables, by name: the columns of each. A file has any number of rows in each of them, and
         ``sources/<table>/offsets`` says which. If its columns have a `Column.dtype`, `Family.derive` computes
         them; else they are arrays of the file, which are stored as they are.
+    per
+        Those of `tables` whose rows belong to samples, too: ``{"notes": "sample"}``. `Cut.tables` says how
+        many rows each sample has. ``<samples>/<table>/offsets`` divides them, and samples have the columns as
+        ``notes.text``.
     """
 
     table: str
@@ -91,15 +104,37 @@ class Schema:
     per_sample: Mapping[str, Column] = field(default_factory=dict)
     per_source: Mapping[str, Column] = field(default_factory=dict)
     tables: Mapping[str, Mapping[str, Column]] = field(default_factory=dict)
+    per: Mapping[str, Literal["source", "sample"]] = field(default_factory=dict)
 
     @property
-    def ragged(self) -> Sequence[str]:
-        """Those of `columns` whose rows are texts or have any number of values."""
-        return [name for name, column in self.columns.items() if column.ragged]
+    def sample_table(self) -> str:
+        """Name of the table with a row for each sample."""
+        return self.samples or self.table
 
-    def is_ragged(self, table: str) -> bool:
-        """Return whether a table holds the values of such a column."""
-        return table.startswith(f"{self.table}/") and table.removeprefix(f"{self.table}/") in self.ragged
+    @property
+    def of_samples(self) -> Sequence[str]:
+        """Those of `tables` whose rows belong to samples."""
+        return [table for table in self.tables if self.per.get(table) == "sample"]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether `Family.cut` says which rows a sample has."""
+        return bool(self.samples or self.of_samples)
+
+    @property
+    def every_table(self) -> Mapping[str, Mapping[str, Column]]:
+        """Columns of each table, the main one first."""
+        return {self.table: self.columns, **self.tables}
+
+    @property
+    def ragged(self) -> Mapping[str, tuple[str, str]]:
+        """Table and name of each column whose rows are texts or have any number of values, by its path."""
+        return {
+            f"{table}/{name}": (table, name)
+            for table, columns in self.every_table.items()
+            for name, column in columns.items()
+            if column.ragged
+        }
 
     @property
     def spatial(self) -> Sequence[str]:
@@ -116,29 +151,47 @@ class Schema:
         """Those of `tables` that `Family.derive` computes."""
         return {name: table for name, table in self.tables.items() if is_derived(table)}
 
-    def source_of(self, column: str) -> str:
-        """Return the name that a column has in a file. Of further tables, the column is ``table/name``."""
-        if column in self.columns:
-            return self.columns[column].source or column
-        table, _, name = column.partition("/")
+    def column_of(self, path: str) -> tuple[str, Column]:
+        """Return the name and column of a path: that of a column, or ``table/name`` of further tables."""
+        if path in self.columns:
+            return path, self.columns[path]
+        table, _, name = path.partition("/")
         known = self.tables.get(table, {}).get(name)
-        if known is None:
-            return column
-        return known.source or name
+        return (path, Column()) if known is None else (name, known)
 
-    def field_of(self, column: str) -> str:
+    def source_of(self, path: str) -> str:
+        """Return the name that a column has in a file. Of further tables, the path is ``table/name``."""
+        name, column = self.column_of(path)
+        return column.source or bare_name(name)
+
+    def field_of(self, path: str) -> str:
         """Return the field of records that a column has in a file, empty if the array has none."""
-        table, _, name = column.partition("/")
-        known = self.columns.get(column) or self.tables.get(table, {}).get(name)
-        return "" if known is None else known.field
+        return self.column_of(path)[1].field
 
     @property
     def sources(self) -> Sequence[str]:
         """Names of the arrays of a file that are stored, those of further tables included."""
-        names = list(self.columns)
-        for table, columns in self.direct.items():
-            names += [f"{table}/{name}" for name in columns]
-        return list(map(self.source_of, names))
+        tables = (self.columns, *self.direct.values())
+        return [array_of(name, column) for columns in tables for name, column in columns.items()]
+
+    @property
+    def texts(self) -> AbstractSet[str]:
+        """Those of `sources` that may be texts, or have any number of values in a row."""
+        tables = (self.columns, *self.direct.values())
+        columns = chain.from_iterable(columns.items() for columns in tables)
+        return {array_of(name, column) for name, column in columns if column.ragged or column.classes}
+
+
+def array_of(name: str, column: Column) -> str:
+    """Return the name of a column's array in the file, or of its fact."""
+    return column.source or (bare_name(name) if column.ragged else name)
+
+
+def bare_name(name: str) -> str:
+    """Return the name of a ragged column without its ending."""
+    from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
+
+    return name.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
 
 
 def is_derived(columns: Mapping[str, Column]) -> bool:

@@ -19,6 +19,7 @@ from unistore.system.hints import AnyArray, JsonObject
 # - `rows`: `column<k>`, an image (h, w) or (h, w, 3), or lines (n, lines)
 Widget = Literal["volume", "cloud", "stream", "episode", "rows"]
 
+_TEXTS = 16  # texts of a column, at most
 _LINES = 16  # lines of a chart, at most
 _STEPS = 2000  # values of a line, at most
 _SIDE = 8  # smallest side of an array that is shown as an image
@@ -72,7 +73,7 @@ def rows_view(columns: Mapping[str, AnyArray], detail: ViewLimits) -> View:
         values = column[0] if len(column) == 1 else column
         entry: JsonObject = {"name": name, "dtype": values.dtype.name, "shape": list(values.shape)}
         if values.dtype.kind not in "biuf" or not values.size:
-            entry["text"] = "" if not values.size else str(values.reshape(-1)[0])
+            entry["text"] = "; ".join(map(str, values.reshape(-1)[:_TEXTS].tolist()))
         elif values.size == 1:
             entry["value"] = values.reshape(-1)[0].item()
         else:

@@ -22,6 +22,7 @@ from unistore.schemas.indices import (
     table_columns,
     whole,
 )
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.hints import AnyArray, Int64s
@@ -136,6 +137,8 @@ def known_of(store: Store) -> Known:
     samples = np.arange(store.sample_count)
     readers: dict[str, Callable[[], AnyArray]] = {}
     for key, path in source_keys(store).items():
+        if path.endswith(RAGGED_SUFFIX):
+            continue  # no condition is of several values
         if store.has(f"{path}/data") or (store.has(path) and store.array(path).shape[1:] == ()):
             readers[key] = partial(_of_sources, store, path)
     offsets = f"{table}/offsets"
@@ -148,7 +151,8 @@ def known_of(store: Store) -> Known:
     for path in (*numbers, *texts):
         name = path.removeprefix(f"{table}/")
         if name != path and name not in (SOURCE, "attributes"):
-            readers[f"{noun}.{name.replace('/', '.')}"] = partial(_values, store, path)
+            key = name.removesuffix(TEXT_SUFFIX).replace("/", ".")
+            readers[f"{noun}.{key}"] = partial(_values, store, path)
     if store.has(f"{table}/attributes/data"):
         for name, values in _attributes(store, f"{table}/attributes").items():
             readers.setdefault(f"{noun}.{name}", partial(np.asarray, values))

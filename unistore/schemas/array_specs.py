@@ -71,6 +71,7 @@ class ArraySpec:
     indexes: tuple[str, int] | None = None
     ascending: bool = False  # whether no value is less than the one before it
     least: int | None = None  # smallest value of each component
+    most: int | None = None  # largest value of each component
     limits: tuple[Limit, ...] = ()  # arrays whose shapes bound the values
     text: bool = False  # whether the values are the UTF-8 bytes of a text column
 
@@ -96,7 +97,7 @@ class ArraySpec:
     def bounds_values(self) -> bool:
         """Whether the spec restricts values."""
         indexes = self.offsets_of is not None or self.indexes is not None or bool(self.limits)
-        return indexes or self.ascending or self.least is not None
+        return indexes or self.ascending or self.least is not None or self.most is not None
 
     def array_error(self, info: ArrayInfo, shape_of: ShapeOf) -> str | None:
         """Return what is wrong with the axes, dtype or rows of an array, or None."""
@@ -157,6 +158,8 @@ class ArraySpec:
         """Values out of range. `values` (k, …) are those of `rows` (k,), or of all rows if None."""
         least = self.least
         bounds = list[tuple[str, Any]]()
+        if self.most is not None:
+            bounds.append(("the last of its classes", self.most))
         if self.indexes is not None:
             path, extra = self.indexes
             least = 0 if least is None else least
@@ -435,6 +438,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "indexes": _counted,
     "ascending": _of_type(bool),
     "least": _whole,
+    "most": _whole,
     "limits": _several(_limit),
     "text": _of_type(bool),
 }
@@ -604,7 +608,9 @@ def relations(axes: Mapping[str, Sequence[str]], specs: ArraySpecs) -> dict[str,
         elif spec.offsets_of is not None:
             attributes[path]["offsets_of"] = spec.offsets_of
             for divided in of_same_rows[_counting_array(spec.offsets_of, by_path)]:
-                attributes[divided]["ragged"] = {"offsets": path}
+                known = attributes[divided].setdefault("ragged", {"offsets": path})
+                if spec.rows is not None and spec.rows[0] == SAMPLES:  # where sources divide the rows, too
+                    known["offsets"] = path
         if spec.indexes is not None:
             attributes[path]["indexes"] = spec.indexes[0].removesuffix("/offsets")
         for limit in spec.limits:

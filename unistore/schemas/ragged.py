@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unistore.schemas.array_specs import BYTES, ArraySpec, spec_of
+from unistore.schemas.array_specs import BYTES, TEXT, ArraySpec, spec_of
 from unistore.schemas.tables import Field, own_axes
 from unistore.system.hints import Shape
 
@@ -53,3 +53,10 @@ def ragged_spec(path: str, rows: tuple[str, int] | None) -> ArraySpec:
     if name == "data":
         return ArraySpec(beside=(f"{group}/offsets",)) if group.endswith(RAGGED_SUFFIX) else BYTES
     return spec_of("int64", rows=rows, offsets_of=f"{group}/data")
+
+
+def ragged_specs(group: str, rows: tuple[str, int], *, strict: bool = False) -> dict[str, ArraySpec]:
+    """Specs of both arrays of a column. `strict`: texts are UTF-8, and not bytes as a file has them."""
+    data, offsets = (f"{group}/{name}" for name in ("data", "offsets"))
+    of_data = TEXT if strict and group.endswith(TEXT_SUFFIX) else ragged_spec(data, rows)
+    return {data: of_data, offsets: ragged_spec(offsets, rows)}

@@ -184,8 +184,7 @@ class OpenedHdf5(Opened):
     @property
     def of_any_length(self) -> NamedArrays:
         """See `Opened`. One text alone is a single value."""
-        arrays = super().of_any_length.items()
-        return {path: array for path, array in arrays if not self._is_single(path)}
+        return {path: array for path, array in self.objects.items() if not self._is_single(path)}
 
     def _is_single(self, path: str) -> bool:
         return hdf5_attributes.is_single_value(self.tree.datasets[path])
@@ -287,8 +286,13 @@ class Hdf5(Format):
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
                 dataset = file.create_dataset(name, array.shape, array.dtype)
+                is_uneven = array.dtype.hasobject and h5py.check_string_dtype(array.dtype) is None
                 for lo, rows in array.blocks():
-                    dataset[lo : lo + len(rows)] = rows
+                    if is_uneven:  # h5py takes several of one length for a row of two axes
+                        for row, values in enumerate(rows, lo):
+                            dataset[row] = values
+                    else:
+                        dataset[lo : lo + len(rows)] = rows
             for name, value in facts.items():
                 file[name] = value
 

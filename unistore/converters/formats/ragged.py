@@ -80,6 +80,23 @@ def items_in(array: Array, lo: int, hi: int, form: SourceColumn, location: Locat
         yield _joined(pending)
 
 
+def items_of(rows: Sequence[Any], form: SourceColumn) -> RaggedItems:
+    """Return the values of rows that are given one by one: texts, or anything that NumPy takes.
+
+    Raises
+    ------
+    TypeError
+        If a value is none of the dtype.
+    """
+    values = [np.empty((0, *form.row_shape), form.dtype)]
+    for row in rows:
+        values.append(_values(row, form))
+        if not isinstance(row, (str, bytes)) and not np.array_equal(values[-1], row, equal_nan=True):
+            msg = f"{row!r:.60} is no row of {form}"
+            raise TypeError(msg)
+    return _joined(values, 1)
+
+
 def _values(value: Any, form: SourceColumn) -> AnyArray:
     if isinstance(value, str):
         value = value.encode("utf-8", "surrogateescape")
@@ -88,6 +105,6 @@ def _values(value: Any, form: SourceColumn) -> AnyArray:
     return np.asarray(value, form.dtype)
 
 
-def _joined(rows: Sequence[AnyArray]) -> RaggedItems:
-    counts = np.array([len(row) for row in rows], np.int64)
+def _joined(rows: Sequence[AnyArray], first: int = 0) -> RaggedItems:
+    counts = np.array([len(row) for row in rows[first:]], np.int64)
     return RaggedItems(np.concatenate(rows), counts)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.claims import Claim, maybe, no, sure
-from unistore.converters.common.columns import SourceColumn, missing_value, within
+from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, missing_value, within
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.family import Chosen, Cut, Family, Group
@@ -26,7 +26,7 @@ from unistore.converters.formats.ragged import items_in
 from unistore.converters.opened import BLOCK_BYTES, Array, Format, Head, Opened, Origin, SourceFile
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, Parts, SourcePart
-from unistore.converters.schema import Schema
+from unistore.converters.schema import Schema, array_of
 from unistore.converters.seam.formats import (
     FileToOpen,
     calling,
@@ -58,6 +58,7 @@ from unistore.converters.seam.sources import (
     picks_of,
     problems_of_facts,
 )
+from unistore.converters.seam.values import coded
 from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.tables import Field, OwnForm, Table
 from unistore.system.foreign import begin_reading
@@ -336,7 +337,7 @@ class SeamConverter(Converter):
             raise InputError(problems)
         arrays: dict[str, None] = {}
         for columns in (chosen.columns, *chosen.tables.values()):
-            arrays |= dict.fromkeys(column.source or name for name, column in columns.items())
+            arrays |= dict.fromkeys(array_of(name, column) for name, column in columns.items())
         notes = dict.fromkeys(whole.notes[name] for name in arrays if name in whole.notes)
         attributes = opened[0].attributes(arrays.__contains__) if plugin.keeps_attributes else None
         return ScannedSource(
@@ -409,32 +410,47 @@ class SeamConverter(Converter):
         origin: RowOrigin = scan.sources.details[source]
         name = scan.sources.names[source]
         facts: dict[str, AnyArray] = {}
+        rows = {table: of_table.rows for table, of_table in origin.tables.items()}
         with self.reopened(scan, source) as opened:
-            if schema.samples:
+            cuts: list[Cut] = []
+            if schema.is_cut:
                 begin_reading()
                 with calling(self.plugin, name):
                     cuts = [returned(Cut, self.plugin, "cut", name, cut) for cut in self.plugin.cut(opened)]
-                facts = facts_of(cuts, self.plugin, schema, name, origin.rows)
+            ragged = schema.ragged
             for table in scan.tables:
-                if schema.is_ragged(table.name):
-                    counts = self._emit_ragged(opened, name, origin, table, emit)
+                owner, column = ragged.get(table.name, (table.name, ""))
+                if owner in schema.derived:
+                    continue
+                if column:
+                    counts = self._emit_ragged(opened, name, origin, table, (owner, column), emit)
                     facts[f"{SIZES}{table.name}"] = counts
-                elif table.spilled and table.name not in schema.derived:
+                elif table.spilled:
                     self._emit(opened, name, origin, table, emit)
             if schema.derived:
                 facts |= self._derive(opened, name, schema, emit)
+                rows |= {table: int(facts[f"derived/{table}"][0]) for table in schema.derived}
+            if schema.is_cut:
+                facts |= facts_of(cuts, self.plugin, schema, name, rows)
         return facts
 
     def _derive(self, opened: Opened, name: str, schema: Schema, emit: Emit) -> Facts:
         """Emit the tables that the family computes. An author whose rows are not as declared is told."""
         begin_reading()
         counts = dict.fromkeys(schema.derived, 0)
+        of_derived = [path for path, (table, _) in schema.ragged.items() if table in counts]
+        sizes: dict[str, list[Int64s]] = {path: [np.zeros(0, np.int64)] for path in of_derived}
         with calling(self.plugin, name):
             for table, derived_columns in self.plugin.derive(opened):
-                counts[table] += check_derived(self.plugin, schema, name, table, derived_columns)
-                for column, rows in derived_columns.items():
+                plain, ragged = check_derived(self.plugin, schema, name, table, derived_columns)
+                counts[table] += len(next(iter(plain.values())))
+                for column, rows in plain.items():
                     emit(table, column, rows)
-        return {f"derived/{table}": np.array([count]) for table, count in counts.items()}
+                for column, items in ragged.items():
+                    sizes[f"{table}/{column}"].append(items.counts)
+                    emit(f"{table}/{column}", "data", items.values)
+        facts = {f"{SIZES}{path}": np.concatenate(of_path) for path, of_path in sizes.items()}
+        return facts | {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
     def _emit(self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit) -> None:
         count = origin.tables[table.name].rows
@@ -449,20 +465,25 @@ class SeamConverter(Converter):
             for column, rows in out.items():
                 emit(table.name, column, rows)
 
-    def _emit_ragged(self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit) -> Int64s:
-        """Emit the values of a column with any number of them in a row, and return their numbers."""
+    def _emit_ragged(
+        self, opened: Opened, name: str, origin: RowOrigin, table: Table, of: tuple[str, str], emit: Emit
+    ) -> Int64s:
+        """Emit the values of a column with any number of them in a row, and return their numbers.
+
+        `of`: the table that has the rows, and the column's name there.
+        """
         values = table.fields[0]
-        counts = np.zeros(origin.rows, np.int64)
+        rows, places = origin.tables[of[0]]
+        counts = np.zeros(rows, np.int64)
         emit(table.name, "data", np.empty((0, *values.row_shape), values.dtype))
-        main = self.plugin.schema.table
-        place = origin.tables[main].places.get(table.name.removeprefix(f"{main}/"))
+        place = places.get(of[1])
         if place is not None:
             array = origin.arrays[place.file] if origin.arrays else place.array
             form = SourceColumn(values.dtype, values.row_shape)
             row = 0
             with calling(self._formats_by_name[origin.formats[0]], name):
                 for items in items_in(
-                    opened.of_any_length[array], 0, len(counts), form, location_of(name, array)
+                    opened.all_arrays[array], 0, len(counts), form, location_of(name, array)
                 ):
                     counts[row : row + len(items.counts)] = items.counts
                     emit(table.name, "data", items.values)
@@ -534,6 +555,8 @@ class SeamConverter(Converter):
                     message = f"gave {count} rows of {column}, expected {hi - lo}"
                     raise fault(self.plugin, "rows", name, message)
                 rows = np.asarray(block[column])
+                if rows.dtype.kind in TEXT_KINDS and places[column].classes:
+                    rows = coded(rows, places[column].classes, location_of(name, column)._replace(row=lo))
                 if rows.ndim != out[column].ndim or any(np.greater(rows.shape, out[column].shape)):
                     message = f"gave {column} of shape {rows.shape}, expected {out[column].shape}"
                     raise fault(self.plugin, "rows", name, message)
@@ -543,6 +566,11 @@ class SeamConverter(Converter):
             places = {key: place._replace(array=origin.arrays[place.file]) for key, place in places.items()}
         places = {column: places[column] for column in out.keys() & places.keys()}
         with calling(self._formats_by_name[origin.formats[0]], name):
+            for column in [column for column, place in places.items() if place.is_text]:
+                place = places.pop(column)
+                texts = opened.all_arrays[place.array].objects(lo, hi)
+                location = location_of(name, place.array)._replace(row=lo)
+                out[column][...] = coded(texts, place.classes, location)
             fill(opened.arrays, out, places, lo, hi)
 
     @contextmanager

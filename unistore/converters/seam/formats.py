@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
@@ -20,7 +20,7 @@ from unistore.converters.family import Family, Group
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
-from unistore.converters.opened import Array, Facts, Format, Opened, Origin, SourceFile
+from unistore.converters.opened import Array, Facts, Format, NamedArrays, Opened, Origin, SourceFile
 from unistore.converters.registry import leave_out, resolve
 from unistore.converters.scan import SourcePart
 from unistore.errors import InputError, Problem, UnistoreError
@@ -273,12 +273,25 @@ def group_of(part: SourcePart) -> Group:
     return Group(part.name, tuple(files), *labels)
 
 
+@dataclass(frozen=True, eq=False)
+class _OpenedTogether(Opened):
+    """Open files as one."""
+
+    texts: NamedArrays = field(default_factory=dict)  # which are not among `arrays`
+
+    @property
+    def all_arrays(self) -> NamedArrays:
+        return {**self.texts, **self.arrays}
+
+
 def joined(group: Group, opened: Sequence[Opened]) -> Opened:
     """Return the files of a source as one."""
     first = opened[0]
     if len(opened) == 1 and (not group.arrays or first.arrays.keys() == set(group.arrays)):
         return first
     arrays: dict[str, Array] = {}
+    texts: dict[str, Array] = {}
+    several: list[str] = []  # texts of several files, of which none is that of the source
     notes: dict[str, str] = {}
     for number, (file, one) in enumerate(zip(group.files, opened, strict=True)):
         for name, inside in names_in(group, number, one.arrays).items():
@@ -288,7 +301,11 @@ def joined(group: Group, opened: Sequence[Opened]) -> Opened:
             arrays[name] = one.arrays[inside]
             if inside in one.notes:
                 notes[name] = one.notes[inside]
-    return Opened(
+        for name in texts_in(group, one):
+            several += [name] * (name in texts)
+            texts[name] = one.objects[name]
+    return _OpenedTogether(
+        texts={name: array for name, array in texts.items() if name not in several},
         arrays=arrays,
         facts=dict(chain.from_iterable(one.facts.items() for one in opened)),
         further=tuple(chain.from_iterable(one.further for one in opened)),
@@ -307,6 +324,11 @@ def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, st
         return {name: name for name in arrays}
     (name,) = arrays
     return {group.arrays[number]: name}
+
+
+def texts_in(group: Group, opened: Opened) -> Collection[str]:
+    """Return arrays of texts, or of any number of values a row, of a file whose arrays have their names."""
+    return opened.objects.keys() - opened.arrays.keys() if not group.arrays else ()
 
 
 def source_file(paths: Sequence[str], number: int, name: str) -> SourceFile:

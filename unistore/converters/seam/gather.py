@@ -21,20 +21,21 @@ from unistore.converters.files.paths import split_of
 from unistore.converters.opened import BLOCK_BYTES, Format
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
-from unistore.converters.schema import Column, Schema
+from unistore.converters.schema import Column, Schema, array_of
 from unistore.converters.seam.formats import calling, fault, format_by_ending, is_own
-from unistore.converters.seam.sources import PartGroup, Planned, RowOrigin, RowPlace, ScannedSource, TableRows
-from unistore.converters.seam.specs import (
-    FACTS,
-    FORMAT,
-    OF_FAMILY,
-    field_of,
-    is_number,
-    number_dtype,
-    table_offsets,
+from unistore.converters.seam.sources import (
+    PartGroup,
+    Picked,
+    Planned,
+    RowOrigin,
+    RowPlace,
+    ScannedSource,
+    TableRows,
 )
+from unistore.converters.seam.specs import FACTS, FORMAT, OF_FAMILY, field_of, table_offsets
+from unistore.converters.seam.values import expected_of, item_bounds, stored_value, value_arrays
 from unistore.errors import InputError, Problem, first_few, printable
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, value_field
+from unistore.schemas.ragged import value_field
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.system.hints import Int64s, JsonObject, Shape
 from unistore.system.packed import view
@@ -44,6 +45,7 @@ from unistore.system.sizes import count_of
 _DERIVING = 4 * BLOCK_BYTES
 _ALIKE = 256
 SIZES = "sizes/"  # before a column, how many values each row has
+ROWS = "rows"  # how many rows each sample has, of a further table behind a slash
 
 Arrays = Iterator[tuple[Field, IndexValues]]
 
@@ -65,6 +67,7 @@ class _SourcesTogether:
         # Sources by what they call a column: ``called["points", "x"]["X", "", ""]``
         self.called: dict[tuple[str, str], dict[_Called, list[int]]] = {}
         self.has_facts = self.has_attributes = self.has_formats = self.has_units = False
+        self.problems: list[Problem] = []  # columns whose classes differ
 
     def add(self, name: str, group: PartGroup, one: ScannedSource) -> None:
         if not one.tables:
@@ -75,6 +78,7 @@ class _SourcesTogether:
             columns = self.tables.setdefault(table, {})
             if picked.columns.keys() - columns.keys():
                 self.tables[table] = {**picked.columns, **columns}
+            self._check_classes(table, name, picked)
             self.rows[table] += rows
         if one.extent:
             self.extent = tuple(map(max, one.extent, self.extent or one.extent))
@@ -86,6 +90,14 @@ class _SourcesTogether:
         self.of_family |= dict.fromkeys(one.of_family)
         for note in one.notes:
             self.notes.setdefault(note, []).append(name)
+
+    def _check_classes(self, table: str, source: str, picked: Picked) -> None:
+        """Collect a problem of a column whose numbers mean other classes than in the sources before."""
+        for column in picked.with_classes:
+            known = self.tables[table][column].classes
+            if picked.columns[column].classes != known:
+                message = f"names other classes of {column} than sources before it: {first_few(known)}"
+                self.problems.append(Problem(source, message, "convert them apart", "columns", source))
 
     def call(self, table: str, number: int, group: PartGroup, places: Mapping[str, RowPlace]) -> None:
         """Record what a source calls the columns of a table."""
@@ -106,12 +118,10 @@ class _SourcesTogether:
         mapped = tuple(getattr(plugin, "map", {}))  # which is among the options of a store
         for (table, column), called in self.called.items():
             path = column if table == plugin.schema.table else f"{table}/{column}"
-            bare = path.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
             is_plain = not any(field for _, field, _ in called)
             names = {array for array, _, _ in called}
             is_mapped = column in mapped or column.startswith(tuple(f"{name}/" for name in mapped))
-            is_said = is_plain and (names <= {plugin.schema.source_of(path)} or names <= {bare})
-            if is_mapped or is_said:
+            if is_mapped or (is_plain and names <= {plugin.schema.source_of(path)}):
                 continue
             yield table, column, {name: values for name, values in _by_source(called) if values}
 
@@ -147,7 +157,7 @@ def gather_sources(
         reasons = first_few([one.reason for one in scanned])
         raise InputError(Problem("files", f"are none of {plugin.name}: {reasons}", kind="missing"))
     merged: dict[str, dict[str, Merged]] = {}
-    problems: list[Problem] = []
+    problems = seen.problems
     mode = getattr(plugin, "columns", "exact")
     modes = ("union", "intersection") if hasattr(plugin, "columns") else ()
     ragged = [name for name, column in seen.tables[main].items() if column.ragged]
@@ -165,18 +175,19 @@ def gather_sources(
         problems += differing
     if not problems and not seen.rows[main]:
         problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
-    if not problems and all(name in ragged for name in merged[main]):
-        problems.append(
-            Problem("files", "have no array of numbers in common", "convert them apart", "columns")
-        )
+    for table, columns in merged.items():
+        lacks_plain = all(seen.tables[table][name].ragged for name in columns)
+        if not problems and lacks_plain and (columns or table == main):
+            message = "have no array of numbers in common"
+            problems.append(Problem("files", message, "convert them apart", "columns"))
     if problems:
         raise InputError(problems)
-    columns = {}
+    columns_of = {}
     for table, forms_of_table in merged.items():
-        columns[table] = {name: seen.tables[table][name] for name in forms_of_table}
+        columns_of[table] = {name: seen.tables[table][name] for name in forms_of_table}
     with calling(plugin, count_of(len(parts), "source")):
-        schema = plugin.plan(columns.pop(main))
-    schema = replace(schema, tables={**columns, **schema.derived})
+        schema = plugin.plan(columns_of.pop(main))
+    schema = replace(schema, tables={**columns_of, **schema.derived})
     attributes = AttributeCollector()
     sources, files = _sources(schema, formats, parts, scanned, merged, seen, attributes)
     for table, name, names in seen.names(plugin):
@@ -189,7 +200,7 @@ def gather_sources(
     estimated = dict.fromkeys(schema.derived, max(seen.rows.values()))
     tables = list(_tables(schema, merged, seen))
     for of_values in tables:
-        if schema.is_ragged(of_values.name):
+        if of_values.name in schema.ragged:
             estimated[of_values.name] = sources.nbytes // of_values.fields[0].row_bytes
     return Scan(
         family=plugin.name,
@@ -200,7 +211,7 @@ def gather_sources(
         options=plugin.recorded(),
         units=seen.units if seen.has_units else (),
         estimated_rows={**estimated, **seen.rows} if seen.forward_only else estimated,
-        needs_facts=bool(schema.samples) or bool(schema.ragged),
+        needs_facts=schema.is_cut or bool(schema.ragged),
         notes=(
             f"{what[:1].lower()}{what[1:]}: {rows} from {count_of(files, 'file')}",
             *([f"splits taken from folder and file names: {', '.join(splits)}"] if splits else ()),
@@ -246,7 +257,7 @@ def _sources(
     """Return all sources, and the number of their files."""
     sources = Sources()
     count = 0
-    is_derived = bool(schema.samples or schema.derived or schema.ragged) or seen.forward_only
+    is_derived = bool(schema.is_cut or schema.derived or schema.ragged) or seen.forward_only
 
     @lru_cache(_ALIKE)
     def stored(table: str, places: tuple[tuple[str, RowPlace], ...]) -> dict[str, RowPlace]:
@@ -304,8 +315,7 @@ def _tables(
     schema: Schema, merged: Mapping[str, Mapping[str, Merged]], seen: _SourcesTogether
 ) -> Iterator[Table]:
     """Yield the main table, further ones of the files, and those that are computed."""
-    declared = {schema.table: schema.columns, **schema.tables}
-    for table, columns in declared.items():
+    for table, columns in schema.every_table.items():
         fields = []
         for name, column in columns.items():
             if column.ragged:
@@ -321,36 +331,59 @@ def _tables(
             fields.append(field_of(f"{table}/{name}", column, axis, *form[:2], run, form.attributes))
         is_spilled = seen.forward_only or table in schema.derived
         yield Table(name=table, fields=tuple(fields), spilled=is_spilled)
-    for name in schema.ragged:
-        values = value_field(name, schema.table, *merged[schema.table][name][:3])
-        yield Table(name=f"{schema.table}/{name}", fields=(values,), spilled=True)
+    for path, (table, name) in schema.ragged.items():
+        column = schema.every_table[table][name]
+        form = Merged(column.dtype, column.shape, {}) if table in schema.derived else merged[table][name]
+        yield Table(name=path, fields=(value_field(name, table, *form[:3]),), spilled=True)
 
 
 # Index arrays
 
 
 def facts_of(
-    cuts: Sequence[Cut], plugin: Family, schema: Schema, name: str, rows: int
+    cuts: Sequence[Cut], plugin: Family, schema: Schema, name: str, rows: Mapping[str, int]
 ) -> dict[str, NDArray[np.generic]]:
-    """Return rows and numbers of the samples of a source. An author who forgets or adds a number is told."""
-    counts = np.array([cut.rows for cut in cuts], np.int64)
-    if (counts < 0).any() or counts.sum() != rows:
-        message = f"is cut into {counts.sum()} rows, and has {rows}"
-        raise InputError(Problem(name, message, "tell who wrote its family", "plugin"))
+    """Return rows and numbers of the samples of a source, which has `rows` in each table.
+
+    An author who forgets or adds some is told.
+    """
+    facts: dict[str, NDArray[np.generic]] = {
+        ROWS: _rows_cut([cut.rows for cut in cuts], name, rows[schema.table])
+    }
+    if not schema.samples and (facts[ROWS] != 1).any():
+        raise fault(plugin, "cut", name, f"gave samples of several {schema.table}, of which each is a sample")
     for number, cut in enumerate(cuts):
-        if cut.numbers.keys() != schema.per_sample.keys():
-            names = ", ".join(sorted(cut.numbers)) or "no numbers"
-            message = f"gave {names} for sample {number}"
-            expected = ", ".join(sorted(schema.per_sample)) or "none"
-            raise fault(plugin, "cut", name, f"{message}, Schema.per_sample has {expected}")
-        for key, column in schema.per_sample.items():
-            if not is_number(cut.numbers[key], number_dtype(column)):
-                message = f"gave {key} {cut.numbers[key]!r} for sample {number}"
-                raise fault(plugin, "cut", name, f"{message}, expected {number_dtype(column)}")
-    facts: dict[str, NDArray[np.generic]] = {"rows": counts}
+        for given, declared, where in (
+            (cut.numbers, schema.per_sample, "Schema.per_sample"),
+            (cut.tables, schema.of_samples, "Schema.per"),
+        ):
+            if set(given) != set(declared):
+                names = ", ".join(sorted(given)) or "nothing"
+                expected = ", ".join(sorted(declared)) or "none"
+                message = f"gave {names} for sample {number}, {where} has {expected}"
+                raise fault(plugin, "cut", name, message)
+    for table in schema.of_samples:
+        counts = [cut.tables[table] for cut in cuts]
+        facts[f"{ROWS}/{table}"] = _rows_cut(counts, f"{name}: {table}", rows.get(table, 0))
     for key, column in schema.per_sample.items():
-        facts[f"number/{key}"] = np.array([cut.numbers[key] for cut in cuts], number_dtype(column))
+        values = [stored_value(key, column, cut.numbers[key]) for cut in cuts]
+        for number, value in enumerate(values):
+            if value is None:
+                message = f"gave {key} {cuts[number].numbers[key]!r:.60} for sample {number}"
+                raise fault(plugin, "cut", name, f"{message}, expected {expected_of(key, column)}")
+        known = [value for value in values if value is not None]
+        facts[f"{SIZES}{schema.samples}/{key}"] = np.array(list(map(len, known)), np.int64)
+        facts[f"number/{key}"] = np.concatenate([np.empty(0, np.uint8), *known])
     return facts
+
+
+def _rows_cut(counts: Sequence[int], what: str, rows: int) -> Int64s:
+    """Return the rows of each sample, which together are all rows."""
+    cut = np.array(counts, np.int64)
+    if (cut < 0).any() or cut.sum() != rows:
+        message = f"is cut into {cut.sum()} rows, and has {rows}"
+        raise InputError(Problem(what, message, "tell who wrote its family", "plugin"))
+    return cut
 
 
 def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
@@ -359,8 +392,8 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     origins: Sequence[RowOrigin] = scan.sources.details
     schema = planned.schema
     arrays: list[tuple[Field, IndexValues]] = []
-    if schema.samples:
-        counts = [np.asarray(one["rows"], np.int64) for one in facts]
+    if schema.is_cut:
+        counts = [np.asarray(one[ROWS], np.int64) for one in facts]
         samples = np.array([len(count) for count in counts], np.int64)
         arrays += _sample_arrays(schema, facts, counts, samples)
     elif scan.tables[0].spilled:
@@ -377,13 +410,11 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     if schema.spatial:
         arrays.append(_extents(schema, origins))
     spilled = {one.name: one for one in scan.tables if one.spilled}
-    for name in filter(schema.is_ragged, list(spilled)):
-        sizes = [np.asarray(one[f"{SIZES}{name}"]) for one in facts]
-        counts_of_rows = np.concatenate(sizes)
-        what = "row i is data[offsets[i]:offsets[i + 1]]"
-        arrays.append((bounds_field(f"{name}/offsets", "row", what), offsets_of(counts_of_rows)))
-        values = replace(spilled[name].fields[0], run=max(1, int(np.median(counts_of_rows))))
-        spilled[name] = replace(spilled[name], fields=(values,))
+    for path, (table, _) in schema.ragged.items():
+        sizes = _joined(facts, f"{SIZES}{path}")
+        arrays.append((item_bounds(path, table.removesuffix("s")), offsets_of(sizes)))
+        values = replace(spilled[path].fields[0], run=max(1, int(np.median(sizes))) if len(sizes) else 1)
+        spilled[path] = replace(spilled[path], fields=(values,))
     return Finalized(
         arrays=[*arrays, *_origin_arrays(planned, origins)],
         spilled=tuple(spilled.values()),
@@ -393,13 +424,24 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     )
 
 
+def _joined(facts: Sequence[Facts], name: str) -> Int64s:
+    """Return counts of all sources, one after the other."""
+    return np.concatenate([np.zeros(0, np.int64), *[np.asarray(one[name], np.int64) for one in facts]])
+
+
 def _sample_arrays(
     schema: Schema,
     facts: Sequence[Facts],
     counts: Sequence[Int64s],
     samples: Int64s,
 ) -> Arrays:
-    axis = schema.samples.removesuffix("s")
+    axis = schema.sample_table.removesuffix("s")
+    for table in schema.of_samples:
+        what = f"{table} of {axis} i are rows offsets[i] to offsets[i + 1] - 1"
+        field = bounds_field(f"{schema.sample_table}/{table}/offsets", axis, what)
+        yield field, offsets_of(_joined(facts, f"{ROWS}/{table}"))
+    if not schema.samples:
+        return
     what = f"{schema.table} of {axis} i are rows offsets[i] to offsets[i + 1] - 1"
     lengths = np.concatenate([np.zeros(0, np.int64), *counts])
     yield bounds_field(f"{schema.samples}/offsets", axis, what), offsets_of(lengths)
@@ -408,9 +450,9 @@ def _sample_arrays(
     )
     yield source, np.repeat(np.arange(len(samples), dtype=np.int32), samples)
     for name, column in schema.per_sample.items():
-        values = np.concatenate([np.asarray(one[f"number/{name}"]) for one in facts])
-        field = field_of(f"{schema.samples}/{name}", column, axis, values.dtype.name)
-        yield field, values
+        values = [np.asarray(one[f"number/{name}"]) for one in facts]
+        sizes = _joined(facts, f"{SIZES}{schema.samples}/{name}")
+        yield from value_arrays(schema.samples, name, column, values, sizes, axis)
 
 
 def _extents(schema: Schema, origins: Sequence[RowOrigin]) -> tuple[Field, IndexValues]:
@@ -429,9 +471,10 @@ def _extents(schema: Schema, origins: Sequence[RowOrigin]) -> tuple[Field, Index
 def _origin_arrays(planned: Planned, origins: Sequence[RowOrigin]) -> Arrays:
     """Return what the sources say: numbers, facts, formats, attributes."""
     for name, column in planned.schema.per_source.items():
-        dtype = number_dtype(column)
-        values = np.array([origin.facts[column.source or name] for origin in origins], dtype)
-        yield field_of(f"sources/{name}", column, "source", dtype), values
+        given = (stored_value(name, column, origin.facts[array_of(name, column)]) for origin in origins)
+        values = [value for value in given if value is not None]
+        counts = np.array(list(map(len, values)), np.int64)
+        yield from value_arrays("sources", name, column, values, counts, "source")
     if planned.has_facts:
         texts = view(origins, lambda origin: json.dumps(dict(origin.facts), sort_keys=True))
         what = "What the file says beside its arrays"

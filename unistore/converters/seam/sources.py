@@ -18,9 +18,11 @@ from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storabl
 from unistore.converters.family import Chosen, Family, Group
 from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
 from unistore.converters.scan import Parts, Scanned, SourcePart
-from unistore.converters.schema import Column, Schema
-from unistore.converters.seam.formats import fault, names_in
-from unistore.converters.seam.specs import is_number, number_dtype
+from unistore.converters.schema import Column, Schema, array_of
+from unistore.converters.seam.formats import fault, names_in, texts_in
+from unistore.converters.seam.ragged import RaggedItems, items_of
+from unistore.converters.seam.specs import CLASS_KINDS
+from unistore.converters.seam.values import coded, expected_of, stored_value
 from unistore.errors import AddOptions, Fix, Problem, length_table, location_of, printable
 from unistore.schemas.tables import name_problem
 from unistore.system.hints import AnyArray, Dtype, Shape
@@ -40,6 +42,8 @@ class RowPlace(NamedTuple):
     field: str  # of its records; empty: the array is no array of records
     step: int  # most rows that are read at a time; 0: any number
     position: int = 0  # of the field among those of the records
+    classes: tuple[str, ...] = ()  # of its values
+    is_text: bool = False  # whether the file has the names of these
 
     @property
     def name(self) -> str:
@@ -64,6 +68,7 @@ class Picked(NamedTuple):
     forms: Mapping[str, SourceColumn]
     places: Mapping[str, RowPlace]
     problems: Sequence[tuple[str, Problem]]  # with the array, or the column; their files are empty
+    with_classes: Sequence[str] = ()  # those of `columns` whose values are classes
 
 
 class ScannedTable(NamedTuple):
@@ -181,10 +186,14 @@ def picks_of(
         for number, one in enumerate(opened):
             for name, inside in names_in(group, number, one.arrays).items():
                 owners[name] = number, inside
+            owners |= {name: (number, name) for name in texts_in(group, one)}
+    texts = whole.objects if may_be_texts(columns) else {}
     picks = []
     for name, column in columns.items():
-        key = column.source or name
-        array = (whole.of_any_length if column.ragged else whole.arrays).get(key)
+        key = array_of(name, column)
+        array = None if column.ragged else whole.arrays.get(key)
+        if array is None and (column.ragged or column.classes):
+            array = texts.get(key)
         if array is None:
             continue
         number, inside = owners.get(key, (0, key))
@@ -193,13 +202,19 @@ def picks_of(
             step = _step(array)
             fields = array.dtype.names or ()
             position = fields.index(column.field) if column.field in fields else 0
-        place = RowPlace(number, inside, column.field, step, position)
+        is_text = bool(column.classes) and array.dtype.kind in TEXT_KINDS
+        place = RowPlace(number, inside, column.field, step, position, column.classes, is_text)
         form = SourceColumn(array.dtype.str, array.shape[1:])
         if column.ragged:
             form = array.value_form or form
         dtype = np.dtype(form.dtype) if column.ragged else array.dtype
         picks.append(Pick(name, column, dtype, form.row_shape, place))
     return tuple(picks)
+
+
+def may_be_texts(columns: Mapping[str, Column]) -> bool:
+    """Return whether arrays of texts, or of any number of values in a row, may be columns."""
+    return any(column.ragged or column.classes for column in columns.values())
 
 
 def _step(array: Array) -> int:
@@ -220,7 +235,7 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
             inner = dtype.fields[column.field][0]
             form = SourceColumn(inner.base.str, (*row_shape, *inner.shape))
         wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, column, form))
-        problems += [(column.source or name, problem) for problem in wrong]
+        problems += [(array_of(name, column), problem) for problem in wrong]
         if column.spatial:  # volumes of any extent are rows of one form
             form = SourceColumn(form.dtype, ())
         elif column.dtype:
@@ -236,6 +251,7 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
         forms=forms,
         places={pick.name: pick.place for pick in picks},
         problems=problems,
+        with_classes=[pick.name for pick in picks if pick.column.classes],
     )
 
 
@@ -244,8 +260,8 @@ def check_columns(
 ) -> tuple[int, list[Problem]]:
     """Number of rows of a source in a table, and what is wrong. `has_map`: fixes may name the option."""
     file = head.file.name
-    keys = [column.source or name for name, column in columns.items()]
-    ragged = head.opened.of_any_length if any(column.ragged for column in columns.values()) else {}
+    keys = [array_of(name, column) for name, column in columns.items()]
+    ragged = head.opened.objects if may_be_texts(columns) else {}
     missing = [key for key in keys if key not in head.arrays and key not in ragged]
     problems = [Problem(file, f"holds no {key}", _FIX, "missing") for key in missing]
     shapes = {key: shape for key, (shape, _) in head.arrays.items()}
@@ -263,7 +279,7 @@ def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]
     extents = {}
     for name, column in columns.items():
         if column.spatial:
-            extents[name] = head.arrays[column.source or name][0][1:]
+            extents[name] = head.arrays[array_of(name, column)][0][1:]
     if len(set(extents.values())) > 1:
         message = f"volumes differ in extent: {extents}"
         problems.append(Problem(head.file.name, message, "resample them to one grid", "shape"))
@@ -271,20 +287,32 @@ def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]
 
 
 def check_derived(
-    plugin: Family, schema: Schema, source: str, table: str, rows_of: Mapping[str, AnyArray]
-) -> int:
-    """Number of rows that `Family.derive` gave, which must be as the schema declares them."""
-    declared = {
-        name: f"{np.dtype(column.dtype)} {column.shape}"
-        for name, column in schema.derived.get(table, {}).items()
-    }
-    forms = {name: f"{rows.dtype} {rows.shape[1:]}" for name, rows in rows_of.items()}
-    if forms != declared:
-        raise fault(plugin, "derive", source, f"gave rows {forms} of {table}, declared are {declared}")
-    counts = {name: len(rows) for name, rows in rows_of.items()}
+    plugin: Family, schema: Schema, source: str, table: str, rows_of: Mapping[str, Any]
+) -> tuple[dict[str, AnyArray], dict[str, RaggedItems]]:
+    """Return rows that `Family.derive` gave, which must be as the schema declares them.
+
+    Arrays by column, (rows, …), and values of ragged columns.
+    """
+    declared = schema.derived.get(table, {})
+    ragged: dict[str, RaggedItems] = {}
+    plain: dict[str, AnyArray] = {}
+    for name, rows in rows_of.items():
+        column = declared.get(name, Column())
+        if column.ragged:
+            ragged[name] = items_of(rows, SourceColumn(column.dtype, column.shape))
+        elif column.classes and np.asarray(rows).dtype.kind in TEXT_KINDS:
+            plain[name] = coded(rows, column.classes, location_of(source, name)).astype(column.dtype)
+        else:
+            plain[name] = rows
+    forms = {name: f"{rows.dtype} {rows.shape[1:]}" for name, rows in plain.items()}
+    forms |= {name: f"{rows.values.dtype} {rows.values.shape[1:]}" for name, rows in ragged.items()}
+    wanted = {name: f"{np.dtype(column.dtype)} {column.shape}" for name, column in declared.items()}
+    if forms != wanted:
+        raise fault(plugin, "derive", source, f"gave rows {forms} of {table}, declared are {wanted}")
+    counts = {name: len(plain[name]) if name in plain else len(ragged[name].counts) for name in wanted}
     if len(set(counts.values())) != 1:
         raise fault(plugin, "derive", source, f"gave columns of {table} that differ in length: {counts}")
-    return next(iter(counts.values()))
+    return plain, ragged
 
 
 def common_length(shapes: Mapping[str, Shape], name: str) -> tuple[int, list[Problem]]:
@@ -322,15 +350,16 @@ def _schema_problems(column: Column, dtype: Dtype, row_shape: Shape) -> Iterator
     """Yield what the schema says of a column, and an array is not."""
     if column.axes is None or not storable(dtype):
         return
-    if dtype.kind not in column.kinds or len(row_shape) != len(column.axes):
+    kinds = CLASS_KINDS if column.classes else column.kinds
+    if dtype.kind not in kinds or len(row_shape) != len(column.axes):
         shape = ", ".join(map(str, ("n", *row_shape)))
-        expected = f"{1 + len(column.axes)} axes of kind {' or '.join(column.kinds)}"
+        expected = f"{1 + len(column.axes)} axes of kind {' or '.join(kinds)}"
         yield Problem("", f"is {dtype} ({shape}), expected {expected}", _FIX, "dtype")
 
 
 def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[Problem]:
     """Yield what keeps a column out of any store."""
-    is_text = column.ragged and np.dtype(form.dtype).kind in TEXT_KINDS
+    is_text = (column.ragged or column.classes) and np.dtype(form.dtype).kind in TEXT_KINDS
     if not is_text and not storable(np.dtype(form.dtype)):
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
         yield Problem("", message, "store numbers, or leave it out with --map", "dtype")
@@ -348,12 +377,15 @@ def further_files(opened: Opened, part: SourcePart) -> tuple[str, ...]:
 
 
 def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> Iterator[Problem]:
-    """Yield numbers of a source that its facts do not say."""
+    """Yield values of a source that its facts do not say."""
     for name, column in names.items():
-        key = column.source or name
+        key = array_of(name, column)
         value = facts.get(key)
-        if not isinstance(value, (int, float)):
-            yield Problem(file, f"says no {key}, but {value!r}", "write it again", "missing")
-        elif not is_number(value, number_dtype(column)):
-            message = f"says {key} {value!r}, expected a whole number"
+        if stored_value(name, column, value) is not None:
+            continue
+        is_plain = not (column.ragged or column.classes)
+        if value is None or (is_plain and not isinstance(value, (int, float))):
+            yield Problem(file, f"says no {key}, but {value!r:.60}", "write it again", "missing")
+        else:
+            message = f"says {key} {value!r:.60}, expected {expected_of(name, column)}"
             yield Problem(file, message, "write it again", "dtype")

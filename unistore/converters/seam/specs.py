@@ -2,88 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from unistore.converters.schema import Column, Schema
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, Limit
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec
-from unistore.schemas.tables import Field, own_axes
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec, ragged_specs
+from unistore.schemas.tables import Field, own_axes, stored_tables
 from unistore.system.hints import Shape
 
 FACTS = "sources/facts"
 FORMAT = "sources/format"
 # Attribute of the facts: names of those that the family says, and not the format
 OF_FAMILY = "of_family"
+CLASSES = "classes"  # Attribute of an array: names of its values
+CLASS_KINDS = "biu"  # kinds of dtypes of numbers of classes
 # Chunks of volumes, which samples read as boxes
 _TILE = (32, 32, 32)
 _SOURCES = ("sources/path/offsets", -1)
-_SMALLEST_INT = -(1 << 63)
-_LARGEST = int(np.finfo(np.float64).max)
 
 
 def specs_by_schema(schema: Schema) -> ArraySpecs:
     """Return what the arrays of a store must be."""
-    plain = [name for name in schema.columns if name not in schema.ragged]
-    first = next((f"{schema.table}/{name}" for name in plain), "")
+    first = _first(schema.table, schema.columns)
     main_rows = first if schema.samples else SAMPLES
-    arrays: dict[str, ArraySpec] = {}
-    for name in plain:
-        path = f"{schema.table}/{name}"
-        arrays[path] = _spec(schema.columns[name], None if path == main_rows else (main_rows, 0))
+    arrays = _column_specs(schema.table, schema.columns, main_rows)
+    samples = schema.sample_table
+    required = (f"{samples}/offsets",) if schema.samples and not first else ()
     if schema.samples:
-        samples = (SAMPLES, 0)
-        arrays[f"{schema.samples}/offsets"] = ArraySpec(
-            dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=first
+        if first:
+            arrays[f"{samples}/offsets"] = _divides(first, (SAMPLES, 1))
+        arrays[f"{samples}/source"] = ArraySpec(
+            dtypes=("int32",), row_shape=(), rows=(SAMPLES, 0), indexes=_SOURCES, ascending=True
         )
-        arrays[f"{schema.samples}/source"] = ArraySpec(
-            dtypes=("int32",), row_shape=(), rows=samples, indexes=_SOURCES, ascending=True
-        )
-        for name, column in schema.per_sample.items():
-            arrays[f"{schema.samples}/{name}"] = _spec(column, samples)
-    for name, column in schema.per_source.items():
-        arrays[f"sources/{name}"] = _spec(column, _SOURCES)
+        arrays |= _value_specs(samples, schema.per_sample, (SAMPLES, 0))
+    arrays |= _value_specs("sources", schema.per_source, _SOURCES)
     if schema.spatial:
         limits = tuple(Limit(f"{schema.table}/{name}", (1, 2, 3)) for name in schema.spatial)
         arrays[f"{schema.table}/extent"] = ArraySpec(
             dtypes=("int32",), row_shape=(3,), rows=(SAMPLES, 0), least=0, limits=limits
         )
     for table, columns in schema.tables.items():
-        arrays |= _table_specs(table, columns)
+        first_of_table = _first(table, columns)
+        arrays |= _column_specs(table, columns, first_of_table)
+        arrays[table_offsets(table)] = _divides(first_of_table, ("sources/path/offsets", 0))
+        if table in schema.of_samples:
+            arrays[f"{samples}/{table}/offsets"] = _divides(first_of_table, (SAMPLES, 1))
 
     def other(path: str, paths: Collection[str]) -> ArraySpec:
-        for table in stored_tables(paths):
-            columns = sorted(column for column in paths if column.startswith(f"{table}/"))
-            table_specs = _table_specs(
-                table, {column.removeprefix(f"{table}/"): Column() for column in columns}
-            )
-            if path in table_specs:
-                return replace(
-                    table_specs[path], kinds="", row_shape=() if path == table_offsets(table) else None
-                )
-        group, _, name = path.rpartition("/")
-        is_value = name in ("data", "offsets") and group.endswith((TEXT_SUFFIX, RAGGED_SUFFIX))
-        if is_value and group.startswith(f"{schema.table}/") and f"{group}/offsets" in paths:
-            return ragged_spec(path, (SAMPLES, 1))
-        is_column = path.startswith(f"{schema.table}/") and not schema.columns
-        return ArraySpec(rows=(main_rows, 0)) if is_column else ArraySpec()
+        """Return the rule of an array of a column that `Family.choose` named."""
+        table, first_of_table = schema.table, main_rows
+        if required:
+            first_of_table = min(_plain_paths(table, paths), default=SAMPLES)
+            if path in required:
+                return _divides(first_of_table, (SAMPLES, 1))
+        for further in stored_tables(paths):
+            if path == table_offsets(further) or path.startswith(f"{further}/"):
+                table, first_of_table = further, min(_plain_paths(further, paths), default=SAMPLES)
+        if path == table_offsets(table):
+            return _divides(first_of_table, ("sources/path/offsets", 0))
+        if path.startswith(f"{table}/") and ragged_group(path, paths):
+            return ragged_spec(path, (first_of_table, 1))
+        is_column = path.startswith(f"{table}/") and (table != schema.table or not schema.columns)
+        return ArraySpec(rows=(first_of_table, 0)) if is_column and path != first_of_table else ArraySpec()
 
-    return ArraySpecs(arrays=arrays, main_rows=main_rows, others=other, absent={FACTS: "{}"})
+    return ArraySpecs(
+        arrays=arrays,
+        required=required,
+        main_rows=None if required else main_rows,
+        others=other,
+        absent={FACTS: "{}"},
+    )
 
 
-def _table_specs(table: str, columns: Mapping[str, Column]) -> dict[str, ArraySpec]:
-    """Return what the arrays of a further table must be: its columns, and the offsets of the sources."""
-    first = f"{table}/{next(iter(columns))}"
-    specs = {}
+def _first(table: str, columns: Mapping[str, Column]) -> str:
+    """Return the path of the column that decides how many rows a table has (empty: none is known)."""
+    return next((f"{table}/{name}" for name, column in columns.items() if not column.ragged), "")
+
+
+def _plain_paths(table: str, paths: Collection[str]) -> list[str]:
+    """Return the paths of the columns of a table that are not ragged."""
+    of_table = [path for path in paths if path.startswith(f"{table}/")]
+    return [path for path in of_table if ragged_group(path, paths) is None]
+
+
+def ragged_group(path: str, paths: Collection[str]) -> str | None:
+    """Return the path of the ragged column that an array is one of both of, None if it is neither."""
+    group, _, name = path.rpartition("/")
+    is_one = name in ("data", "offsets") and group.endswith((TEXT_SUFFIX, RAGGED_SUFFIX))
+    return group if is_one and f"{group}/offsets" in paths else None
+
+
+def _divides(first: str, rows: tuple[str, int]) -> ArraySpec:
+    """Return the rule of offsets of the rows of a table, by its first column."""
+    return ArraySpec(dtypes=("int64",), row_shape=(), rows=rows, offsets_of=first)
+
+
+def _column_specs(table: str, columns: Mapping[str, Column], rows: str) -> dict[str, ArraySpec]:
+    """Return what the columns of a table must be, which has as many rows as the array `rows`."""
+    specs: dict[str, ArraySpec] = {}
     for name, column in columns.items():
         path = f"{table}/{name}"
-        specs[path] = _spec(column, None if path == first else (first, 0))
-    specs[table_offsets(table)] = ArraySpec(
-        dtypes=("int64",), row_shape=(), rows=("sources/path/offsets", 0), offsets_of=first
-    )
+        if column.ragged:
+            specs |= ragged_specs(path, (rows, 1))
+        else:
+            specs[path] = _spec(column, None if path == rows else (rows, 0))
+    return specs
+
+
+def _value_specs(table: str, columns: Mapping[str, Column], rows: tuple[str, int]) -> dict[str, ArraySpec]:
+    """Return what values of samples or sources must be."""
+    specs: dict[str, ArraySpec] = {}
+    for name, column in columns.items():
+        path = f"{table}/{name}"
+        if column.ragged:
+            specs |= ragged_specs(path, (rows[0], rows[1] + 1), strict=True)
+        else:
+            specs[path] = _spec(column, rows)
     return specs
 
 
@@ -92,32 +127,12 @@ def table_offsets(table: str) -> str:
     return f"sources/{table}/offsets"
 
 
-def stored_tables(paths: Collection[str]) -> list[str]:
-    """Further tables of a store, by the paths of its arrays. Offsets beside ``data`` are those of texts."""
-    groups = [path.removesuffix("/offsets") for path in paths if path.endswith("/offsets")]
-    unspecified = [group for group in groups if group.startswith("sources/") and f"{group}/data" not in paths]
-    return [group.removeprefix("sources/") for group in unspecified]
-
-
 def _spec(column: Column, rows: tuple[str, int] | None) -> ArraySpec:
     shape = None if column.axes is None else (None,) * len(column.axes)
+    if column.classes:
+        most = len(column.classes) - 1
+        return ArraySpec(kinds=CLASS_KINDS, row_shape=shape, rows=rows, least=0, most=most)
     return ArraySpec(kinds=column.kinds, row_shape=shape, rows=rows, least=column.least)
-
-
-def number_dtype(column: Column) -> str:
-    """Return the dtype of a number of samples or sources."""
-    return "float64" if column.kinds == "f" else "int64"
-
-
-def is_number(value: object, dtype: str) -> bool:
-    """Return whether a value is a number that a dtype of `number_dtype` holds."""
-    if not isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
-        return False
-    if dtype == "float64":
-        return isinstance(value, (float, np.floating)) or abs(int(value)) <= _LARGEST
-    return (not isinstance(value, (float, np.floating)) or float(value).is_integer()) and (
-        _SMALLEST_INT <= int(value) <= -1 - _SMALLEST_INT
-    )
 
 
 def field_of(
@@ -145,5 +160,10 @@ def field_of(
         tile=_TILE if column.spatial else None,
         codec=column.codec,
         statistics=column.statistics,
-        attributes=attributes or {},
+        attributes={**(attributes or {}), **class_attribute(column.classes)},
     )
+
+
+def class_attribute(classes: Sequence[str]) -> dict[str, Any]:
+    """Return the attribute that records the names of classes by their numbers."""
+    return {CLASSES: {str(number): name for number, name in enumerate(classes)}} if classes else {}

@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import within
+from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, within
 from unistore.converters.common.exported import (
     ExportedArray,
     File,
@@ -37,7 +38,7 @@ from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
-from unistore.converters.schema import Schema
+from unistore.converters.schema import Schema, bare_name
 from unistore.converters.seam.formats import (
     calling,
     fault,
@@ -49,54 +50,67 @@ from unistore.converters.seam.formats import (
     open_file,
 )
 from unistore.converters.seam.sources import RowOrigin
-from unistore.converters.seam.specs import FACTS, FORMAT, OF_FAMILY, stored_tables, table_offsets
+from unistore.converters.seam.specs import (
+    FACTS,
+    FORMAT,
+    OF_FAMILY,
+    ragged_group,
+    table_offsets,
+)
+from unistore.converters.seam.values import class_texts
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, UnistoreError, printable
 from unistore.schemas.indices import StoreView, table_columns
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
+from unistore.schemas.ragged import TEXT_SUFFIX
+from unistore.schemas.tables import stored_tables
 from unistore.system.hints import AnyArray, Dtype
 
 # Bytes that are read of a sample, at most
 _SAMPLE_BYTES = 64 << 20
-# Values of a column of any length that are shown of a row, at most
+# Values of a column of any length that are shown of a sample, at most
 _SHOWN_VALUES = 1 << 16
 
 
-def column_names(schema: Schema, store: StoreView) -> list[str]:
-    """Return the columns of a store that are not ragged: those of the schema, or what the files decided."""
-    columns = [path.removeprefix(f"{schema.table}/") for path in table_columns(store, schema.table)]
-    return [name for name in schema.columns if name not in schema.ragged] or columns
+class _Columns(NamedTuple):
+    """Paths of the columns of a table by name: arrays, and groups of ragged ones."""
+
+    plain: Mapping[str, str]
+    ragged: Mapping[str, str]
 
 
-def _ragged_names(schema: Schema, store: StoreView) -> list[str]:
-    """Return the columns of a store whose rows are texts or have any number of values."""
-    start = f"{schema.table}/"
-    groups = [path.removesuffix("/offsets") for path in store.paths() if path.endswith("/offsets")]
-    return [
-        group.removeprefix(start)
-        for group in groups
-        if group.startswith(start) and group.endswith((TEXT_SUFFIX, RAGGED_SUFFIX))
-    ]
+def _columns_of(schema: Schema, store: StoreView, table: str) -> _Columns:
+    """Return the columns of a table: those of the schema, or what the files decided."""
+    start = f"{table}/"
+    plain = {path.removeprefix(start): path for path in table_columns(store, table)}
+    if table == schema.table and schema.columns:  # others are computed, as the extent of volumes is
+        plain = {name: path for name, path in plain.items() if name in schema.columns}
+    paths = store.paths()
+    groups = dict.fromkeys([ragged_group(path, paths) for path in paths if path.startswith(start)])
+    return _Columns(plain, {group.removeprefix(start): group for group in groups if group is not None})
 
 
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
     """Return the arrays and facts of a source, from a store."""
     schema = family.schema
     columns: dict[str, Array] = {}
-    for name in column_names(schema, store):
+    of_main = _columns_of(schema, store, schema.table)
+    for name, path in of_main.plain.items():
         extent = None
         if name in schema.spatial and source.hi > source.lo:
             extents = store.array(f"{schema.table}/extent")
             extent = extents.read(source.lo, source.lo + 1)[0].tolist()
-        columns |= _column_of(store, name, f"{schema.table}/{name}", source, extent)
-    for name in _ragged_names(schema, store):
-        columns |= _ragged_column_of(store, name, f"{schema.table}/{name}", source)
+        columns |= _column_of(store, name, path, source, extent)
+    for name, path in of_main.ragged.items():
+        columns |= _ragged_column_of(store, name, path, source)
     for table in stored_tables(store.paths()):
         if table not in schema.derived:
             lo, hi = _bounds(store, table_offsets(table), source.number)
-            for path in store.paths():
-                if path.startswith(f"{table}/"):
-                    columns |= _column_of(store, path, path, source._replace(lo=lo, hi=hi))
+            rows = source._replace(lo=lo, hi=hi)
+            of_table = _columns_of(schema, store, table)
+            for path in of_table.plain.values():
+                columns |= _column_of(store, path, path, rows)
+            for path in of_table.ragged.values():
+                columns |= _ragged_column_of(store, path, path, rows)
     facts = stored_facts(store, source)
     if type(family).restore is Family.restore and store.has(f"{FACTS}/data"):
         of_family = store.array(f"{FACTS}/data").attributes.get(OF_FAMILY, ())
@@ -139,10 +153,13 @@ def _column_of(
     if source.number in array.attributes.get("missing_in", ()):
         return {}
     dtype = source_dtype(array.attributes, source.number, array.dtype)
+    dtype = ANY_TEXT if dtype.hasobject else dtype
     row_shape = tuple(extent or source_row_shape(array.attributes, source.number, array.shape[1:]))
 
     def read(lo: int, hi: int) -> AnyArray:
         rows = array.read(source.lo + lo, source.lo + hi)
+        if dtype.kind in TEXT_KINDS:
+            return class_texts(rows, array.attributes, dtype)
         return within(rows, (hi - lo, *row_shape)).astype(dtype, copy=False)
 
     rows = LazyRows((source.hi - source.lo, *row_shape), dtype, read)
@@ -163,9 +180,8 @@ def _ragged_column_of(store: StoreView, name: str, path: str, source: SourceRows
         return column.values(source.number, source.lo + lo, source.lo + hi).whole()
 
     rows = LazyRows(whole.shape, whole.dtype, read)
-    bare = name.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
     array, *_ = names_in_source(data.attributes, source.number)
-    return {name: Array(rows, data.attributes.get("units"), "", array or bare)}
+    return {name: Array(rows, data.attributes.get("units"), "", array)}
 
 
 def exported_files(family: Family, store: StoreView) -> Iterator[File]:
@@ -219,7 +235,7 @@ def _write_checked(opening: Format, name: str, arrays: Mapping[str, Array], fact
 
 def _difference(arrays: Mapping[str, Array], facts: Facts, opened: Opened) -> str:
     """Say how an open file differs from these arrays and facts, empty if it does not."""
-    present = {**opened.arrays, **opened.of_any_length}
+    present = {**opened.objects, **opened.arrays}
     further = present.keys() - arrays.keys() - facts.keys()
     if arrays.keys() - present.keys() or further:
         return f"it has {', '.join(sorted(present)) or 'no arrays'}, expected {', '.join(sorted(arrays))}"
@@ -330,34 +346,35 @@ def _has_library(opening: Format) -> bool:
 
 
 def sample_of(family: Family, store: StoreView, number: int, most_bytes: int) -> Mapping[str, AnyArray]:
-    """Return the columns of a sample, cut off where they take more bytes."""
+    """Return the columns of a sample, of its rows of further tables too, cut off where they are large."""
     schema = family.schema
-    lo = number
-    hi = number + 1
+    bounds = {schema.table: (number, number + 1)}
     if schema.samples:
-        lo, hi = _bounds(store, f"{schema.samples}/offsets", number)
-    columns = {name: store.array(f"{schema.table}/{name}") for name in column_names(schema, store)}
-    row_bytes = sum(prod(column.shape[1:]) * column.dtype.itemsize for column in columns.values())
-    stop = min(hi, lo + max(1, most_bytes // max(1, row_bytes)))
-    sample = {name: column.read(lo, stop) for name, column in columns.items()}
-    return sample if schema.samples else {**sample, **_values_of_any_length(store, schema.table, number)}
+        bounds[schema.table] = _bounds(store, f"{schema.samples}/offsets", number)
+    for table in schema.of_samples:
+        bounds[table] = _bounds(store, f"{schema.sample_table}/{table}/offsets", number)
+    sample: dict[str, AnyArray] = {}
+    for table, (lo, hi) in bounds.items():
+        start = "" if table == schema.table else f"{table}."
+        paths = _columns_of(schema, store, table)
+        arrays = {name: store.array(path) for name, path in paths.plain.items()}
+        row_bytes = sum(prod(array.shape[1:]) * array.dtype.itemsize for array in arrays.values())
+        stop = min(hi, lo + max(1, most_bytes // max(1, row_bytes)))
+        sample |= {f"{start}{name}": array.read(lo, stop) for name, array in arrays.items()}
+        for name, path in paths.ragged.items():
+            sample[f"{start}{bare_name(name)}"] = _values_of_any_length(store, path, lo, stop)
+    return sample
 
 
-def _values_of_any_length(store: StoreView, table: str, row: int) -> Mapping[str, AnyArray]:
-    """Return the texts of a row, and its columns with any number of values, cut off where they are long."""
-    values: dict[str, AnyArray] = {}
-    for path in store.paths():
-        column = path.removesuffix("/offsets")
-        if path == column or not path.startswith(f"{table}/"):
-            continue
-        lo, hi = _bounds(store, path, row)
-        data = store.array(f"{column}/data").read(lo, min(hi, lo + _SHOWN_VALUES))
-        name = column.removeprefix(f"{table}/")
-        if name.endswith(TEXT_SUFFIX):
-            values[name.removesuffix(TEXT_SUFFIX)] = np.array([data.tobytes().decode(errors="replace")])
-        else:
-            values[name.removesuffix(RAGGED_SUFFIX)] = data[None]
-    return values
+def _values_of_any_length(store: StoreView, path: str, lo: int, hi: int) -> AnyArray:
+    """Return the texts of some rows, or the values of a column of any number of them, (1, values, …)."""
+    bounds = StoredRagged(store, path).bounds(lo, hi)
+    bounds = np.minimum(bounds, bounds[0] + _SHOWN_VALUES)
+    values = store.array(f"{path}/data").read(int(bounds[0]), int(bounds[-1]))
+    if not path.endswith(TEXT_SUFFIX):
+        return values[None]
+    texts = [values[start:stop].tobytes() for start, stop in pairwise((bounds - bounds[0]).tolist())]
+    return np.array([text.decode(errors="replace") for text in texts], np.str_)
 
 
 def preview_of(family: Family) -> Preview:

@@ -10,10 +10,12 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.data.kinds.columns import UnevenColumn
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.errors import InputError, Problem
 from unistore.order.permutation import below, generator, words
 from unistore.schemas.indices import IndexColumn, first_rows, require_rule
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import as_names
 from unistore.system.hints import Int64s, Shape
@@ -176,7 +178,8 @@ def source_keys(store: Store) -> dict[str, str]:
     for path in store.paths():
         name = path.removeprefix(_PREFIX).removesuffix("/data")
         if path.startswith(_PREFIX) and "/" not in name and name not in _OF_EVERY_STORE:
-            keys[f"sources.{name}"] = f"{_PREFIX}{name}"
+            key = name.removesuffix(TEXT_SUFFIX).removesuffix(RAGGED_SUFFIX)
+            keys[f"sources.{key}"] = f"{_PREFIX}{name}"
     return keys
 
 
@@ -232,18 +235,27 @@ class RowValues:
         source: str | None,  # see `source_numbers`
     ) -> None:
         of_sources = source_keys(store)
-        self._columns = {key: value_column(store, paths[key]) for key in fields if key in paths}
+        self._columns = {key: _values_at(store, key, paths[key]) for key in fields if key in paths}
         named = [key for key in fields if key in of_sources and key not in paths]
-        self._of_sources = {key: value_column(store, of_sources[key]) for key in named}
+        self._of_sources = {key: _values_at(store, key, of_sources[key]) for key in named}
         self._numbers = source_numbers(store, source) if named else None
 
     def read(self, rows: Int64s, allocate: Allocate) -> Batch:
         """Return the values of a batch of rows, (B, …) each."""
-        values = {key: column.take(rows) for key, column in self._columns.items()}
+        batch = {key: read(rows, allocate) for key, read in self._columns.items()}
         if self._numbers is not None:
             numbers = self._numbers(rows)
-            values |= {key: column.take(numbers) for key, column in self._of_sources.items()}
-        return {key: packed_copy(taken, allocate) for key, taken in values.items()}
+            batch |= {key: read(numbers, allocate) for key, read in self._of_sources.items()}
+        return batch
+
+
+def _values_at(store: Store, key: str, path: str) -> Callable[[Int64s, Allocate], Packed]:
+    """Return what reads the numbers, texts or lists of numbers of rows."""
+    if path.endswith(RAGGED_SUFFIX):
+        uneven = UnevenColumn(store, path)
+        return lambda rows, allocate: uneven.read(key, rows, allocate)[0]
+    column = value_column(store, path)
+    return lambda rows, allocate: packed_copy(column.take(rows), allocate)
 
 
 # `Kind`: what packages inherit to add a kind of samples, and the reader that runs it.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
 
 from unistore.converters.common.columns import row_shapes
-from unistore.data.kinds.columns import UnevenColumn
+from unistore.data.kinds.columns import UnevenColumn, count_key, is_ragged
 from unistore.data.kinds.protocol import (
     INDEX,
     MASK_SUFFIX,
@@ -35,8 +36,6 @@ from unistore.system.arguments import Arguments
 from unistore.system.hints import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
 
-_PLAIN_ROWS = "rows"  # the table whose rows may have texts, or any number of values
-
 
 @dataclass(frozen=True, slots=True)
 class Rows(SampleKind):
@@ -47,7 +46,8 @@ class Rows(SampleKind):
     Keys: one per column, with the stored dtype and row shape, ``<key>_present`` () bool of columns that only
     some sources have, and ``<key>_mask`` bool, of the row shape, of those that are padded with zeros
     (``--columns union``). Columns with reserved names (``index``,
-    ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. On request: ``source``,
+    ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. Columns of a table whose
+    rows belong to samples are ragged, as in `Ragged`. On request: ``source``,
     numbers and texts of the source: ``sources.facts`` (JSON).
     """
 
@@ -56,7 +56,10 @@ class Rows(SampleKind):
         return self
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        return select_keys([*_paths(store), *_of_sources(store)], fields, source_keys(store))
+        natural = [*_paths(store), *_of_sources(store)]
+        if store.sample_table == _main_table(store):
+            natural += _keys_of_tables(store)
+        return select_keys(natural, fields, source_keys(store))
 
     def validity(self, store: Store, key: str) -> tuple[str, ...]:
         known = _of_sources(store)
@@ -85,7 +88,8 @@ class RowReader(SampleReader):
         }
         self._source_of = source_numbers(store, None) if self._of_sources else None
         # the walk of most batches has no sources in it
-        further = set(fields) - set(paths) - set(of_sources)
+        self._tables = _columns_of_tables(store, fields)
+        further = set(fields) - set(paths) - set(of_sources) - set(_keys_of_tables(store))
         self._sources = RowValues(store, fields, {}, None) if further else None
         self._units = _rows_of(store, units)
         first = next(path for path in paths.values() if store.has(path))
@@ -110,6 +114,8 @@ class RowReader(SampleReader):
                     batch[name] = Packed(masks_of(own, self._padded[name], allocate))
                 else:
                     batch[name] = packed_copy(own, allocate)
+        for table in self._tables:
+            batch |= table.read(table.spans(rows), allocate)
         if self._sources is None:
             return batch
         return batch | self._sources.read(rows, allocate)
@@ -121,7 +127,7 @@ def _main_table(store: Store) -> str:
 
 def _paths(store: Store) -> dict[str, str]:
     table = _main_table(store)
-    paths = {**_keys(store, table), **_ragged_keys(store, table)}
+    paths = _columns(store, table)
     if not paths:
         msg = f"{store.path}: its main table {table!r} has no columns for Rows to read"
         raise InputError(msg)
@@ -130,8 +136,6 @@ def _paths(store: Store) -> dict[str, str]:
 
 def _ragged_keys(store: Store, table: str) -> dict[str, str]:
     """Path of the group of each column with any number of values in a row, by key."""
-    if table != _PLAIN_ROWS:
-        return {}
     keys = {}
     for path in store.paths():
         group = path.removesuffix("/data")
@@ -140,6 +144,46 @@ def _ragged_keys(store: Store, table: str) -> dict[str, str]:
             name = column.removeprefix(f"{table}/")
             keys[f"{table}.{name}" if name in (INDEX, SOURCE) else name] = group
     return keys
+
+
+def _columns(store: Store, table: str) -> dict[str, str]:
+    """Path of each column of a table by key, of ragged ones that of their group."""
+    return {**_keys(store, table), **_ragged_keys(store, table)}
+
+
+def _with_counts(columns: Mapping[str, str]) -> list[str]:
+    """Return the keys of columns of ragged samples, and of the numbers of values in each row."""
+    return [*columns, *[count_key(key) for key, path in columns.items() if is_ragged(path)]]
+
+
+# Further tables whose rows belong to samples.
+
+
+def _tables(store: Store) -> list[str]:
+    """Return the tables that offsets beside the samples divide."""
+    tables = store.attributes["tables"]
+    return [table for table in tables if store.has(f"{store.sample_table}/{table}/offsets")]
+
+
+def _columns_of_table(store: Store, table: str) -> dict[str, str]:
+    return {f"{table}.{key.removeprefix(f'{table}.')}": path for key, path in _columns(store, table).items()}
+
+
+def _keys_of_tables(store: Store) -> list[str]:
+    """Return the keys of all columns of tables whose rows belong to samples: ``notes.text``."""
+    of_tables = [_with_counts(_columns_of_table(store, table)) for table in _tables(store)]
+    return list(chain.from_iterable(of_tables))
+
+
+def _columns_of_tables(store: Store, fields: Sequence[str]) -> list[SpanColumns]:
+    """Return readers of tables whose rows belong to samples, of those that have one of the keys."""
+    readers = []
+    for table in _tables(store):
+        columns = _columns_of_table(store, table)
+        if not set(fields).isdisjoint(_with_counts(columns)):
+            offsets = f"{store.sample_table}/{table}/offsets"
+            readers.append(SpanColumns(store, columns, fields, table, offsets))
+    return readers
 
 
 def _of_sources(store: Store) -> dict[str, AnyArray]:
@@ -211,6 +255,12 @@ class Spans:
     def __len__(self) -> int:
         return int(self.offsets[-1])
 
+    def numbers(self) -> Int64s:
+        """Return the numbers of these rows in their table, ``(offsets[-1],)``."""
+        if self.rows is None:
+            return rows_of_ranges(self.lo, self.hi)
+        return self.rows + np.repeat(self.lo, np.diff(self.offsets))
+
     def read(self, array: StoredArray, out: AnyArray | None = None) -> AnyArray:
         """Read the values of these rows, ``(offsets[-1], …)``, into `out` if given."""
         if self.rows is None:
@@ -240,16 +290,63 @@ class Spans:
         return window
 
 
+class SpanColumns:
+    """Columns of a table, of ranges of its rows that belong to samples."""
+
+    def __init__(
+        self,
+        store: Store,
+        columns: Mapping[str, str],  # see `_columns`
+        fields: Sequence[str],
+        group: str,  # the table; "" for the main one
+        offsets: str,  # path of what divides the rows
+    ) -> None:
+        require_rule(store, offsets, offsets_of=group or _main_table(store))
+        self._fields = fields
+        self._group = group
+        self._offsets = IndexColumn(store, offsets)
+        plain = {key: path for key, path in columns.items() if store.has(path)}
+        self._plain = {key: store.array(path) for key, path in plain.items() if key in fields}
+        self._uneven = {}
+        for key, path in columns.items():
+            if key not in plain and not {key, count_key(key)}.isdisjoint(fields):
+                self._uneven[key] = UnevenColumn(store, path)
+
+    def ranges(self, samples: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the first row of each sample, and the row behind its last one."""
+        return self._offsets.ranges(samples)
+
+    def spans(self, samples: Int64s) -> Spans:
+        """Return all rows of samples."""
+        lo, hi = self.ranges(samples)
+        return Spans(lo, hi, offsets_from_lengths(hi - lo))
+
+    def read(self, spans: Spans, allocate: Allocate) -> Batch:
+        """Return the rows of a batch, ragged by sample. Ragged columns are so in groups of their own."""
+        batch = {}
+        for key, array in self._plain.items():
+            out = allocate((len(spans), *array.shape[1:]), array.dtype)
+            batch[key] = Packed(spans.read(array, out), spans.offsets, self._group)
+        for key, column in self._uneven.items():
+            by_row, counts = column.read(key, spans.numbers(), allocate)
+            if by_row.offsets is None or counts is None:
+                batch[key] = Packed(by_row.values, spans.offsets, self._group)
+                continue
+            batch[key] = Packed(by_row.values, by_row.offsets[spans.offsets], key)
+            counted = packed_copy(counts, allocate).values
+            batch[count_key(key)] = Packed(counted, spans.offsets, self._group)
+        return {key: packed for key, packed in batch.items() if key in self._fields}
+
+
 class RaggedReader(SampleReader):
     """Reads ranges of rows."""
 
     def __init__(self, store: Store, kind: Ragged, fields: Sequence[str], units: Int64s) -> None:
-        columns = _keys(store, _main_table(store))
         self._most = kind.max_rows
         self._units = units
-        require_rule(store, _offsets(store), offsets_of=_main_table(store))
-        self._offsets = IndexColumn(store, _offsets(store))
-        self._columns = {key: store.array(columns[key]) for key in fields if key in columns}
+        main = _main_table(store)
+        self._columns = SpanColumns(store, _columns(store, main), fields, "", _offsets(store))
+        self._tables = _columns_of_tables(store, fields)
         self._values = RowValues(store, fields, _numbers(store), f"{store.sample_table}/source")
 
     def __len__(self) -> int:
@@ -257,12 +354,10 @@ class RaggedReader(SampleReader):
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         samples = self._units[picks.index]
-        lo, hi = self._offsets.ranges(samples)
-        spans = Spans.draw(picks, lo, hi, self._most)
-        batch = {}
-        for key, array in self._columns.items():
-            out = allocate((len(spans), *array.shape[1:]), array.dtype)
-            batch[key] = Packed(spans.read(array, out), spans.offsets)
+        spans = Spans.draw(picks, *self._columns.ranges(samples), self._most)
+        batch = self._columns.read(spans, allocate)
+        for table in self._tables:
+            batch |= table.read(table.spans(samples), allocate)
         return batch | self._values.read(samples, allocate)
 
 
@@ -272,7 +367,10 @@ class Ragged(SampleKind):
 
     Keys: one per column of the main table, (N, …) with the sample's own number of rows N, and one per number
     of the table of samples, (…). Columns with reserved names (``index``, ``source``) get the table's name
-    before theirs. On request: ``source``,
+    before theirs. Columns of a further table whose rows belong to samples have its name before theirs,
+    ``notes.time``, and are ragged in the group of this name. Texts are lists of N. A column with any number
+    of values in a row has those of all rows, ragged in a group of its own, and ``<key>_counts`` (N,).
+    On request: ``source``,
     numbers and texts of the source: ``sources.rate``, ``sources.facts`` (JSON).
 
     Parameters
@@ -301,7 +399,8 @@ class Ragged(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
-        natural = [*_keys(store, _main_table(store)), *_numbers(store)]
+        of_main = _with_counts(_columns(store, _main_table(store)))
+        natural = [*of_main, *_keys_of_tables(store), *_numbers(store)]
         return select_keys(natural, fields, source_keys(store))
 
 
@@ -311,7 +410,7 @@ def _offsets(store: Store) -> str:
 
 def _numbers(store: Store) -> dict[str, str]:
     own = f"{store.sample_table}/source"
-    return {key: path for key, path in _keys(store, store.sample_table).items() if path != own}
+    return {key: path for key, path in _columns(store, store.sample_table).items() if path != own}
 
 
 def _keys(store: Store, table: str) -> dict[str, str]:
