@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from unistore.data.packed import Packed
     from unistore.errors import AddOptions, InputError, Problem
     from unistore.schemas.array_specs import ArraySpecs
-    from unistore.schemas.indices import BLOCK, IndexColumn, StoreView, whole
+    from unistore.schemas.indices import BLOCK, ArrayView, IndexColumn, StoreView, whole
     from unistore.schemas.rules import Rule
     from unistore.schemas.tables import (
         Field,
@@ -81,6 +81,7 @@ __all__ = [
     "AddOptions",
     "Array",
     "ArraySpecs",
+    "ArrayView",
     "AttributeCollector",
     "Chosen",
     "Claim",
@@ -281,6 +282,7 @@ _NAMES = {
     "unistore.schemas.array_specs": ("ArraySpecs",),
     "unistore.schemas.indices": (
         "BLOCK",
+        "ArrayView",
         "IndexColumn",
         "StoreView",
         "whole",

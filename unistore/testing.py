@@ -1,8 +1,9 @@
-"""Checks for the test suites of packages that add a format or a family.
+"""Checks for the test suites of packages that add a format, a family or a kind of samples.
 
->>> from unistore.testing import check_format, check_family        # doctest: +SKIP
+>>> from unistore.testing import check_family, check_format, check_kind  # doctest: +SKIP
 >>> check_format(Wav(), "tone.wav", {"pcm": expected})             # doctest: +SKIP
 >>> check_family("audio", "recordings/", tmp_path, {"frames/pcm": expected})  # doctest: +SKIP
+>>> check_kind("Window(frames=400)", "a.zarr", {0: {"pcm": expected[:400]}})  # doctest: +SKIP
 
 Each raises an `AssertionError` that says which promise is broken. A family must be installed with its entry
 points, since other processes find it by them.
@@ -27,12 +28,16 @@ import numpy as np
 import unistore
 from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.seam.formats import calling
+from unistore.data.kinds.protocol import Kind, Picks
+from unistore.data.packed import Packed
 from unistore.errors import InputError, UnistoreError
 from unistore.system.hints import AnyArray
 
 # Lengths at which each file is truncated
 CUTS = 20
 _TIMEOUT = 300
+_SAMPLES = 16  # that a kind is checked with
+_METHODS = ("fork", "spawn")  # by which a Loader starts its workers
 
 
 def check_format(
@@ -183,7 +188,7 @@ def check_family(
     _check_export(family, store, folder, chosen)
     _run(["inspect", str(store), "--html", str(folder / "page.html")])
     assert "<img" in (folder / "page.html").read_text(), "the page has no picture"
-    for method in ("fork", "spawn"):
+    for method in _METHODS:
         _check_loader(store, method)
     _check_truncated(family, paths, folder / "truncated", chosen)
 
@@ -263,8 +268,72 @@ def _check_export(family: str, store: Path, folder: Path, options: Mapping[str, 
         assert equal, f"{path} differs after an export"
 
 
-def _check_loader(store: Path, method: str) -> None:
-    dataset = unistore.Dataset(store)
+def check_kind(
+    kind: Kind | str, store: str | Path, oracle: Mapping[int, Mapping[str, AnyArray | str | list[str]]]
+) -> None:
+    """Check that a kind of samples keeps what a Dataset and a Loader promise of every kind.
+
+    Parameters
+    ----------
+    kind
+        The kind, or its name with options: ``"Window(pings=1)"``.
+    store
+        A store that has samples of it.
+    oracle
+        Expected values of some samples by key, by the number of the sample, computed with other means.
+
+    Raises
+    ------
+    AssertionError
+        If values differ from the oracle, if a sample is another one in another batch, beside itself, or in a
+        copy of the Dataset, if a batch without samples has other dtypes and row shapes, or if a Loader under
+        fork or spawn delivers other samples.
+    """
+    dataset = unistore.Dataset(store, kind)
+    assert len(dataset), "the store has no samples of this kind"
+    for number, expected in oracle.items():
+        sample = dataset[number]
+        assert set(expected) <= set(sample), f"sample {number} has {sorted(sample)}, not {sorted(expected)}"
+        for key, values in expected.items():
+            assert _are_equal(sample[key], values), f"{key} of sample {number} is {sample[key]!r:.200}"
+    numbers = [*range(min(len(dataset), _SAMPLES)), len(dataset) - 1]
+    alone = {number: dataset[number] for number in numbers}
+    copied = pickle.loads(pickle.dumps(dataset))  # noqa: S301  our own bytes
+    for order in (numbers, numbers[::-1], [*numbers, numbers[0]]):
+        for number, sample in zip(order, copied.__getitems__(order), strict=True):
+            for key, values in alone[number].items():
+                assert _are_equal(sample[key], values), f"{key} of sample {number} depends on its batch"
+    _check_forms(dataset)
+    for method in _METHODS:
+        _check_loader(Path(store), method, kind)
+
+
+def _check_forms(dataset: unistore.Dataset) -> None:
+    """Several stores are read as one by the forms of batches without samples."""
+    nothing = np.empty(0, np.int64)
+    for part in dataset.parts:
+        reader = part.bind(dataset.fields)
+        empty = reader.read(Picks(nothing, nothing), np.empty)
+        one = reader.read(Picks(np.zeros(1, np.int64), np.zeros(1, np.int64)), np.empty)
+        for key, packed in one.items():
+            form, form_of_empty = _form(packed), _form(empty[key])
+            assert form == form_of_empty, f"{key} is {form}, and {form_of_empty} in a batch without samples"
+
+
+def _form(packed: Packed) -> tuple[str, tuple[int, ...], bool]:
+    dtype = packed.values.dtype
+    return "text" if dtype.kind == "U" else dtype.name, packed.values.shape[1:], packed.offsets is None
+
+
+def _are_equal(found: object, expected: object) -> bool:
+    if isinstance(expected, (str, list)):
+        return found == expected
+    values = np.asarray(expected)
+    return np.array_equal(np.asarray(found), values, equal_nan=values.dtype.kind == "f")
+
+
+def _check_loader(store: Path, method: str, kind: Kind | str | None = None) -> None:
+    dataset = unistore.Dataset(store, kind)
     keys = [key for key in dataset[0] if key != "index"]
     loader = unistore.Loader(dataset, batch_size=3, num_workers=2, multiprocessing_context=method)
     delivered = 0
@@ -272,9 +341,7 @@ def _check_loader(store: Path, method: str) -> None:
         for batch in loader:
             alone = unistore.collate([dataset[int(index)] for index in batch["index"]])
             for key in keys:
-                assert bool((batch[key] == alone[key]).all()), (
-                    f"a Loader under {method} delivers another {key}"
-                )
+                assert _are_equal(batch[key], alone[key]), f"a Loader under {method} delivers another {key}"
             delivered += len(batch["index"])
     assert delivered == len(dataset), (
         f"a Loader under {method} delivers {delivered} of {len(dataset)} samples"

@@ -59,11 +59,11 @@ class ArrayView(Protocol):
     def read_box(self, lo: Sequence[int], hi: Sequence[int]) -> AnyArray:
         """The box ``lo <= i < hi``, one number per axis. Shape ``hi - lo``."""
 
-    def read_rows(self, rows: Rows) -> AnyArray:
-        """Whole rows of axis 0 in the order given, duplicates included. (n, *shape[1:])."""
+    def read_rows(self, rows: Rows, out: AnyArray | None = None) -> AnyArray:
+        """Whole rows of axis 0 in the order given, repeated ones too. (n, *shape[1:]), in `out` if given."""
 
-    def read_ranges(self, lo: Rows, hi: Rows) -> AnyArray:
-        """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, concatenated."""
+    def read_ranges(self, lo: Rows, hi: Rows, out: AnyArray | None = None) -> AnyArray:
+        """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, concatenated, in `out` if given."""
 
 
 class ValuesByRow(Protocol):

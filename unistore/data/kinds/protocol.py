@@ -14,7 +14,7 @@ from unistore.data.kinds.columns import UnevenColumn
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.errors import InputError, Problem
 from unistore.order.permutation import below, generator, words
-from unistore.schemas.indices import IndexColumn, first_rows, require_rule
+from unistore.schemas.indices import IndexColumn, StoreView, first_rows, require_rule
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import as_names
@@ -382,7 +382,7 @@ class Kind(SampleKind):
     __slots__ = ()
 
     @abstractmethod
-    def keys(self, store: Store) -> Sequence[str]:
+    def keys(self, store: StoreView) -> Sequence[str]:
         """Return the keys of samples. Reads metadata only.
 
         Raises
@@ -391,13 +391,13 @@ class Kind(SampleKind):
             If the store has no such samples.
         """
 
-    def counts(self, store: Store) -> Int64s | None:  # noqa: ARG002
+    def counts(self, store: StoreView) -> Int64s | None:  # noqa: ARG002
         """Return how many samples each row of the table of samples gives. None, the default: one."""
         return None
 
     @abstractmethod
     def read(
-        self, store: Store, keys: Sequence[str], picks: UnitPicks
+        self, store: StoreView, keys: Sequence[str], picks: UnitPicks
     ) -> Mapping[str, NDArray[np.generic] | Packed]:
         """Read a batch of samples, which may be empty: for each of `keys` an array (B, …), or ragged values.
 
