@@ -16,11 +16,11 @@ import numpy as np
 from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable
 from unistore.converters.family import Chosen, Family, Group
+from unistore.converters.formats.ragged import RaggedItems, items_of
 from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
 from unistore.converters.scan import Parts, Scanned, SourcePart
 from unistore.converters.schema import Column, Schema, array_of
 from unistore.converters.seam.formats import fault, names_in, texts_in
-from unistore.converters.seam.ragged import RaggedItems, items_of
 from unistore.converters.seam.specs import CLASS_KINDS
 from unistore.converters.seam.values import coded, expected_of, stored_value
 from unistore.errors import AddOptions, Fix, Problem, length_table, location_of, printable
