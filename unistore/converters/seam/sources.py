@@ -300,7 +300,7 @@ def check_derived(
         column = declared.get(name, Column())
         if column.ragged:
             ragged[name] = items_of(rows, SourceColumn(column.dtype, column.shape))
-        elif column.classes and np.asarray(rows).dtype.kind in TEXT_KINDS:
+        elif column.classes and (not len(rows) or np.asarray(rows).dtype.kind in TEXT_KINDS):
             plain[name] = coded(rows, column.classes, location_of(source, name)).astype(column.dtype)
         else:
             plain[name] = rows
