@@ -28,8 +28,6 @@ import numpy as np
 import unistore
 from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.seam.formats import calling
-from unistore.data.kinds.protocol import Kind, Picks
-from unistore.data.packed import Packed
 from unistore.errors import InputError, UnistoreError
 from unistore.system.hints import AnyArray
 
@@ -273,14 +271,14 @@ def _check_export(family: str, store: Path, folder: Path, options: Mapping[str, 
 
 
 def check_kind(
-    kind: Kind | str, store: str | Path, oracle: Mapping[int, Mapping[str, AnyArray | str | list[str]]]
+    kind: Any, store: str | Path, oracle: Mapping[int, Mapping[str, AnyArray | str | list[str]]]
 ) -> None:
     """Check that a kind of samples keeps what a Dataset and a Loader promise of every kind.
 
     Parameters
     ----------
     kind
-        The kind, or its name with options: ``"Window(pings=1)"``.
+        A `unistore.plugin.Kind`, or its name with options: ``"Window(pings=1)"``.
     store
         A store that has samples of it.
     oracle
@@ -307,26 +305,18 @@ def check_kind(
         for number, sample in zip(order, copied.__getitems__(order), strict=True):
             for key, values in alone[number].items():
                 assert _are_equal(sample[key], values), f"{key} of sample {number} depends on its batch"
-    _check_forms(dataset)
+    forms, of_empty = (_forms_of(unistore.collate(dataset.__getitems__(some))) for some in ([0], []))
+    assert forms == of_empty, f"a batch has {forms}, one without samples {of_empty}"
     for method in _METHODS:
         _check_loader(Path(store), method, kind)
 
 
-def _check_forms(dataset: unistore.Dataset) -> None:
-    """Several stores are read as one by the forms of batches without samples."""
-    nothing = np.empty(0, np.int64)
-    for part in dataset.parts:
-        reader = part.bind(dataset.fields)
-        empty = reader.read(Picks(nothing, nothing), np.empty)
-        one = reader.read(Picks(np.zeros(1, np.int64), np.zeros(1, np.int64)), np.empty)
-        for key, packed in one.items():
-            form, form_of_empty = _form(packed), _form(empty[key])
-            assert form == form_of_empty, f"{key} is {form}, and {form_of_empty} in a batch without samples"
-
-
-def _form(packed: Packed) -> tuple[str, tuple[int, ...], bool]:
-    dtype = packed.values.dtype
-    return "text" if dtype.kind == "U" else dtype.name, packed.values.shape[1:], packed.offsets is None
+def _forms_of(batch: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dtype and row shape of each key, by which several stores are read as one."""
+    texts = {key: ("text", ()) for key, values in batch.items() if isinstance(values, list)}
+    return texts | {
+        key: (str(values.dtype), tuple(values.shape[1:])) for key, values in batch.items() if key not in texts
+    }
 
 
 def _are_equal(found: object, expected: object) -> bool:
@@ -336,7 +326,7 @@ def _are_equal(found: object, expected: object) -> bool:
     return np.array_equal(np.asarray(found), values, equal_nan=values.dtype.kind == "f")
 
 
-def _check_loader(store: Path, method: str, kind: Kind | str | None = None) -> None:
+def _check_loader(store: Path, method: str, kind: Any = None) -> None:
     dataset = unistore.Dataset(store, kind)
     keys = [key for key in dataset[0] if key != "index"]
     loader = unistore.Loader(dataset, batch_size=3, num_workers=2, multiprocessing_context=method)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import wave
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import unistore
 import unistore.plugin
+from unistore import plugin
 from unistore.data.kinds import named
 from unistore.errors import InputError
 
@@ -150,3 +153,30 @@ def test_what_a_source_says_is_given_on_request(store: Path, samples: str) -> No
     assert first == {"index": 0, "sources.rate": 4000, "sources.facts": '{"rate": 4000}', "source": "a.wav"}
     assert last["source"] == "b.wav"
     assert set(unistore.Dataset(store, samples)[0]) & {"sources.rate", "sources.facts"} == set()
+
+
+def test_check_kind_holds_kinds_to_their_promises(
+    store: Path, pcm: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unistore_window import Window
+
+    from unistore import testing
+
+    monkeypatch.setattr(testing, "_METHODS", ("fork",))
+    testing.check_kind("Window(rows=64, per_sample=3)", store, {9: {"pcm": pcm["b.wav"]}})
+    testing.check_kind(unistore.Ragged(), store, {0: {"pcm": pcm["a.wav"][:4000]}})
+    with pytest.raises(AssertionError, match="pcm of sample 9 is"):
+        testing.check_kind("Window(rows=64, per_sample=3)", store, {9: {"pcm": pcm["b.wav"] + 1}})
+    read = Window.read
+
+    def starts(wrong: Callable[[plugin.Picks], np.ndarray]) -> Any:
+        return lambda kind, store, keys, picks: {**read(kind, store, keys, picks), "start": wrong(picks)}
+
+    for wrong, message in (
+        (lambda picks: np.arange(len(picks)), "start of sample . depends on its batch"),
+        (lambda picks: np.zeros(len(picks), "f4" if len(picks) else "f8"), "one without samples"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Window, "read", starts(wrong))
+            with pytest.raises(AssertionError, match=message):
+                testing.check_kind("Window(rows=64)", store, {})
