@@ -90,6 +90,9 @@ BY_FAMILIES = BY_FORMATS | {"options", "preview", "protocol", "registry", "scan"
 """What formats and families of this package import of `unistore.converters`: what reads files and describes
 sources, not what asks about them and scans them. Packages of others import `unistore.plugin` alone."""
 
+THROUGH_THE_DOOR = ("spike", "trajectory")
+"""Families of this package that import what packages of others may: the plugin, and formats and errors."""
+
 FAMILIES = {path.parent.name for path in (ROOT / "schemas").glob("*/__init__.py")}
 
 
@@ -258,6 +261,18 @@ def test_families_and_formats_keep_to_the_seam(package: str, folders: set[str]) 
         for module, imported in sorted(edges())
         if within(module, {f"unistore.converters.{package}"}) and room(imported) == "converters"
         if not within(imported, allowed)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", THROUGH_THE_DOOR)
+def test_a_family_imports_the_plugin(name: str) -> None:
+    own = {f"unistore.converters.{name}", f"unistore.schemas.{name}"}
+    shared = {"unistore.plugin", "unistore.errors", "unistore.system.hints", "unistore.converters.formats"}
+    wrong = [
+        f"{module} imports {imported}"
+        for module, imported in sorted(edges())
+        if within(module, {f"unistore.converters.{name}"}) and not within(imported, own | shared)
     ]
     assert not wrong
 

@@ -11,8 +11,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.trajectory.episodes import EpisodeIndex
 from unistore.converters.trajectory.read import CUT, SIZES, keys_apart
-from unistore.converters.trajectory.scan import EpisodeIndex
 from unistore.converters.trajectory.store_columns import FLAGS, StoredColumn, StoredColumns, next_table
 from unistore.plugin import (
     AttributeCollector,

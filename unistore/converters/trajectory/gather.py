@@ -7,11 +7,12 @@ from itertools import chain, islice
 from typing import TypeAlias
 
 from unistore.converters.trajectory.columns import VIDEO
+from unistore.converters.trajectory.episodes import EpisodeIndex, EpisodeOrigin
 from unistore.converters.trajectory.merging import merge_columns
 from unistore.converters.trajectory.names import is_of_episodes
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import PREPARING, ROWS_READ
-from unistore.converters.trajectory.scan import EpisodeIndex, EpisodeOrigin, ScannedFile
+from unistore.converters.trajectory.scan import ScannedFile
 from unistore.converters.trajectory.store_columns import StoredColumns, next_table
 from unistore.errors import InputError, Problem, first_few, names_without_numbers
 from unistore.plugin import (

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.trajectory.columns import ENCODED, RAGGED, VIDEO, Feature, Variant, observed_now
+from unistore.converters.trajectory.episodes import EpisodeIndex
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.converters.trajectory.scan import EpisodeIndex
 from unistore.converters.trajectory.store_columns import (
     FOLLOWING,
     OBSERVED,

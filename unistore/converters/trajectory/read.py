@@ -22,8 +22,8 @@ from unistore.converters.trajectory.columns import (
     frame_of,
     observed_now,
 )
+from unistore.converters.trajectory.episodes import EpisodeIndex, EpisodeOrigin, Span
 from unistore.converters.trajectory.options import Colour
-from unistore.converters.trajectory.scan import EpisodeIndex, EpisodeOrigin, Span
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
 from unistore.plugin import Array, Emit, Openable, Opened, ProblemCollector, Scan, SourceFacts, missing_value

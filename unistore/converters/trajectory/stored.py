@@ -16,9 +16,9 @@ from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.minari import METADATA, dataset_in_minari
 from unistore.converters.formats.packets import KeptVideo
 from unistore.converters.trajectory.columns import Feature
+from unistore.converters.trajectory.episodes import EpisodeIndex
 from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
 from unistore.converters.trajectory.names import is_of_episodes
-from unistore.converters.trajectory.scan import EpisodeIndex
 from unistore.converters.trajectory.stored_steps import (
     FLAGS,
     TRUNCATED,
