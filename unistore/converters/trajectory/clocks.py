@@ -125,7 +125,7 @@ class Timing:
         return clocks
 
     def _times_of(self, path: str) -> str:
-        # The path of the timestamps of an array. Empty: it has none. Timestamps have their own
+        """Return the path of the timestamps of an array. Empty: it has none. Timestamps have their own."""
         group = path.rpartition("/")[0]
         beside = [f"{group}/{name}".lstrip("/") for name in TIMES]
         named = [f"{path}{suffix}" for suffix in _SUFFIXES]
@@ -134,7 +134,7 @@ class Timing:
         return next((other for other in (*named, *beside) if self._are_times(other, path)), "")
 
     def _are_times(self, times: str, path: str) -> bool:
-        # Return whether an array has one number for each row of another
+        """Return whether an array has one number for each row of another."""
         if times not in self._columns:
             return False
         array = self._arrays[times]
@@ -142,13 +142,13 @@ class Timing:
         return is_row_of_numbers and array.shape == self._arrays[path].shape[:1] and not array.problems()
 
     def _times_of_steps(self, steps: int) -> str:
-        # The path of the timestamps of the steps: those of the action, or of the whole episode
+        """Return the path of the timestamps of the steps: those of the action, or of the whole episode."""
         general = [path for path in self._times if self._times[path] == path and not _stream_parts(path)]
         candidates = [self._times.get(self.steps, ""), *general]
         return next((path for path in candidates if path and self._arrays[path].shape == (steps,)), "")
 
     def _told_rate(self, path: str) -> float:
-        # The rate that the user gives for a stream by an array, its column, clock or group. 0: none
+        """Return the rate that the user gives for an array, its column, clock or group. 0: none."""
         rates = self._options.rates
         group = path.rpartition("/")[0]
         names = [path, self._columns[path], _name_of(path)]
@@ -157,7 +157,7 @@ class Timing:
         return next((rates[name] for name in names if name in rates), 0.0)
 
     def _rate_of(self, path: str) -> tuple[str, float]:
-        # Rate of an array, with what says it: the array, or all of its group, 0 if neither does
+        """Return the rate of an array and what says it: the array, or all of its group. 0: neither does."""
         group = path.rpartition("/")[0]
         all_of_group = f"{group}/t" if _stream_parts(f"{group}/t") else path
         stated = self._options.rates
@@ -204,7 +204,7 @@ def _rate_in(facts: Facts) -> float:
 
 
 def _stream_parts(times: str) -> list[str]:
-    # Parts of the path of timestamps that say whose they are
+    """Return parts of the path of timestamps that say whose they are."""
     *parts, last = times.split("/")
     if last not in TIMES:
         suffix = next((suffix for suffix in _SUFFIXES if last.endswith(suffix) and last != suffix), "")
@@ -213,7 +213,7 @@ def _stream_parts(times: str) -> list[str]:
 
 
 def _name_of(times: str) -> str:
-    # Name of a clock: ``force`` of ``obs/force_timestamps`` and of ``force/t``
+    """Return the name of a clock: ``force`` of ``obs/force_timestamps`` and of ``force/t``."""
     return "_".join(_stream_parts(times)) or "episode"
 
 
@@ -263,7 +263,7 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
 
 
 def _read_times(recording: EpisodeRecording, clock: str, stream: Stream) -> Int64s:
-    # Read timestamps in nanoseconds. They must rise
+    """Read timestamps in nanoseconds. They must rise."""
     location = recording.location(stream.timestamps)
     if stream.unit not in NANOSECONDS:
         message = f"has the unit {stream.unit!r}, expected one of {', '.join(NANOSECONDS)}"
@@ -298,7 +298,7 @@ def _in_units(units: Iterable[str]) -> list[AddOptions]:
 
 
 def _ignoring(stream: Stream) -> AddOptions:
-    # Options that leave out the timestamps, with what they belong to: their group, or what is called alike
+    """Return options that leave out timestamps and their stream: the group, or what is called alike."""
     group, _, name = stream.timestamps.rpartition("/")
     start = f"{group}/" if group else ""
     stem = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), "")
@@ -306,8 +306,10 @@ def _ignoring(stream: Stream) -> AddOptions:
 
 
 def _why_still(values: AnyArray, times: Int64s, unit: str) -> str:
-    # Say why rising times do not tell rows apart: there is one, or the dtype rounds them (empty: they do).
-    # Of equal times windows take the last row, which would be one of the future.
+    """Say why rising times do not tell rows apart: there is one, or the dtype rounds them (empty: they do).
+
+    Of equal times windows take the last row, which would be one of the future.
+    """
     steps = np.diff(times)
     if not len(steps):
         return ""
@@ -327,7 +329,7 @@ def _why_still(values: AnyArray, times: Int64s, unit: str) -> str:
 
 
 def _likely_unit(times: Int64s, stream: Stream) -> str:
-    # Unit in which timestamps (in nanoseconds) are dates, where another was assumed (empty: none is)
+    """Return the unit in which timestamps, in nanoseconds, are dates if another was assumed. Empty: none."""
     if not stream.is_assumed or not len(times):
         return ""
     first = times[0] / NANOSECONDS[stream.unit]
@@ -342,7 +344,7 @@ def _contradictions(
     rows: Mapping[str, int],
     times: Mapping[str, Int64s],
 ) -> Iterator[Problem]:
-    # Yield a problem of each clock that tells another duration than the steps, or another time
+    """Yield a problem of each clock that tells another duration than the steps, or another time."""
     is_bag = bool(recording.times)
     margin = 0
     if is_bag:
@@ -376,5 +378,5 @@ def _contradictions(
 
 
 def _apart(span: tuple[int, int], other: tuple[int, int]) -> int:
-    # Nanoseconds from the end of one to the beginning of the other. 0 or less: they overlap
+    """Return nanoseconds from the end of one to the beginning of the other. 0 or less: they overlap."""
     return max(span[0] - other[1], other[0] - span[1])

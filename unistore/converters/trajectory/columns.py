@@ -70,7 +70,7 @@ def ranges_in(
 
 
 def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
-    # Rows of the arrays that offsets of such a path may divide
+    """Return rows of the arrays that offsets of such a path may divide."""
     group, _, name = path.rpartition("/")
     others = []
     if name == _OFFSETS:
@@ -82,7 +82,7 @@ def _lengths_beside(path: str, arrays: Mapping[str, Array]) -> dict[str, int]:
 
 
 def _wrong(offsets: AnyArray, lengths: Sequence[int]) -> str:
-    # Say why these are no offsets into an array of one of these lengths (empty: they are)
+    """Say why these are no offsets into an array of one of these lengths (empty: they are)."""
     falling = np.flatnonzero(offsets[1:] < offsets[:-1])
     if len(falling):
         row = int(falling[0]) + 1
@@ -219,14 +219,14 @@ class EpisodeArrays:
         }
 
     def _rows_of_steps(self, timing: Timing) -> int:
-        # Steps, where all arrays that are not per step can be streams of their own (0: they cannot)
+        """Return the steps if all other arrays can be streams of their own. 0: they cannot."""
         rows = self._arrays[timing.steps].shape[:1] if timing.steps else ()
         paths = [path for path in self._columns if self._must_match(path)]
         others = [path for path in paths if self._arrays[path].shape[:1] != rows]
         return rows[0] if rows and all(map(timing.has_time, others)) else 0
 
     def _most_common_rows(self) -> int:
-        # Steps: the most common number of rows among the arrays that must be per step
+        """Return the most common number of rows among the arrays that must be per step."""
         sized = {path: len(self._arrays[path]) for path in self._columns if self._arrays[path].shape}
         core = [rows for path, rows in sized.items() if is_core(path, self._columns[path])]
         counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
@@ -236,7 +236,7 @@ class EpisodeArrays:
         return self._arrays[path].shape[:1] == (self._length,)
 
     def _must_match(self, path: str) -> bool:
-        # Whether another number of rows is an error: for roles, observations, and large data beside them
+        """Return whether another number of rows is an error: of roles, observations and large data."""
         if is_of_episodes(self._columns[path]):
             return False
         is_large = "/" not in path and _bytes(self._arrays[path]) > SMALL
@@ -271,7 +271,7 @@ class EpisodeArrays:
         return episode
 
     def _add(self, episode: Episode, path: str, column: str, *, may_be_step: bool) -> None:
-        # Add an array to an episode as a column, an attribute or what is left out. Raise its problems
+        """Add an array to an episode as a column, an attribute or what is left out. Raise its problems."""
         array, location = self._arrays[path], self.recording.location(path)
         clock = self._clocks.of.get(path, STEPS)
         variant = episode.variant
@@ -296,7 +296,7 @@ class EpisodeArrays:
         variant.features[column] = feature._replace(clock=clock, offsets=self._offsets.get(path, ""))
 
     def _length_problems(self) -> list[Problem]:
-        # One Problem with a table of lengths if arrays that must be per step have different ones
+        """Return a problem with a table of lengths if arrays that must be per step have different ones."""
         paths = [path for path in self._columns if path not in self._clocks.of and self._must_match(path)]
         lengths = {path: len(self._arrays[path]) for path in paths if self._arrays[path].shape}
         if all(rows == self._length for rows in lengths.values()):
@@ -321,7 +321,7 @@ def _bytes(array: Array) -> int:
 def _check_name(
     column: str, location: Location, other: Feature | None, path: str, mapping: Mapping[str, str]
 ) -> None:
-    # Refuse a column that another array is, or that cannot be stored
+    """Refuse a column that another array is, or that cannot be stored."""
     is_mapped = any(path == source.strip("/") for source in mapping.values())
     renamed = other.dataset if other is not None and is_mapped else path
     fix = _renamed(renamed), AddOptions(("--ignore", glob.escape(renamed)), "to leave it out")
@@ -336,7 +336,7 @@ def _check_name(
 
 
 def _feature(path: str, column: str, array: Array, location: Location) -> Feature:
-    # How an array is read, and raise its problems
+    """Return how an array is read, or raise its problems."""
     dtype, shape = array.dtype, array.shape[1:]
     if dtype.kind in "OS" or (dtype == np.uint8 and len(shape) == 1):
         encoded = _encoded(path, array, location)
@@ -376,13 +376,15 @@ def _renamed(path: str) -> AddOptions:
 
 
 def _is_ragged(problems: Sequence[Problem]) -> bool:
-    # Whether a format tells of an array that its rows have different numbers of values, and nothing else
+    """Return whether rows of different lengths are all that is wrong with an array."""
     return [problem.kind for problem in problems] == ["ragged"]
 
 
 def _encoded(path: str, array: Array, location: Location) -> Feature | None:
-    # A feature of compressed frames, if the first of a few rows that is not empty is such a frame.
-    # A recorder may miss the first frame.
+    """Return a feature of compressed frames, if the first of a few rows that is not empty is such a frame.
+
+    A recorder may miss the first frame.
+    """
     kind: Kind = "padded" if array.dtype == np.uint8 else "variable"
     if (kind == "variable" and len(array.shape) != 1) or array.problems(as_objects=True):
         return None

@@ -105,7 +105,7 @@ class EndFinder:
         return array.shape in ((self.length,), (self.length, 1))
 
     def _ends(self, path: str, kind: EndKind, *, is_known: bool) -> Ends | None:
-        # The ends that an array says of, None where it has no such form
+        """Return the ends that an array says of, None where it has no such form."""
         array, location = self.recording.arrays[path], self.recording.location(path)
         if kind == "number" and self._is_per_step(array):
             return self._where_it_changes(array, location)
@@ -170,7 +170,7 @@ class EndFinder:
         return ends
 
     def _check(self, ends: Ends, flag_datasets: Sequence[str], marks: Mapping[str, Ends]) -> None:
-        # Refuse columns that contradict each other
+        """Refuse columns that contradict each other."""
         for (path, own), (other, further) in pairwise(marks.items()):
             differing = np.flatnonzero(own[:-1] != further[:-1])
             if len(differing):
@@ -197,7 +197,7 @@ class EndFinder:
         raise InputError(Problem.at(self.recording.location(silent), message, fixes, "value"))
 
     def _check_unread(self, ends: Ends) -> None:
-        # Refuse a recording in which a column says of further ends under a name that is not read
+        """Refuse a recording in which a column says of further ends under a name that is not read."""
         for path, column in self.columns.items():
             is_read = column in ("terminated", "truncated") or kind_of(column) is not None
             if is_read or column.startswith("next_observation/"):
@@ -214,8 +214,10 @@ class EndFinder:
             raise InputError(Problem.at(self.recording.location(path), message, fixes, "name"))
 
     def _unread_role(self, path: str, name: str, *, is_one: bool) -> tuple[str, Ends] | None:
-        # The column that an array of another name would be, with the ends that it says of. `is_one`: nothing
-        # else ends an episode
+        """Return the column that an array of another name would be, with the ends that it says of.
+
+        `is_one`: nothing else ends an episode.
+        """
         words = {*re.split(r"[^a-z]+", name)}
         of_episodes = not words.isdisjoint(_EPISODE)
         array = self.recording.arrays[path]
@@ -249,7 +251,7 @@ class EndFinder:
         return None
 
     def _free_role(self, name: str) -> str:
-        # The role of flags, or a column of flags where the role is taken
+        """Return the role of flags, or a column of flags where the role is taken."""
         role = "terminated" if name in ROLES["terminated"] else "truncated"
         return role if role not in self.columns.values() else _AS["last"]
 

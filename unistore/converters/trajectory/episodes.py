@@ -141,7 +141,7 @@ class EpisodeIndex(NamedTuple):
         return self._replace(variants=variants, episodes=episodes)
 
     def _rows_on_clocks(self, episode: IndexedEpisode, streams: Mapping[str, str]) -> Clocks:
-        # Rows in the tables of clocks, whose columns may have been taken for steps in this file
+        """Return rows in the tables of clocks, whose columns may have been taken for steps in this file."""
         features = self.variants[episode.variant].features
         rows = dict.fromkeys(streams.values(), 0)
         for column, clock in streams.items():

@@ -113,7 +113,7 @@ def needed_layout(head: Head, *, is_mapped: bool) -> EpisodeLayout:
 
 
 def _possible_actions(head: Head) -> tuple[Fix, ...]:
-    # Arrays with a row of numbers for each step, those that are called like actions first
+    """Return options that name arrays of numbers, those first that are called like actions."""
     paths = [path for path, (shape, dtype) in head.arrays.items() if len(shape) == 2 and dtype.kind in "iuf"]
     rows = Counter(head.arrays[path][0][0] for path in paths)
     steps = max(rows, key=lambda count: rows[count], default=0)
@@ -124,7 +124,7 @@ def _possible_actions(head: Head) -> tuple[Fix, ...]:
 
 
 def _is_robomimic(head: Head) -> bool:
-    # ``data`` has only groups, and the first has the name or the arrays of an episode
+    """Return whether ``data`` has only groups, and the first has the name or the arrays of an episode."""
     data = head.members("data")
     if set(data.values()) != {"group"}:
         return False
@@ -220,7 +220,7 @@ def recordings_of(layout: EpisodeLayout, opened: Opened, stamps: str) -> list[Ep
 
 
 def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
-    # Path of the timestamps of each array of a bag: the stamps of the headers, or when it was logged
+    """Return the path of the timestamps of each array of a bag: stamps of headers, or times of logging."""
     times = {}
     for path in arrays:
         topic = path.rpartition("/")[0]

@@ -86,7 +86,7 @@ def image_statistics(read: Read, bounds: Bounds, row_bytes: int) -> tuple[list[J
 
 
 def _of_counts(counts: Int64s) -> dict[str, Float64s]:
-    # The statistics of pixels of which `counts` says how many have each level, (3, 256)
+    """Return the statistics of pixels of which `counts` says how many have each level, (3, 256)."""
     levels = np.arange(_LEVELS) / (_LEVELS - 1)
     pixels = counts.sum(axis=1)
     mean = counts @ levels / pixels
@@ -99,7 +99,7 @@ def _of_counts(counts: Int64s) -> dict[str, Float64s]:
 
 
 def _quantile_of(running: Int64s, share: float) -> float:
-    # The level at a share of sorted pixels, between two of them as `numpy.quantile` has it
+    """Return the level at a share of sorted pixels, between two of them as `numpy.quantile` has it."""
     last = int(running[-1]) - 1
     place = share * last
     below = int(place)
@@ -132,13 +132,14 @@ _IMAGE_AXES = ["height", "width", "channels"]
 
 
 class _FileSpan(NamedTuple):
-    # Consecutive episodes that are in one file
+    """Consecutive episodes that are in one file."""
+
     number: int
     episodes: Sequence[StoredEpisode]
 
     @property
     def place(self) -> dict[str, int]:
-        # Numbers of its file in paths
+        """Numbers of its file in paths."""
         return {"chunk_index": self.number // _CHUNK_FILES, "file_index": self.number % _CHUNK_FILES}
 
 
@@ -150,7 +151,8 @@ def files(store: StoreView, *, fps: float | None = None, video: bool = False) ->
 
 
 class _DatasetWriter:
-    # A dataset that is being written
+    """A dataset that is being written."""
+
     def __init__(self, store: StoreView, fps: float | None, *, is_video: bool) -> None:
         self._arrow = _needed("pyarrow", store)
         self._parquet = _needed("pyarrow.parquet", store)
@@ -173,7 +175,7 @@ class _DatasetWriter:
         }
 
     def files(self) -> Iterator[File]:
-        # Tables, videos, and ``meta/``
+        """Yield tables, videos, and ``meta/``."""
         for span in self._data_spans:
             yield _file(_DATA_PATH.format(**span.place), span, partial(self._write_table, span))
         for camera in self._cameras:
@@ -216,7 +218,7 @@ class _DatasetWriter:
         return column._replace(name=name, row_shape=shape or (1,))
 
     def _made_features(self) -> Iterator[StoredStepColumn]:
-        # The features that every dataset has
+        """Return the features that every dataset has."""
         first_steps = np.array([episode.start for episode in self._episodes])
 
         def episode_index(start: int, stop: int) -> Int64s:
@@ -257,7 +259,7 @@ class _DatasetWriter:
                     writer.write_table(self._arrow.Table.from_arrays(columns, schema=schema))
 
     def _type_of(self, feature: StoredStepColumn) -> Any:
-        # The type that Arrow has for rows: files, values, lists of one length, or lists of lists
+        """Return the type that Arrow has for rows: files, values, lists of one length, or lists of lists."""
         arrow = self._arrow
         if feature.is_image:
             return arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
@@ -271,7 +273,7 @@ class _DatasetWriter:
         return own_type
 
     def _write_video(self, camera: StoredStepColumn, span: _FileSpan, path: Path) -> None:
-        # Encode frames by one thread: the same bytes each time
+        """Encode frames by one thread: the same bytes each time."""
         import av
 
         with av.open(str(path), "w") as container:
@@ -290,7 +292,7 @@ class _DatasetWriter:
     # meta/
 
     def _write_tasks(self, path: Path) -> None:
-        # Write the tasks as pandas has a table whose index is the text
+        """Write the tasks as pandas has a table whose index is the text."""
         index = "__index_level_0__"
         text = {"name": None, "field_name": index, "pandas_type": "unicode", "numpy_type": "object"}
         number = {"name": "task_index", "field_name": "task_index"}
@@ -342,7 +344,7 @@ class _DatasetWriter:
 
     @cached_property
     def _statistics(self) -> dict[str, tuple[list[JsonObject], JsonObject]]:
-        # Statistics of each feature: of each episode, and of all
+        """Statistics of each feature: of each episode, and of all."""
         bounds = [(episode.start, episode.stop) for episode in self._episodes]
         statistics = {}
         for feature in self._features:
@@ -395,7 +397,7 @@ class _DatasetWriter:
         return described
 
     def _splits(self) -> dict[str, str]:
-        # The ranges of episodes of each split, or one of all where a split is no range
+        """Return the ranges of episodes of each split, or one of all where a split is no range."""
         ranges: dict[str, tuple[int, int]] = {}
         for episode in self._episodes:
             first, stop = ranges.get(episode.split, (episode.number, episode.number))
@@ -436,7 +438,7 @@ def _file(name: str, span: _FileSpan, write: Callable[[Path], None], notes: tupl
 
 
 def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list[_FileSpan]:
-    # Divide episodes among files of at most `most` bytes, or of one episode
+    """Divide episodes among files of at most `most` bytes, or of one episode."""
     spans: list[list[StoredEpisode]] = []
     filled = 0
     for episode in episodes:
@@ -450,7 +452,7 @@ def _spans(episodes: Sequence[StoredEpisode], row_bytes: int, most: int) -> list
 
 
 def _values(feature: StoredStepColumn, start: int, stop: int) -> list[Any]:
-    # Rows as Arrow takes them
+    """Return rows as Arrow takes them."""
     if feature.files is not None:
         return [{"bytes": image, "path": None} for image in feature.files(start, stop)]
     rows = feature.read(start, stop)
@@ -461,7 +463,7 @@ def _values(feature: StoredStepColumn, start: int, stop: int) -> list[Any]:
 
 
 def _feature_name(column: StoredStepColumn, *, is_lerobot: bool) -> str:
-    # Return a feature's name: as LeRobot had it, or by LeRobot's customs
+    """Return a feature's name: as LeRobot had it, or by LeRobot's customs."""
     if is_lerobot and column.dataset:
         return column.dataset
     name = _ROLES.get(column.name, column.name.replace("/", "."))
@@ -472,7 +474,7 @@ def _feature_name(column: StoredStepColumn, *, is_lerobot: bool) -> str:
 
 
 def _rate(store: StoreView, facts: Sequence[Mapping[str, Any]], asked: float | None) -> float:
-    # The steps a second that all sources state, or the one that is asked for
+    """Return the steps a second that all sources state, or the one that is asked for."""
     stated = {rate for rate in map(_stated_rate, facts) if rate is not None}
     if asked is not None:
         stated.add(float(asked))
@@ -485,7 +487,7 @@ def _rate(store: StoreView, facts: Sequence[Mapping[str, Any]], asked: float | N
 
 
 def _stated_rate(facts: Mapping[str, Any]) -> float | None:
-    # The rate that a source states: LeRobot's, or that of robosuite's controller
+    """Return the rate that a source states: LeRobot's, or that of robosuite's controller."""
     rate = facts.get("fps")
     arguments = facts.get("env_args")
     if rate is None and isinstance(arguments, str):
@@ -494,7 +496,7 @@ def _stated_rate(facts: Mapping[str, Any]) -> float | None:
 
 
 def _as_datasets_has_it(feature: StoredStepColumn) -> JsonObject:
-    # Describe a feature as the library `datasets` does
+    """Describe a feature as the library `datasets` does."""
     if feature.is_image:
         return {"_type": "Image"}
     value = {"dtype": feature.dtype.name, "_type": "Value"}

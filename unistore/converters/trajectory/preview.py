@@ -90,8 +90,10 @@ PREVIEW = Preview(view=view, measures=measures)
 
 
 def _curve_columns(store: StoreView, columns: Sequence[StoredStepColumn]) -> list[StoredStepColumn]:
-    # Actions, rewards, joints and other numbers of a step, in this order.
-    # Kept frames and ragged rows have no array of this name
+    """Return actions, rewards, joints and other numbers of a step, in this order.
+
+    Kept frames and ragged rows have no array of this name.
+    """
     plain = [column for column in columns if not column.is_image and store.has(f"{STEPS}/{column.name}")]
     numeric = [one for one in plain if one.dtype.kind in "iuf" and prod(one.row_shape) <= _NUMBERS]
 
@@ -105,7 +107,7 @@ def _curve_columns(store: StoreView, columns: Sequence[StoredStepColumn]) -> lis
 def _files(
     store: StoreView, camera: StoredStepColumn, steps: Int64s, side: int
 ) -> tuple[list[bytes], tuple[int, int]]:
-    # Frames as JPEG files, made smaller, and their height and width
+    """Return frames as JPEG files, made smaller, and their height and width."""
     import cv2
 
     files = []
@@ -128,7 +130,7 @@ def _files(
 
 
 def _ends(store: StoreView, lo: int, hi: int) -> list[JsonObject]:
-    # The steps at which the episode terminated or was cut
+    """Return the steps at which the episode terminated or was cut."""
     ends = []
     for name in ("terminated", "truncated"):
         steps = np.flatnonzero(store.array(f"{STEPS}/{name}").read(lo, hi))[:_LINES].tolist()

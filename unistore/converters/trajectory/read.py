@@ -36,7 +36,7 @@ ROWS_READ = 3  # rows that reading has beside its blocks: a frame as a file, dec
 
 @contextmanager
 def _open(scan: Scan, source: int, file: Openable) -> Iterator[tuple[EpisodeIndex, Opened]]:
-    # The episodes of a source, and its open file. Problems name the episode
+    """Open the file of a source, and yield its episodes and the file. Problems name the episode."""
     origin: EpisodeOrigin = scan.sources.details[source]
     with origin.episodes.episodes_in_problems(origin.files[0]), file.open() as opened:
         yield origin.episodes, opened
@@ -87,7 +87,7 @@ class Reader:
             self._set_last_flags(lo, hi, out)
 
     def _set_last_flags(self, lo: int, hi: int, out: Mapping[str, AnyArray]) -> None:
-        # Set the flags of the last step of each episode, after the recorded flags are read
+        """Set the flags of the last step of each episode, after the recorded flags are read."""
         index = self.index
         last = index.offsets[1:] - 1
         knows_next = np.array(
@@ -114,7 +114,7 @@ class Reader:
             self._read_column(span, span.variant.features[column], whole.get(column), resized.get(column))
 
     def _read_following(self, span: Span, last: Int64s, out: Mapping[str, AnyArray]) -> None:
-        # Fill next observations that the episodes of a span lack with those of the following steps
+        """Fill next observations that the episodes of a span lack with those of the following steps."""
         for name, values in out.items():
             column, is_resized = self.arrays[name]
             now = observed_now(span.variant.features, column)
@@ -128,7 +128,7 @@ class Reader:
     def _read_column(
         self, span: Span, feature: Feature, whole: AnyArray | None, resized: AnyArray | None
     ) -> None:
-        # Read the rows of a span as they are, and resized (None: not wanted)
+        """Read the rows of a span as they are, and resized (None: not wanted)."""
         array, location = span.array(self.opened, feature)
         if resized is None:
             if whole is not None:
@@ -142,7 +142,7 @@ class Reader:
     def _read_rows(
         self, array: Array, location: Location, feature: Feature, first: int, out: AnyArray
     ) -> None:
-        # Read rows from `first` on of one array, and convert them to the column's form
+        """Read rows from `first` on of one array, and convert them to the column's form."""
         stop = first + len(out)
         if feature.is_encoded:
             for row, frame in enumerate(frames(array, location, feature, first, stop)):
@@ -174,7 +174,7 @@ class Reader:
 
 
 def _unpadded(values: AnyArray, row_shape: Shape) -> AnyArray:
-    # The part of rows that an episode has. Around it they are zero
+    """Return the part of rows that an episode has. Around it they become zero."""
     if values.shape[1:] == row_shape:
         return values
     values[...] = 0
@@ -239,7 +239,7 @@ def keys_apart(facts: SourceFacts) -> set[str]:
 
 
 def _next_is_following(opened: Opened, index: EpisodeIndex) -> dict[str, bool]:
-    # By column: whether the next observation equals that of the following step in all episodes
+    """Return by column whether next observations equal those of the following steps in all episodes."""
     result: dict[str, bool] = {}
     last = np.zeros(index.steps, bool)
     last[index.offsets[1:] - 1] = True
@@ -278,8 +278,8 @@ def _values_follow(
 
 
 def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
-    # Episodes that no flag ends, although there are flags of truncation: the end of the recording, or a
-    # column of episodes, ends them
+    """Return the episodes that no flag ends, although the file has flags of truncation."""
+    # The end of the recording, or a column of episodes, ends them
     cut = []
     for number, span in enumerate(index.last_steps(0, len(index.episodes))):
         features = span.variant.features
@@ -293,7 +293,7 @@ def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
 
 
 def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit: Emit) -> Int64s:
-    # Emit the values of a column with any number of them in a row, and return their numbers
+    """Emit the values of a column with any number of them in a row, and return their numbers."""
     table, form = column.spilled_table, column.value_form
     clock_table = table_of(column.clock)
     counts = np.zeros(sum(index.lengths(clock_table)), np.int64)
@@ -323,7 +323,7 @@ def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit
 
 
 def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[RaggedItems]:
-    # The values, or the bytes of the frames, of the rows of a span
+    """Return the values, or the bytes of the frames, of the rows of a span."""
     array, location = span.array(opened, feature)
     stop = span.first + span.length
     if isinstance(array, Frames):

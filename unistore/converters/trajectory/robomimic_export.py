@@ -92,7 +92,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def _columns(store: StoreView) -> dict[str, StoredStepColumn]:
-    # Map the path of each dataset in an episode to its column
+    """Map the path of each dataset in an episode to its column."""
     columns: dict[str, StoredStepColumn] = {}
     for column in step_columns(store):
         path = _path_of(column.name)
@@ -105,7 +105,7 @@ def _columns(store: StoreView) -> dict[str, StoredStepColumn]:
 
 
 def _path_of(column: str) -> str:
-    # The path of a column in an episode. Observations have no groups in robomimic
+    """Return the path of a column in an episode. Observations have no groups in robomimic."""
     head, _, key = column.partition("/")
     return f"{_GROUPS[head]}/{key.replace('/', '_')}" if head in _GROUPS else _ROLES.get(column, column)
 
@@ -120,7 +120,7 @@ def _rows(column: StoredStepColumn, episode: StoredEpisode) -> ExportedArray:
 
 
 def _masks(store: StoreView, episodes: Sequence[StoredEpisode]) -> dict[str, list[int]]:
-    # The numbers of the episodes of each split, ``val`` as ``valid``, and of each mask
+    """Return the numbers of the episodes of each split, ``val`` as ``valid``, and of each mask."""
     masks: dict[str, list[int]] = {}
     for episode in episodes:
         if episode.split:

@@ -145,7 +145,8 @@ def _outside(
 
 
 class _SoundEpisodes:
-    # Collects the sound episodes of a file
+    """Collects the sound episodes of a file."""
+
     def __init__(self, layout: EpisodeLayout, opened: Opened) -> None:
         self._layout = layout
         self._opened = opened
@@ -161,7 +162,7 @@ class _SoundEpisodes:
         self._without_steps: list[Location] = []
 
     def add(self, recording: EpisodeRecording, episode: Episode) -> None:
-        # Add the episodes of a group if they are sound and have steps
+        """Add the episodes of a group if they are sound and have steps."""
         if episode.problems:
             self.problems += episode.problems
             return
@@ -197,7 +198,7 @@ class _SoundEpisodes:
             self._of_episodes.append(facts)
 
     def _first_rows(self, recording: EpisodeRecording, episode: Episode) -> list[int]:
-        # First rows of the episodes in a group
+        """Return the first rows of the episodes in a group."""
         divided = EndFinder(recording, episode.columns, episode.length, self._layout.joined).divide()
         location = recording.location()
         if divided.by and (self._layout.joined or len(divided.firsts) > 1):
@@ -213,7 +214,7 @@ class _SoundEpisodes:
         return json.dumps({"source": of_file, "episodes": self._of_episodes}, sort_keys=True)
 
     def index(self, masks: Mapping[str, Sequence[str]], names: Sequence[str]) -> EpisodeIndex:
-        # Index of the sound episodes. `names` are those of episodes that may have problems
+        """Return the index of the sound episodes. `names` are those of episodes that may have problems."""
         numbers = {episode.name: number for number, episode in enumerate(self._indexed)}
         known = {*names, *numbers}
         numbers_in_masks = {}
@@ -233,7 +234,7 @@ class _SoundEpisodes:
         return EpisodeIndex(self._layout.name, tuple(self._indexed), tuple(self._variants), numbers_in_masks)
 
     def notes(self) -> list[str]:
-        # Notes on decisions and what is left out
+        """Return notes on decisions and on what is left out."""
         notes = [*self._notes, *self._clock_notes[:_LISTED]]
         further = len(self._clock_notes) - _LISTED
         if further > 0:

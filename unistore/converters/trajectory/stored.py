@@ -64,7 +64,8 @@ _KEPT, _VIDEO, _RAGGED, _TEXT = (f"{suffix}/data" for suffix in SUFFIXES.values(
 
 
 class _EpisodeRun(NamedTuple):
-    # Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file
+    """Consecutive episodes ``first:last`` in the same datasets: one episode, or all of a file."""
+
     store: StoreView
     source: int  # number of the file
     group: str  # of the datasets in it (``""``: its root)
@@ -72,17 +73,17 @@ class _EpisodeRun(NamedTuple):
     last: int
 
     def path_of(self, dataset: str) -> str:
-        # The path of an array in the file
+        """Return the path of an array in the file."""
         return f"{self.group}/{dataset}".strip("/")
 
     def rows_in(self, path: str) -> tuple[int, int]:
-        # Rows of the episodes in an array
+        """Return which rows of an array the episodes have."""
         clock = path.split("/")[1] if path.startswith(f"{CLOCKS}/") else STEPS
         offsets = whole(self.store, offsets_path(clock))
         return int(offsets[self.first]), int(offsets[self.last])
 
     def has(self, path: str) -> bool:
-        # Return whether the source has a column, which ``--columns union`` fills elsewhere
+        """Return whether the source has a column, which ``--columns union`` fills elsewhere."""
         recorded = next_recorded(self.store, path)
         if recorded is not None:
             return bool(recorded[self.first])
@@ -90,8 +91,10 @@ class _EpisodeRun(NamedTuple):
         return not self.store.has(presence) or bool(whole(self.store, presence)[self.first])
 
     def values(self, path: str, *, with_first: bool = False) -> ExportedArray:
-        # Rows of a column, in the shape and dtype of its source.
-        # `with_first`: next observations of an episode with the one before its first step, too.
+        """Return rows of a column, in the shape and dtype of its source.
+
+        `with_first`: next observations of an episode with the one before its first step, too.
+        """
         array = self.store.array(path)
         lo, hi = self.rows_in(path)
         if path.endswith(_KEPT):
@@ -129,18 +132,18 @@ class _EpisodeRun(NamedTuple):
         return _in_source_form(values, path, array.attributes)
 
     def _ragged(self, path: str) -> StoredRagged:
-        # A column of any length. `path` is that of its ``data``
+        """Return a column of any length. `path` is that of its ``data``."""
         return StoredRagged(self.store, _group(path))
 
     def _row_bounds(self, path: str) -> Int64s:
         return self._ragged(path).bounds(*self.rows_in(path))
 
     def frames(self, path: str) -> ExportedArray:
-        # Compressed frames without padding
+        """Return compressed frames without padding."""
         return self._ragged(path).byte_strings(*self.rows_in(path))
 
     def _frames(self, path: str) -> ExportedArray:
-        # Compressed frames, padded with zeros to one length or of variable length, as in the source
+        """Return compressed frames as in the source: padded to one length, or of variable length."""
         frames = self.frames(path)
         if self.store.array(path).attributes["source_form"] == ["variable"]:
             return frames
@@ -155,7 +158,7 @@ class _EpisodeRun(NamedTuple):
         return ExportedArray((*frames.shape, longest), np.dtype(np.uint8), padded)
 
     def _video(self, path: str, lo: int, hi: int) -> ExportedArray:
-        # Frames of a video, decoded
+        """Return frames of a video, decoded."""
         shape = tuple(self.store.array(path).attributes["shape"])
         video = KeptVideo(self.store, _group(path))
         return ExportedArray(
@@ -165,11 +168,11 @@ class _EpisodeRun(NamedTuple):
         )
 
     def ragged_rows(self, path: str) -> ExportedArray:
-        # Rows with any number of values
+        """Return rows with any number of values."""
         return self._ragged(path).values(self.source, *self.rows_in(path))
 
     def offsets_name(self, path: str, dataset: str) -> str:
-        # Name of the dataset that divides a ragged one (empty: its rows are of variable length)
+        """Return the name of the dataset that divides a ragged one. Empty: rows are of variable length."""
         if not path.endswith(_RAGGED):
             return ""
         array = self.store.array(path)
@@ -179,13 +182,13 @@ class _EpisodeRun(NamedTuple):
         return f"{dataset}_offsets" if array.shape[1:] else ""  # of rows of variable length HDF5 has one axis
 
     def offsets(self, path: str) -> ExportedArray:
-        # Offsets that divide a ragged column, from 0 on
+        """Return offsets that divide a ragged column, from 0 on."""
         bounds = self._row_bounds(path)
         return array_values(bounds - bounds[0])
 
 
 def _runs(store: StoreView) -> Iterator[tuple[str, list[_EpisodeRun]]]:
-    # Name of every source, and its runs
+    """Yield the name of every source, and its runs."""
     layout = _layout(store)
     owner = whole(store, f"{EPISODES}/source")
     groups = [layout.group_of(name) for name in store.text(f"{EPISODES}/name")]
@@ -250,7 +253,7 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def _ends_in(store: StoreView, facts: Mapping[str, Any]) -> list[str]:
-    # Datasets of a file that say with a value an episode where episodes end, which are kept as attributes
+    """Return datasets with a value an episode, which are kept as attributes: where episodes end."""
     mapped = store.attributes["options"].get("map", {})
     named = {path.strip("/") for name, path in mapped.items() if is_of_episodes(name)}
     listed = [path for path, value in facts.items() if isinstance(value, list)]
@@ -258,7 +261,7 @@ def _ends_in(store: StoreView, facts: Mapping[str, Any]) -> list[str]:
 
 
 def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
-    # What is said of cameras of which the store has resized copies alone
+    """Return what is said of cameras of which the store has only resized copies."""
     resized = {path: name for path, name in columns.items() if _is_resized(store, path)}
     if not resized:
         return ()
@@ -268,15 +271,17 @@ def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, .
 
 
 def _is_resized(store: StoreView, path: str) -> bool:
-    # Return whether a store has an image of the sources in another size than they have it
+    """Return whether a store has an image of the sources in another size than they have it."""
     return "source_shape" in store.array(path).attributes
 
 
 def _with_kept(
     told: Mapping[str, Mapping[str, Any]], paths: Iterable[str], kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    # Attributes and single values of a file, where exactly stored ones replace the JSON ones.
-    # The JSON has those of the root among those of another group, and single values as attributes.
+    """Return attributes and single values of a file, where exactly stored ones replace the JSON ones.
+
+    The JSON has those of the root among those of another group, and single values as attributes.
+    """
     below = (path.rsplit("/", depth)[0] for path in paths for depth in range(path.count("/") + 1))
     places = {"", *below}
     found = {path: own for path, own in kept.items() if path in places or _VALUE in own}
@@ -298,7 +303,7 @@ def _layout(store: StoreView) -> EpisodeLayout:
 
 
 def _columns(store: StoreView) -> dict[str, str]:
-    # Source dataset of each array, relative to its group
+    """Return the source dataset of each array, relative to its group."""
     found: dict[str, str] = {}
     for path in store.paths():
         attributes = store.array(path).attributes if path.startswith(_COLUMNS) else {}
@@ -312,7 +317,7 @@ def _columns(store: StoreView) -> dict[str, str]:
 
 
 def _masks_of(store: StoreView, runs: Sequence[_EpisodeRun]) -> dict[str, list[str]]:
-    # The names of a source's episodes in each mask, without empty masks
+    """Return the names of a source's episodes in each mask, without empty masks."""
     masks: dict[str, list[str]] = {}
     group = f"{EPISODES}/mask/"
     names = store.text(f"{EPISODES}/name")
@@ -326,7 +331,7 @@ def _masks_of(store: StoreView, runs: Sequence[_EpisodeRun]) -> dict[str, list[s
 
 
 def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, Any]) -> ExportedArray:
-    # Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool
+    """Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool."""
     dtype = attributes.get("source_dtype")
     if path in FLAGS:
         return values.converted(np.dtype(dtype or np.uint8))
@@ -347,12 +352,12 @@ def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, A
 
 
 def _key(path: str) -> str:
-    # The key of an observation, also for the array of next ones
+    """Return the key of an observation, also for the array of next ones."""
     return sample_key(path).removeprefix("next.")
 
 
 def _group(path: str) -> str:
-    # The group of a column of any length, by its ``data``
+    """Return the group of a column of any length, by its ``data``."""
     return path.removesuffix("/data")
 
 
@@ -406,7 +411,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
 
 def _path_of(store: StoreView, column: str, clock: str) -> str | None:
-    # Array of the store with the values of a column, or None if there is none
+    """Return the array of the store with the values of a column, or None if there is none."""
     if column.startswith("next_observation/"):
         key = column.removeprefix("next_observation/")
         paths = [f"{FINAL}/{key}"] if store.has(f"{OBSERVATION}/{key}") else []
@@ -436,7 +441,7 @@ def _without_padding(rows: UInt8s) -> AnyArray:
 
 
 def _decoded(rows: AnyArray, *, swapped: bool) -> AnyArray:
-    # Decode the compressed frames of some rows
+    """Decode the compressed frames of some rows."""
     import cv2
 
     images = []

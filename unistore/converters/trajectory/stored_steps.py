@@ -218,14 +218,14 @@ def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[st
 
 
 def _task_column(store: StoreView) -> str:
-    # The column of texts that says the task of every step, empty if there is none
+    """Return the column of texts that says the task of every step, empty if there is none."""
     places = [f"{STEPS}/{name}{_TEXT_SUFFIX}" for name in _TASKS]
     places += [f"{STEPS}/observation/{name}{_TEXT_SUFFIX}" for name in _TASKS]
     return next((place for place in places if store.has(f"{place}/data")), "")
 
 
 def _task_of(facts: Mapping[str, Any]) -> str:
-    # The task that an episode or a source states, empty if it does not
+    """Return the task that an episode or a source states, empty if it does not."""
     for name in _TASKS:
         value = facts.get(name)
         texts = value if isinstance(value, list) else [value]
