@@ -17,7 +17,7 @@ from tests.family_converters import trajectory
 from unistore.converters.claims import Claim
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
-from unistore.converters.formats.hdf5 import HDF5Dataset
+from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
 from unistore.converters.protocol import Converter
 from unistore.converters.scan import Candidate, Scanned, SourcePart
 from unistore.converters.scanning import scan_sources
@@ -155,6 +155,23 @@ def test_a_scan_of_many_equal_episodes_is_small(tmp_path: Path) -> None:
     found = converter.scan(part)
     assert len(found.index.episodes) == 100
     assert len(pickle.dumps(found)) < 100 * 100
+
+
+def test_rows_are_read_without_listing_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan lists all groups of a file once. Every reading of rows would take as long again."""
+    actions = np.random.default_rng(0).random((9, 7))
+    observed = np.arange(18.0).reshape(9, 2)
+    write(tmp_path / "a.h5", data__demo_0__actions=actions, data__demo_0__obs__eef=observed)
+    converter = trajectory()
+    scan = scan_sources(converter, [tmp_path])
+    (steps,) = [table for table in scan.tables if table.name == "steps"]
+    rows = {key: np.zeros((4, *form.row_shape), form.dtype) for key, form in steps.columns().items()}
+    listed: list[str] = []
+    monkeypatch.setattr(OpenedHdf5, "tree", property(lambda opened: listed.append(opened.name)))
+    converter.read(scan, "steps", 0, 3, 7, rows)
+    assert listed == []
+    assert np.array_equal(rows["action"], actions[3:7])
+    assert np.array_equal(rows["observation/eef"], observed[3:7])
 
 
 def test_joined_episodes_are_scanned_in_blocks(tmp_path: Path) -> None:

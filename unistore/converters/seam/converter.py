@@ -242,7 +242,7 @@ class SeamConverter(Converter):
     def scan(self, part: SourcePart) -> Scanned:
         group = group_of(part)
         if self._says("scan"):
-            files = [FileToOpen(file, self._recognised_anew) for file in group.files]
+            files = [FileToOpen(file, self._recognised_anew, is_scanned=True) for file in group.files]
             with calling(self.plugin, part.name):
                 scanned = returned(Scanned, self.plugin, "scan", part.name, self.plugin.scan(group, files))
             return self._with_shown(scanned, files)

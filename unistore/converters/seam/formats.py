@@ -173,8 +173,11 @@ class FileToOpen:
         self,
         file: SourceFile,
         recognise: Callable[[SourceFile], tuple[Format | None, Claim]],
+        *,
+        is_scanned: bool = False,
     ) -> None:
         self.file = file
+        self._is_scanned = is_scanned
         # Where the values of its arrays lie, by name, if it shows those of other files. Single values, which
         # are stored with every source, have no name.
         self.origins: Sequence[tuple[str, Sequence[Origin]]] = ()
@@ -205,7 +208,7 @@ class FileToOpen:
         """See `Openable`."""
         with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
             yield opened
-            if opened.shows:
+            if self._is_scanned and opened.shows:  # which lists all of the file
                 arrays = opened.all_arrays.items()
                 self.origins = [(name if array.shape else "", opened.origins(name)) for name, array in arrays]
 
