@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Exporter,
         Family,
         Group,
+        Grouping,
         Openable,
         Restored,
     )
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from unistore.converters.protocol import Facts as SourceFacts
     from unistore.converters.scan import Finalized, Parts, Scan, Scanned, Source, Sources
     from unistore.converters.schema import Column, Schema
-    from unistore.converters.views import View, ViewLimits, rows_view, stride
+    from unistore.converters.views import View, ViewLimits, stride
     from unistore.data.kinds.protocol import Kind
     from unistore.data.kinds.protocol import UnitPicks as Picks
     from unistore.data.packed import Packed
@@ -99,6 +100,7 @@ __all__ = [
     "Form",
     "Format",
     "Group",
+    "Grouping",
     "Head",
     "IndexColumn",
     "InputError",
@@ -156,7 +158,6 @@ __all__ = [
     "promotion_note",
     "real_files",
     "reconcile",
-    "rows_view",
     "split_of",
     "storable",
     "stride",
@@ -203,6 +204,7 @@ _NAMES = {
         "Exporter",
         "Family",
         "Group",
+        "Grouping",
         "Openable",
         "Restored",
     ),
@@ -266,7 +268,6 @@ _NAMES = {
     "unistore.converters.views": (
         "View",
         "ViewLimits",
-        "rows_view",
         "stride",
     ),
     "unistore.data.kinds.protocol": (

@@ -335,7 +335,14 @@ def test_a_claim_is_a_claim(claim: Any, packs: Path, monkeypatch: pytest.MonkeyP
         ("choose", {"x": 1}, r"Tracks.choose gave \{'x': 1\}, expected Chosen"),
         ("typical_rows", 1.5, "Tracks.typical_rows gave 1.5, expected int"),
         ("memory", None, "Tracks.memory gave None, expected int"),
-        ("group", ["a.npz", 5], "Tracks.group yielded 5, expected files"),
+        ("group", ["a.npz", 5], r"Tracks.group gave \['a.npz', 5\], expected Grouping"),
+        ("group", plugin.Grouping(sources=[5]), "Tracks.group has a source 5, expected files and groups"),
+        (
+            "group",
+            plugin.Grouping(left_out=["a"]),
+            "Tracks.group leaves out 'a', expected files with rea",
+        ),
+        ("group", plugin.Grouping(notes=[5]), "Tracks.group says 5, expected problems and notes"),
         ("choose", plugin.Chosen({"v": plugin.Column()}, facts={"count": {1}}), "which is no JSON"),
         (
             "choose",

@@ -1,6 +1,6 @@
 """Logs of sensors as a package of somebody else: columns that depend on the files, two files a source."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,19 +23,19 @@ class Sensors(plugin.Family):
             return plugin.sure("is called as a log")
         return plugin.no("is called otherwise")
 
-    def group(self, files: Sequence[plugin.SourceFile]) -> Iterator[plugin.Group | plugin.Problem | str]:
+    def group(self, files: Sequence[plugin.SourceFile]) -> plugin.Grouping:
         times = {file.name: file for file in files}
-        count = 0
+        found = plugin.Grouping()
         for file in files:
             log = file.name.removesuffix(".values.npy")
             if log == file.name:
                 continue
-            count += 1
             if f"{log}.time.npy" in times:
-                yield plugin.Group(log, (times[f"{log}.time.npy"], file), ("time", "values"))
+                found.sources.append(plugin.Group(log, (times[f"{log}.time.npy"], file), ("time", "values")))
             else:
-                yield plugin.Problem(file.name, "has no time beside it", kind="missing")
-        yield f"{count} logs in pairs"
+                found.problems.append(plugin.Problem(file.name, "has no time beside it", kind="missing"))
+        found.notes.append(f"{len(found.sources)} logs in pairs")
+        return found
 
     def choose(self, head: plugin.Head) -> plugin.Chosen:
         columns = {"time": plugin.Column(kinds="iu", unit="us", description="when")}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from unistore.converters.claims import Claim, maybe, no, sure
@@ -66,6 +66,28 @@ class Group(NamedTuple):
     roles: tuple[str, ...] = ()
     unit: str = ""
     detail: Any = None
+
+
+@dataclass(kw_only=True, eq=False)
+class Grouping:
+    """How files make up sources.
+
+    Attributes
+    ----------
+    sources
+        Files and groups of files that are one source each. A file in one of them is not left out.
+    left_out
+        Files that are in no source, each with the reason.
+    problems
+        What is wrong with names, or with what lies together.
+    notes
+        Remarks for the user.
+    """
+
+    sources: list[SourceFile | Group] = field(default_factory=list)
+    left_out: list[tuple[SourceFile, str]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 class Chosen(NamedTuple):
@@ -352,16 +374,13 @@ class Family(Options, ABC):
         claim = maybe if head.format == "raw" else sure
         return claim(f"holds {', '.join(sources)}")
 
-    def group(
-        self, files: Sequence[SourceFile]
-    ) -> Iterable[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
+    def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Choose the files and groups of files that are sources; by default every file.
 
-        What else a file needs, `Opened.further` names. Among them may be files that are in no source, each
-        with the reason, problems, and remarks for the user. A family that follows links is given files of any
+        What else a file needs, `Opened.further` names. A family that follows links is given files of any
         ending.
         """
-        return files
+        return Grouping(sources=list(files))
 
     def choose(self, head: Head) -> Chosen:
         """Say which columns a file has; by default those of the schema.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.family import Family, Group
+from unistore.converters.family import Family, Group, Grouping
 from unistore.converters.files.paths import list_files
 from unistore.converters.opened import SourceFile
 from unistore.converters.scan import Found
@@ -31,16 +31,18 @@ class Walks(Family):
     formats: ClassVar[tuple[str, ...]] = ("npy", "npz")
     schema: ClassVar[Schema] = Schema(table="steps", columns={"data": Column(), "weight": Column(kinds="f")})
 
-    def group(self, files: Sequence[SourceFile]) -> Iterator[Group | tuple[SourceFile, str]]:
+    def group(self, files: Sequence[SourceFile]) -> Grouping:
+        found = Grouping()
         by_stem = {file.path.stem: file for file in files if file.format == "npz"}
         for file in files:
             stem = file.path.stem
             if file.format == "npy" and stem in by_stem:
                 pair = file, by_stem.pop(stem)
                 walk = stem.partition("_")[0]
-                yield Group(file.name, pair, roles=("steps", "weights"), unit=walk, detail=len(stem))
-        for file in by_stem.values():
-            yield file, "has no steps"
+                group = Group(file.name, pair, roles=("steps", "weights"), unit=walk, detail=len(stem))
+                found.sources.append(group)
+        found.left_out += [(file, "has no steps") for file in by_stem.values()]
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         Field,
         Finalized,
         Group,
+        Grouping,
         Head,
         Openable,
         OwnForm,
         Parts,
         Preview,
-        Problem,
         Restore,
         Rule,
         Scan,
@@ -127,7 +127,7 @@ class Ct(CtOptions, Family):
 
         return match(head)
 
-    def group(self, files: Sequence[SourceFile]) -> Iterable[Group | tuple[SourceFile, str] | Problem | str]:
+    def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Collect case folders, files with their windows, masks and labels, series, and stacks of pages."""
         from unistore.converters.ct.group import group
 

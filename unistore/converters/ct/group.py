@@ -46,10 +46,16 @@ from unistore.converters.files.pairs import LabelMatch, images_of_label, is_labe
 from unistore.converters.files.paths import relative_names
 from unistore.converters.registry import conversion_of
 from unistore.errors import printable
-from unistore.plugin import Group, Problem, SourceFile, is_inside, natural_key
+from unistore.plugin import (
+    Group,
+    Grouping,
+    Problem,
+    SourceFile,
+    is_inside,
+    natural_key,
+)
 
 # What `group` says: a source, a file in no source with the reason, a problem, a remark.
-Choice = Group | tuple[SourceFile, str] | Problem | str
 
 
 @dataclass(slots=True)
@@ -66,7 +72,7 @@ class _Grouping:
         self._known = known
         self._loose: dict[str, list[_Volume]] = {}  # by their path without suffix
         self.volumes: list[_Volume] = []
-        self.choices: list[Choice] = []
+        self.grouping = Grouping()
 
     def run(self, files: Sequence[SourceFile], texts: Mapping[Path, SourceFile]) -> None:
         # Add all volumes
@@ -88,7 +94,7 @@ class _Grouping:
                 unused.pop(path, None)
         for path, file in unused.items():
             if path.name != DATASET:
-                self.choices.append((file, "is of no case folder"))
+                self.grouping.left_out.append((file, "is of no case folder"))
 
     def _new(self, path: Path, *, is_case: bool = False) -> _Volume:
         volume = _Volume(path, is_case=is_case)
@@ -102,9 +108,9 @@ class _Grouping:
         if role:
             volume.files.append((role, file))
         elif file.path.parent.name == "windows":
-            self.choices.append((file, "does not say its window, as lung_w1500_l-600 does"))
+            self.grouping.left_out.append((file, "does not say its window, as lung_w1500_l-600 does"))
         else:
-            self.choices.append((file, "lies beside the volume of a case folder"))
+            self.grouping.left_out.append((file, "lies beside the volume of a case folder"))
 
     def _add_loose(self, files: Sequence[SourceFile]) -> None:
         # Add the volumes of files outside case folders. Masks that were given are volumes in any folder
@@ -119,7 +125,7 @@ class _Grouping:
             if named is not None:
                 windows.setdefault(f"{path.parent}{os.sep}{named[0]}", []).append(file)
             elif not is_voxels(path):
-                self.choices.append(_no_window(file))
+                self._add_no_window(file)
             elif path in labels:
                 continue
             elif path.parent.name == "masks" and not file.is_given:
@@ -138,14 +144,25 @@ class _Grouping:
             if len(owners) == 1:
                 owners[0].files.append((mask_role(file.path, stem_of(owners[0].path)), file))
             else:
-                self.choices.append((file, "is the mask of no volume"))
+                self.grouping.left_out.append((file, "is the mask of no volume"))
         for file in voxels:
             for name, image in labels.get(file.path, ()):
                 for volume in self._loose.get(image, []):
                     volume.files.append((f"labels/{name}", file))
         if alike:
             shown = ", ".join(alike[:3])
-            self.choices.append(f"called like labels, but of no image that is there, so volumes: {shown}")
+            self.grouping.notes.append(
+                f"called like labels, but of no image that is there, so volumes: {shown}"
+            )
+
+    def _add_no_window(self, file: SourceFile) -> None:
+        # A file of points that is no window is a problem if it was given
+        if not file.is_given:
+            self.grouping.left_out.append((file, "is no window of a volume"))
+            return
+        message = f"is an .npz file that is no window of a volume; CT volumes are {_formats()} files"
+        fix = conversion_of("rows", [file.path], purpose="as plain arrays"), "save the volume with np.save"
+        self.grouping.problems.append(Problem(str(file.path), message, fix, "format"))
 
     def _window_owner(self, bare: str, windows: Sequence[SourceFile]) -> _Volume:
         # The volume beside windows: of the same name up to there, or the only longer one
@@ -155,7 +172,7 @@ class _Grouping:
         if len(owners) != 1:
             return self._new(windows[0].path)
         names = ", ".join([printable(file.path.name) for file in windows])
-        self.choices.append(f"{names}: taken for windows of {printable(owners[0].path.name)}")
+        self.grouping.notes.append(f"{names}: taken for windows of {printable(owners[0].path.name)}")
         return owners[0]
 
     def _add_texts(self, volume: _Volume, texts: Mapping[Path, SourceFile]) -> Iterator[Path]:
@@ -186,30 +203,26 @@ class _Grouping:
             yield Group(name, tuple(files), roles=tuple([role for role, _ in volume.files]))
 
 
-def group(
-    files: Sequence[SourceFile], known: Collection[str], *, keep_names: bool = False
-) -> Iterator[Choice]:
+def group(files: Sequence[SourceFile], known: Collection[str], *, keep_names: bool = False) -> Grouping:
     """Group files into volumes, whose `Group.roles` are the roles of the files, see `case_role`."""
-    slices = [file for file in files if file.format == DICOM]
-    groups: list[Group] = []
-    for choice in group_series(slices, keep_names=keep_names):
-        if isinstance(choice, Group):
-            groups.append(choice)
-        else:
-            yield choice
+    of_series = group_series([file for file in files if file.format == DICOM], keep_names=keep_names)
     stacks = stack_pages([file for file in files if file.format != DICOM])
-    yield from stacks.choices
     arrays = [file for file in stacks.files if is_array(file.path)]
     texts = {file.path: file for file in stacks.files if _is_text(file)}
-    grouping = _Grouping(known)
-    grouping.run(arrays, texts)
-    yield from grouping.choices
-    groups += grouping.groups(stacks.following)
-    yield from sorted(groups, key=lambda group: natural_key(group.name))
+    volumes = _Grouping(known)
+    volumes.run(arrays, texts)
+    groups = [*of_series.sources, *volumes.groups(stacks.following)]
+    problems = volumes.grouping.problems
     for file in stacks.files:
         if not is_array(file.path) and file.path not in texts:
             fix = f"CT volumes are {_formats()} files"
-            yield Problem(str(file.path), f"is {why_left_out(file.path)}", fix, "format")
+            problems.append(Problem(str(file.path), f"is {why_left_out(file.path)}", fix, "format"))
+    return Grouping(
+        sources=sorted(groups, key=lambda group: natural_key(group.name)),
+        left_out=[*of_series.left_out, *stacks.left_out, *volumes.grouping.left_out],
+        problems=problems,
+        notes=[*stacks.notes, *volumes.grouping.notes],
+    )
 
 
 def _is_text(file: SourceFile) -> bool:
@@ -226,15 +239,6 @@ def _is_case(folder: Path, file: SourceFile) -> bool:
 def _is_within(path: Path, file: SourceFile) -> bool:
     # Return whether a path lies in a given folder, or in that of a given file
     return is_inside(path, [root if root.is_dir() else root.parent for root in file.roots])
-
-
-def _no_window(file: SourceFile) -> tuple[SourceFile, str] | Problem:
-    # What is said of a file of points that is no window: a problem if it was given
-    if not file.is_given:
-        return file, "is no window of a volume"
-    message = f"is an .npz file that is no window of a volume; CT volumes are {_formats()} files"
-    fix = conversion_of("rows", [file.path], purpose="as plain arrays"), "save the volume with np.save"
-    return Problem(str(file.path), message, fix, "format")
 
 
 def _labels(files: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:

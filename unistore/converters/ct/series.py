@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
@@ -29,7 +29,13 @@ from unistore.converters.formats.dicom_headers import (
     read_header,
 )
 from unistore.errors import AddOptions
-from unistore.plugin import Group, Problem, ProblemCollector, SourceFile
+from unistore.plugin import (
+    Group,
+    Grouping,
+    Problem,
+    ProblemCollector,
+    SourceFile,
+)
 
 _DIGEST_BYTES = 16
 # How far slices may be from where they should, in parts of their distance: positions are rounded.
@@ -47,12 +53,11 @@ class Series(NamedTuple):
     pixels: tuple[DicomPixels, ...] = ()  # of each of its files
 
 
-def group_series(
-    files: Sequence[SourceFile], *, keep_names: bool
-) -> Iterator[Group | tuple[SourceFile, str] | Problem | str]:
+def group_series(files: Sequence[SourceFile], *, keep_names: bool) -> Grouping:
     """Group DICOM files by their SeriesInstanceUID, whatever folders they lie in."""
+    grouping = Grouping()
     if not files:
-        return
+        return grouping
     files[0].library("pydicom", "medical")
     folders: dict[Path, str] = {}  # names of folders, which are told only if names are kept
     if keep_names:
@@ -73,7 +78,7 @@ def group_series(
             continue
         reason = _why_left_out(header)
         if reason:
-            yield file, reason
+            grouping.left_out.append((file, reason))
         else:
             by_series.setdefault(header.series, []).append((file, header))
     patients = _patients({uid: members[0][1].patient for uid, members in by_series.items()})
@@ -88,8 +93,9 @@ def group_series(
         slices = tuple([replace(file, name=name) for file, _ in ordered])
         roles = ("image/0", *[SLICES] * (len(slices) - 1))
         series = Series(patients[uid], _digest(uid, b""), problem, pixels)
-        yield Group(name, slices, roles=roles, detail=series)
-    yield from unreadable
+        grouping.sources.append(Group(name, slices, roles=roles, detail=series))
+    grouping.sources += unreadable
+    return grouping
 
 
 def _why_unreadable(error: Exception) -> tuple[str, str]:

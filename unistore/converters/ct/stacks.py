@@ -18,27 +18,29 @@ class Stacks(NamedTuple):
 
     files: Sequence[SourceFile]
     following: Mapping[Path, Sequence[SourceFile]]
-    choices: Sequence[tuple[SourceFile, str] | str]
+    left_out: Sequence[tuple[SourceFile, str]]
+    notes: Sequence[str]
 
 
 def stack_pages(files: Sequence[SourceFile]) -> Stacks:
     """Find stacks among files. The first page of each stands for it."""
     kept = [file for file in files if file.format != TIFF]
     following: dict[Path, Sequence[SourceFile]] = {}
-    choices: list[tuple[SourceFile, str] | str] = []
+    left_out: list[tuple[SourceFile, str]] = []
+    notes: list[str] = []
     for members in _numbered([file for file in files if file.format == TIFF]):
         first, *others = members
         if not _is_page(first):
             kept += members
         elif not others and not first.is_given:
-            choices.append((first, "is one page, no volume"))
+            left_out.append((first, "is one page, no volume"))
         else:
             kept.append(first)
             following[first.path] = others
     if following:
         name = printable(next(iter(following)).name)
-        choices.append(f"TIFF files of one page each, stacked by the numbers in their names: from {name} on")
-    return Stacks(kept, following, choices)
+        notes.append(f"TIFF files of one page each, stacked by the numbers in their names: from {name} on")
+    return Stacks(kept, following, left_out, notes)
 
 
 def _numbered(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
         Cut,
         Facts,
         Format,
-        Group,
+        Grouping,
         Head,
         Opened,
-        Problem,
         Restored,
         SourceFile,
     )
@@ -88,9 +87,7 @@ class EventsFamily(EventsOptions, Family):
 
         return match(self, head)
 
-    def group(
-        self, files: Sequence[SourceFile]
-    ) -> Iterable[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
+    def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Take every recording, with the frames and boxes that DSEC has beside it. Leave out its maps."""
         from unistore.converters.events.recordings import group
 

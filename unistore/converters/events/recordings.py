@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -33,6 +33,7 @@ from unistore.plugin import (
     Cut,
     Facts,
     Group,
+    Grouping,
     Head,
     InputError,
     Opened,
@@ -109,24 +110,24 @@ def match(options: EventsOptions, head: Head) -> Claim:
     return sure(f"holds {', '.join([place.label for place in layout.values()])}")
 
 
-def group(
-    files: Sequence[SourceFile],
-) -> Iterable[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
+def group(files: Sequence[SourceFile]) -> Grouping:
     """Take every recording, with the frames and boxes that DSEC has beside it. Leave out its maps."""
     beside: dict[Path | None, list[SourceFile]] = {}
     recordings = []
+    grouping = Grouping()
     for file in files:
         if _is_map(file):
-            yield file, "maps pixels, and holds no events"
+            grouping.left_out.append((file, "maps pixels, and holds no events"))
         elif file.path.name in (_TIMES_NAME, _BOXES_NAME):
             beside.setdefault(_recording_of(file), []).append(file)
         else:
             recordings.append(file)
     for file in recordings:
         further = beside.pop(file.path, [])
-        yield Group(file.name, (file, *further)) if further else file
+        grouping.sources.append(Group(file.name, (file, *further)) if further else file)
     for file in chain.from_iterable(beside.values()):
-        yield file, "lies beside no recording of events"
+        grouping.left_out.append((file, "lies beside no recording of events"))
+    return grouping
 
 
 def choose(options: EventsOptions, head: Head) -> Chosen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from unistore.converters.files.comparison import Restore
     from unistore.converters.preview import Preview
     from unistore.converters.protocol import Emit, Finalized, Scan
-    from unistore.plugin import Claim, Group, Head, Problem, SourceFile
+    from unistore.plugin import (
+        Claim,
+        Grouping,
+        Head,
+        SourceFile,
+    )
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
     from unistore.schemas.rules import Rule
@@ -102,9 +107,7 @@ class PointCloud(PointCloudOptions, Family):
 
         return match(head, self.map)
 
-    def group(
-        self, files: Sequence[SourceFile]
-    ) -> Iterable[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
+    def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Group files with the columns beside them, and leave out arrays that are not clouds."""
         from unistore.converters.point_cloud.sources import group
 

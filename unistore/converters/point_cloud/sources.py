@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from unistore.errors import printable
 from unistore.plugin import (
     Claim,
     Group,
+    Grouping,
     Head,
     InputError,
     Opened,
@@ -78,9 +79,7 @@ def match(head: Head, mapping: Mapping[str, str]) -> Claim:
     return sure(f"is a point cloud of layout {layout.name}", layout.name)
 
 
-def group(
-    files: Sequence[SourceFile],
-) -> Iterator[SourceFile | Group | tuple[SourceFile, str] | Problem | str]:
+def group(files: Sequence[SourceFile]) -> Grouping:
     """Group files with the columns beside them, and leave out arrays that are not clouds."""
     # Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named
     # them. Lists beside the files name their splits.
@@ -98,19 +97,19 @@ def group(
             taken_files.append(file)
         elif not is_column:
             left_out.append(file)
-    if taken_files:
-        yield from ((file, "no point cloud by its name and shape") for file in left_out)
+    why = "no point cloud by its name and shape"
+    grouping = Grouping(left_out=[(file, why) for file in left_out] if taken_files else [])
     by_path = {file.path: file for file in files}
     from unistore.converters.point_cloud.tables import read_splits
 
     lists = read_splits(list(by_path), files[0].roots if files else ())
-    yield from lists.notes
-    yield from lists.problems
+    grouping.notes += lists.notes
+    grouping.problems += lists.problems
     list_files = tuple(map(str, lists.files))
     for file in taken_files or files:
         reason = _belongs(file, by_path)
         if reason:
-            yield file, reason
+            grouping.left_out.append((file, reason))
             continue
         columns = {}
         if is_npy(file):
@@ -118,7 +117,9 @@ def group(
             columns = {word: by_path[path] for word, path in named.items() if path in by_path}
         arrays = ("xyz", *columns) if is_npy(file) else ()
         split = lists.splits.get(file.path) if lists.splits else split_of(file.name)
-        yield Group(file.name, (file, *columns.values()), arrays, detail=ListedSource(split, list_files))
+        detail = ListedSource(split, list_files)
+        grouping.sources.append(Group(file.name, (file, *columns.values()), arrays, detail=detail))
+    return grouping
 
 
 def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:

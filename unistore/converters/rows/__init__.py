@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from unistore.converters.family import Exporter
     from unistore.converters.files.comparison import Restore
     from unistore.converters.scan import Scan
-    from unistore.plugin import Chosen, Claim, Format, Group, Head, Problem, SourceFile
+    from unistore.plugin import (
+        Chosen,
+        Claim,
+        Format,
+        Grouping,
+        Head,
+        SourceFile,
+    )
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
 
@@ -71,7 +78,7 @@ class RowsFamily(RowsOptions, Family):
 
         return match(head)
 
-    def group(self, files: Sequence[SourceFile]) -> Iterator[SourceFile | Group | Problem | str]:
+    def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Group ``.npy`` files of a folder that are columns of the same rows."""
         from unistore.converters.rows.columns import group
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,7 +17,7 @@ from unistore.plugin import (
     Chosen,
     Claim,
     Column,
-    Group,
+    Grouping,
     Head,
     InputError,
     Problem,
@@ -40,14 +40,12 @@ def match(head: Head) -> Claim:
     return sure(f"holds arrays ({', '.join(map(printable, list(head.arrays)[:3]))})", "arrays")
 
 
-def group(files: Sequence[SourceFile]) -> Iterator[SourceFile | Group | Problem | str]:
+def group(files: Sequence[SourceFile]) -> Grouping:
     """Group ``.npy`` files of a folder that are columns of the same rows, see `group_files`."""
     groups, problems = group_files(files)
-    yield from groups
-    yield from problems
     parts = sum(group.arrays == (NPY_NAME,) for group in groups)
-    if parts > 1:
-        yield f"{parts} .npy files of like rows: parts of one array, one after the other"
+    note = f"{parts} .npy files of like rows: parts of one array, one after the other"
+    return Grouping(sources=[*groups], problems=problems, notes=[note] if parts > 1 else [])
 
 
 def choose(options: RowsOptions, head: Head) -> Chosen:

@@ -17,7 +17,7 @@ from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, missing_value, within
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
-from unistore.converters.family import Chosen, Cut, Family, Group
+from unistore.converters.family import Chosen, Cut, Family, Group, Grouping
 from unistore.converters.files.folders import Folders, ListedFolders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
@@ -178,10 +178,10 @@ class SeamConverter(Converter):
         choices = Choices(listing.roots, expected)
         where = ", ".join(map(str, listing.roots))
         with calling(self.plugin, where):
-            for choice in self.plugin.group(sources):
-                if not choices.add(choice):
-                    message = f"yielded {choice!r:.60}, expected files, groups, problems and remarks"
-                    raise fault(self.plugin, "group", where, message)
+            grouping = returned(Grouping, self.plugin, "group", where, self.plugin.group(sources))
+            wrong = choices.add(grouping)
+        if wrong:
+            raise fault(self.plugin, "group", where, wrong)
         parts = choices.parts
         left_out = choices.left_out
         problems = [*linked.problems, *choices.problems]

@@ -353,12 +353,12 @@ def facts_of(
     if not schema.samples and (facts[ROWS] != 1).any():
         raise fault(plugin, "cut", name, f"gave samples of several {schema.table}, of which each is a sample")
     for number, cut in enumerate(cuts):
-        for given, declared, where in (
-            (cut.numbers, schema.per_sample, "Schema.per_sample"),
-            (cut.tables, schema.of_samples, "Schema.per"),
+        for what, given, declared, where in (
+            ("numbers", cut.numbers, schema.per_sample, "Schema.per_sample"),
+            ("rows", cut.tables, schema.of_samples, "Schema.per"),
         ):
             if set(given) != set(declared):
-                names = ", ".join(sorted(given)) or "nothing"
+                names = ", ".join(sorted(given)) or f"no {what}"
                 expected = ", ".join(sorted(declared)) or "none"
                 message = f"gave {names} for sample {number}, {where} has {expected}"
                 raise fault(plugin, "cut", name, message)

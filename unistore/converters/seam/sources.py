@@ -15,7 +15,7 @@ import numpy as np
 
 from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable
-from unistore.converters.family import Chosen, Family, Group
+from unistore.converters.family import Chosen, Family, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
 from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
 from unistore.converters.scan import Parts, Scanned, SourcePart
@@ -147,27 +147,41 @@ class Choices:
         # Path of each file of which nothing was said.
         self.unused = {str(file.path): file.path for file in files}
 
-    def add(self, choice: object) -> bool:
-        """Add what `Family.group` yields, and return whether it may. A file in a source is not left out."""
-        match choice:
-            case Problem():
-                self.problems.append(choice)
-            case str():
-                self.notes.append(choice)
-            case Group():
-                name, files, *labels = choice
-                for file in files:  # which the family may have named anew
-                    self.unused.pop(str(file.path), None)
-                detail = PartGroup(tuple([file.name for file in files]), *labels)
-                self.parts.add(name, [file.path for file in files], detail)
-            case SourceFile():
-                self.add(Group(choice.name, (choice,)))
-            case (SourceFile() as file, str() as reason):
-                if self.unused.pop(str(file.path), None) is not None:
-                    self.left_out.append((file.path, reason))
-            case _:
-                return False
-        return True
+    def add(self, grouping: Grouping) -> str:
+        """Add what `Family.group` returns. A file in a source is not left out.
+
+        Returns
+        -------
+        str
+            What it holds and may not, empty if that is nothing.
+        """
+        sources: Sequence[object] = grouping.sources
+        for source in sources:
+            if isinstance(source, SourceFile):
+                name, files, *labels = Group(source.name, (source,))
+            elif isinstance(source, Group):
+                name, files, *labels = source
+            else:
+                return f"has a source {source!r:.60}, expected files and groups"
+            for file in files:  # which the family may have named anew
+                self.unused.pop(str(file.path), None)
+            detail = PartGroup(tuple([file.name for file in files]), *labels)
+            self.parts.add(name, [file.path for file in files], detail)
+        files_left_out: Sequence[object] = grouping.left_out
+        for left_out in files_left_out:
+            match left_out:
+                case (SourceFile() as file, str() as reason):
+                    if self.unused.pop(str(file.path), None) is not None:
+                        self.left_out.append((file.path, reason))
+                case _:
+                    return f"leaves out {left_out!r:.60}, expected files with reasons"
+        for kind, said in ((Problem, grouping.problems), (str, grouping.notes)):
+            for one in said:
+                if not isinstance(one, kind):
+                    return f"says {one!r:.60}, expected problems and notes"
+        self.problems += grouping.problems
+        self.notes += grouping.notes
+        return ""
 
 
 def check_chosen(plugin: Family, source: str, chosen: Chosen) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from unistore.converters.spike.options import (
     may_be,
 )
 from unistore.errors import printable
-from unistore.plugin import Family, Problem, Schema, no, sure
+from unistore.plugin import Family, Grouping, Problem, Schema, no, sure
 
 if TYPE_CHECKING:
     from unistore.plugin import (
@@ -142,28 +142,25 @@ class Spike(SpikeOptions, Family):
             return no(f"holds no {_SPIKES}")
         return sure(f"holds {_SPIKES} {head.arrays[_SPIKES][0]}", "array")
 
-    def group(
-        self, files: Sequence[SourceFile]
-    ) -> Iterator[SourceFile | Group | Problem | str | tuple[SourceFile, str]]:
+    def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Make a group of each frame."""
         # Asking about files of other families loads none of it.
         from unistore.converters.spike.recordings import RecordingFinder, common_roles
 
         finder = RecordingFinder(files, self.folders, self.exclude)
         roles, problems = common_roles(finder.recordings, self.folders, self.columns)
-        yield from finder.problems
-        yield from problems
-        yield from finder.notes
+        grouping = Grouping(problems=[*finder.problems, *problems], notes=[*finder.notes])
         if not finder.recordings and not finder.problems and files:
             message = f"no {self.spike_dir}/ folder and no file of {ROLE_FILES['spike']}"
             where = ", ".join(printable(str(root)) for root in files[0].roots)
-            yield Problem(where, message, "name the folder with --spike-dir", "missing")
+            fix = "name the folder with --spike-dir"
+            grouping.problems.append(Problem(where, message, fix, "missing"))
         common = set(ROLES).intersection(*[recording.roles for recording in finder.recordings])
         if {"spike", "voxel"} & common:
             for recording in finder.recordings:
-                yield from recording.groups(roles)
-        for file in files:
-            yield file, self._why_unused(file, roles)
+                grouping.sources += recording.groups(roles)
+        grouping.left_out += [(file, self._why_unused(file, roles)) for file in files]
+        return grouping
 
     def _why_unused(self, file: SourceFile, roles: Sequence[str]) -> str:
         role = self._role(file)

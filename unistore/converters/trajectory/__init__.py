@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.plugin import Family, Schema, no, sure
+from unistore.plugin import Family, Grouping, Schema, no, sure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,11 +137,16 @@ class Trajectory(TrajectoryOptions, Family):
 
         return no(f"is read with the {METADATA} beside it") if describes_bag(text) else None
 
-    def group(self, files: Sequence[SourceFile]) -> Iterable[SourceFile | tuple[SourceFile, str]]:
+    def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Take the files that are not declined."""
+        grouping = Grouping()
         for file in files:
             claim = self.claim(file)
-            yield file if claim is None else (file, claim.reason)
+            if claim is None:
+                grouping.sources.append(file)
+            else:
+                grouping.left_out.append((file, claim.reason))
+        return grouping
 
     def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
         """Find the episodes of a file, their columns and what it says of them."""
