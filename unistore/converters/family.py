@@ -240,6 +240,9 @@ class Family(Options, ABC):
         Whether `read` holds no more than some blocks of rows beside those that it fills.
     reads_planes
         Whether it has `read_planes`, so that rows larger than memory can be stored.
+    unlisted_groups
+        Paths of groups of HDF5 files that may have millions of members: files open as if these held nothing,
+        see `Opened.without`, and the family reads members one by one.
     companions
         Endings of files of no format that are parts of sources: ``("info.json",)``. `claim` says which of
         them are the family's, and `group` gets them.
@@ -275,6 +278,7 @@ class Family(Options, ABC):
     thread_safe: ClassVar[bool] = False
     reads_in_place: ClassVar[bool] = False
     reads_planes: ClassVar[bool] = False
+    unlisted_groups: ClassVar[tuple[str, ...]] = ()
     companions: ClassVar[tuple[str, ...]] = ()
     groups_excluded: ClassVar[bool] = False
     general: ClassVar[bool] = False

@@ -419,6 +419,11 @@ class Opened:
         size = prod(array.shape) * array.dtype.itemsize
         return (Origin(os.path.realpath(self.file.path), name, 0, rows, size),)
 
+    @property
+    def unlisted(self) -> Sequence[Origin]:
+        """Where the groups lie of which `without` says that they hold nothing."""
+        return ()
+
     # A file of groups (HDF5) says more; of others, names with slashes are taken for groups.
 
     @property

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.converters.claims import sure
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import voxels as ct_voxels
 from unistore.converters.ct.slabs import VolumeArray, VolumeFile
@@ -44,7 +43,7 @@ def saved(folder: Path, array: np.ndarray, name: str = "a.npy") -> VolumeFile:
     np.save(path, array)
     order = not array.flags.c_contiguous
     described = VolumeArray("image", name, str(path), "npy", array.dtype.str, array.shape, order)
-    file = FileToOpen(SourceFile(path, name), lambda _: (Npy(), sure("is .npy")))
+    file = FileToOpen(SourceFile(path, name), Npy())
     return VolumeFile.of(described, file)
 
 

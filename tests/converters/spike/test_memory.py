@@ -16,7 +16,6 @@ from tests.family_converters import spike as spike_converter
 from unistore.conversion.convert import convert
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
-from unistore.converters.claims import sure
 from unistore.converters.opened import SourceFile
 from unistore.converters.scanning import scan_sources
 from unistore.converters.seam.formats import FileToOpen, formats
@@ -42,7 +41,7 @@ def at_most(nbytes: int) -> Iterator[None]:
 
 def array_of(path: Path, form: str, key: str) -> FrameArray:
     """An array of a file, to be read."""
-    return FrameArray(FileToOpen(SourceFile(path, path.name), lambda _: (formats()[form], sure(""))), key)
+    return FrameArray(FileToOpen(SourceFile(path, path.name), formats()[form]), key)
 
 
 def sparse_stream(path: Path, nbytes: int) -> Path:

@@ -215,6 +215,13 @@ class OpenedHdf5(Opened):
 
         return origins_of(self.tree.datasets[name])
 
+    @property
+    def unlisted(self) -> Sequence[Origin]:
+        """See `Opened`."""
+        from unistore.converters.formats.hdf5_origins import origin_of_group
+
+        return [origin_of_group(self.handle[path]) for path in self.tree.groups if path in self._skipped]
+
     @cached_property
     def memory(self) -> int:
         """See `Opened`: the largest chunk that is decoded."""

@@ -28,6 +28,12 @@ def origins_of(dataset: h5py.Dataset) -> list[Origin]:
     return list(_origins(dataset, _Rows(0, _length(dataset.shape), is_whole=True)))
 
 
+def origin_of_group(group: h5py.Group) -> Origin:
+    """Return where a group lies, of which nothing else is looked at."""
+    address = h5py.h5o.get_info(group.id).addr
+    return Origin(str(real_path(Path(group.file.filename))), f"object {address}", 0, 1, 0)
+
+
 def _origins(dataset: h5py.Dataset, rows: _Rows) -> Iterator[Origin]:
     if dataset.is_virtual:
         is_all = rows == _Rows(0, _length(dataset.shape), is_whole=True)

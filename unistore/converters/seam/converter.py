@@ -29,6 +29,7 @@ from unistore.converters.scan import Candidate, Found, Parts, SourcePart
 from unistore.converters.schema import Schema, array_of
 from unistore.converters.seam.formats import (
     FileToOpen,
+    FileToScan,
     calling,
     fault,
     formats_for,
@@ -119,7 +120,7 @@ class SeamConverter(Converter):
             # Other families that take files of the format look at the same open file.
             opened: Opened = file.opened(opening, partial(open_file, opening, source))
         with calling(self.plugin, source.name):
-            matched = self.plugin.match(Head(source, opening.name, opened))
+            matched = self.plugin.match(Head(source, opening.name, self._listed(opened)))
             returned(Claim, self.plugin, "match", source.name, matched)
         # Of bytes without a header the family alone says what they mean.
         is_headerless = claim.certainty == "maybe" and not opening.offered
@@ -217,7 +218,11 @@ class SeamConverter(Converter):
         if opening is None:
             raise file.problem(claim.reason)
         with calling(opening, file.name), open_file(opening, file) as opened:
-            yield opening, opened
+            yield opening, self._listed(opened)
+
+    def _listed(self, opened: Opened) -> Opened:
+        """Return an open file as the family sees it."""
+        return opened.without(self.plugin.unlisted_groups) if self.plugin.unlisted_groups else opened
 
     def _left_by_links(
         self, listing: Listing, left_out: Sequence[tuple[Path, str]], parts: Parts, followed: Sequence[Path]
@@ -242,7 +247,8 @@ class SeamConverter(Converter):
     def scan(self, part: SourcePart) -> Scanned:
         group = group_of(part)
         if self._says("scan"):
-            files = [FileToOpen(file, self._recognised_anew, is_scanned=True) for file in group.files]
+            unlisted = self.plugin.unlisted_groups
+            files = [FileToScan(file, self._recognised_anew, unlisted) for file in group.files]
             with calling(self.plugin, part.name):
                 scanned = returned(Scanned, self.plugin, "scan", part.name, self.plugin.scan(group, files))
             return self._with_shown(scanned, files)
@@ -268,7 +274,7 @@ class SeamConverter(Converter):
             return scanned
         return replace(scanned, origins=origins_in(opened, self.stored_arrays(scanned)))
 
-    def _with_shown(self, scanned: Scanned, files: Sequence[FileToOpen]) -> Scanned:
+    def _with_shown(self, scanned: Scanned, files: Sequence[FileToScan]) -> Scanned:
         """Add where the values of stored arrays lie, if files that were scanned show those of others."""
         shown = list(chain.from_iterable(file.origins for file in files))
         if not shown:
@@ -576,17 +582,12 @@ class SeamConverter(Converter):
     @contextmanager
     def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
         """Open the files of a source again, as one."""
-        origin = scan.sources.details[source]
-        paths = scan.sources.paths(source)
         with ExitStack() as stack:
-            files = []
-            opened = []
-            for number in range(len(origin.files)):
-                opening, file = self.file_of(origin, paths, number)
-                files.append(file)
-                with calling(opening, file.name):
-                    opened.append(stack.enter_context(open_file(opening, file)))
-            yield joined(Group(scan.sources.names[source], tuple(files), origin.arrays), opened)
+            files = self._files_of(scan, source)
+            opened = [stack.enter_context(file.open()) for file in files]
+            own_files = tuple([file.file for file in files])
+            group = Group(scan.sources.names[source], own_files, scan.sources.details[source].arrays)
+            yield joined(group, opened)
 
     def _files_of(self, scan: Scan, source: int) -> list[FileToOpen]:
         origin = scan.sources.details[source]
@@ -594,7 +595,7 @@ class SeamConverter(Converter):
         files = []
         for number in range(len(origin.files)):
             opening, file = self.file_of(origin, paths, number)
-            files.append(FileToOpen(file, partial(_known, opening)))
+            files.append(FileToOpen(file, opening, self.plugin.unlisted_groups))
         return files
 
     def file_of(self, origin: Any, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
@@ -627,10 +628,6 @@ def fill(
                 if rows is not targets[column]:
                     values = rows[field] if field else rows
                     np.copyto(within(targets[column], values.shape), values, casting="same_kind")
-
-
-def _known(opening: Format, file: SourceFile) -> tuple[Format, Claim]:
-    return opening, sure(f"was {opening.name} when {file.name} was scanned")
 
 
 def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, Claim]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from unistore.converters.claims import Claim
+from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.family import Family, Group
 from unistore.converters.formats.arrays import Npy, Npz, Raw
@@ -163,25 +163,69 @@ def origins_in(opened: Sequence[Opened], names: Collection[str] | None = None) -
             # Single values are stored with every source.
             if names is None or name in names or not array.shape:
                 origins += one.origins(name)
+        origins += one.unlisted
     return tuple(origins)
 
 
 class FileToOpen:
-    """A file of a source, see `Openable`."""
+    """A file of a source, see `Openable`.
+
+    Parameters
+    ----------
+    file
+        The file.
+    kind
+        The format that opens it.
+    unlisted
+        See `Family.unlisted_groups`.
+    """
+
+    def __init__(self, file: SourceFile, kind: Format, unlisted: Collection[str] = ()) -> None:
+        self.file = file
+        self._kind = kind
+        self._unlisted = unlisted
+
+    def recognised(self) -> Claim:
+        """See `Openable`."""
+        return sure(f"was {self.format.name} when {self.file.name} was scanned")
+
+    @property
+    def format(self) -> Format:
+        """See `Openable`."""
+        return self._kind
+
+    def followed_by(self, parts: Sequence[Path], known: Any = None) -> FileToOpen:
+        """See `Openable`."""
+        whole = replace(self.file, parts=tuple(parts), known=known)
+        return FileToOpen(whole, self._kind, self._unlisted)
+
+    @contextmanager
+    def open(self) -> Iterator[Opened]:
+        """See `Openable`."""
+        with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
+            yield opened.without(self._unlisted) if self._unlisted else opened
+
+
+class FileToScan:
+    """A file that is scanned, see `Openable`, whose first bytes tell its format.
+
+    Attributes
+    ----------
+    origins
+        Where the values of its arrays lie, by name, if it shows those of other files. Single values, which
+        are stored with every source, have no name.
+    """
 
     def __init__(
         self,
         file: SourceFile,
         recognise: Callable[[SourceFile], tuple[Format | None, Claim]],
-        *,
-        is_scanned: bool = False,
+        unlisted: Collection[str] = (),
     ) -> None:
         self.file = file
-        self._is_scanned = is_scanned
-        # Where the values of its arrays lie, by name, if it shows those of other files. Single values, which
-        # are stored with every source, have no name.
         self.origins: Sequence[tuple[str, Sequence[Origin]]] = ()
         self._recognise = recognise
+        self._unlisted = unlisted
 
     @cached_property
     def _found(self) -> tuple[Format | None, Claim]:
@@ -199,18 +243,20 @@ class FileToOpen:
             raise self.file.problem(claim.reason)
         return found
 
-    def followed_by(self, parts: Sequence[Path], known: Any = None) -> FileToOpen:
+    def followed_by(self, parts: Sequence[Path], known: Any = None) -> FileToScan:
         """See `Openable`."""
-        return FileToOpen(replace(self.file, parts=tuple(parts), known=known), self._recognise)
+        whole = replace(self.file, parts=tuple(parts), known=known)
+        return FileToScan(whole, self._recognise, self._unlisted)
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """See `Openable`."""
-        with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
+        with FileToOpen(self.file, self.format, self._unlisted).open() as opened:
             yield opened
-            if self._is_scanned and opened.shows:  # which lists all of the file
+            if opened.shows:  # which lists all of the file
                 arrays = opened.all_arrays.items()
-                self.origins = [(name if array.shape else "", opened.origins(name)) for name, array in arrays]
+                origins = [(name if array.shape else "", opened.origins(name)) for name, array in arrays]
+                self.origins = [*origins, ("", opened.unlisted)]
 
 
 @cache
