@@ -45,21 +45,22 @@ if TYPE_CHECKING:
     )
     from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
     from unistore.converters.files.hdf5.attributes import AttributeCollector, kept_attributes
-    from unistore.converters.files.libraries import BY_FORMAT, open_bytes, open_image
+    from unistore.converters.files.libraries import open_bytes, open_image
     from unistore.converters.files.links import real_files
     from unistore.converters.files.paths import is_inside, natural_key, split_of
     from unistore.converters.opened import Array, Facts, Format, Head, Opened, Origin, SourceFile, as_json
-    from unistore.converters.options import Columns, Options, option
-    from unistore.converters.preview import Measure, Preview, evenly
+    from unistore.converters.options import Columns, LabelOptions, Options, option
+    from unistore.converters.preview import Measure, Preview, evenly, parts_of
     from unistore.converters.protocol import Emit
     from unistore.converters.protocol import Facts as SourceFacts
+    from unistore.converters.registry import conversion_of
     from unistore.converters.scan import Finalized, Parts, Scan, Scanned, Source, Sources
     from unistore.converters.schema import Column, Schema
-    from unistore.converters.views import View, ViewLimits, stride
+    from unistore.converters.views import View, ViewLimits, limits, stride
     from unistore.data.kinds.protocol import Kind
     from unistore.data.kinds.protocol import UnitPicks as Picks
     from unistore.data.packed import Packed
-    from unistore.errors import AddOptions, InputError, Problem
+    from unistore.errors import InputError, Problem
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import BLOCK, ArrayView, IndexColumn, StoreView, whole
     from unistore.schemas.rules import Rule
@@ -78,8 +79,6 @@ if TYPE_CHECKING:
 __all__ = [
     "API",
     "BLOCK",
-    "BY_FORMAT",
-    "AddOptions",
     "Array",
     "ArraySpecs",
     "ArrayView",
@@ -105,6 +104,7 @@ __all__ = [
     "IndexColumn",
     "InputError",
     "Kind",
+    "LabelOptions",
     "Measure",
     "Merged",
     "Openable",
@@ -139,11 +139,13 @@ __all__ = [
     "ViewLimits",
     "array_values",
     "as_json",
+    "conversion_of",
     "count_of",
     "evenly",
     "is_inside",
     "kept_attributes",
     "left_out_notes",
+    "limits",
     "little_endian",
     "maybe",
     "missing_value",
@@ -154,6 +156,7 @@ __all__ = [
     "open_bytes",
     "open_image",
     "option",
+    "parts_of",
     "promote",
     "promotion_note",
     "real_files",
@@ -219,7 +222,6 @@ _NAMES = {
         "kept_attributes",
     ),
     "unistore.converters.files.libraries": (
-        "BY_FORMAT",
         "open_bytes",
         "open_image",
     ),
@@ -241,6 +243,7 @@ _NAMES = {
     ),
     "unistore.converters.options": (
         "Columns",
+        "LabelOptions",
         "Options",
         "option",
     ),
@@ -248,11 +251,13 @@ _NAMES = {
         "Measure",
         "Preview",
         "evenly",
+        "parts_of",
     ),
     "unistore.converters.protocol": (
         "Emit",
         "SourceFacts",
     ),
+    "unistore.converters.registry": ("conversion_of",),
     "unistore.converters.scan": (
         "Finalized",
         "Parts",
@@ -268,6 +273,7 @@ _NAMES = {
     "unistore.converters.views": (
         "View",
         "ViewLimits",
+        "limits",
         "stride",
     ),
     "unistore.data.kinds.protocol": (
@@ -276,7 +282,6 @@ _NAMES = {
     ),
     "unistore.data.packed": ("Packed",),
     "unistore.errors": (
-        "AddOptions",
         "InputError",
         "Problem",
     ),

@@ -39,9 +39,9 @@ class _Ct(_Shared, total=False):
     values: Literal["hu"] | None
     info_order: Literal["zyx", "xyz"] | None
     keep_names: bool
+    foreground_locations: int | None
     label_map: str | None
     ignore_label: int | None
-    foreground_locations: int | None
 
 class _Events(_Shared, total=False):
     sensor: tuple[int, int] | None

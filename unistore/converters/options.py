@@ -37,6 +37,7 @@ from unistore.system.arguments import Arguments, describe_type, matches_type
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second
     from unistore.converters.common.exclusion import Exclusion
+    from unistore.converters.common.label_map import LabelMap
     from unistore.system.hints import JsonObject
 
 # What to do when sources have different columns: refuse, fill what is missing, take the common ones
@@ -204,11 +205,52 @@ class Options:
         return values
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelOptions(Options):
+    """Options of a family whose files have labels: a base of the class of its options."""
+
+    label_map: str | None = option(
+        None,
+        "Stored number of each label: 1=2,3=1, or a JSON file with maps of several datasets.",
+        metavar="FILE|A=B,…",
+        late=True,
+    )
+    ignore_label: int | None = option(
+        None,
+        "What labels become that the map does not name; else they are refused.",
+        metavar="NUMBER",
+        late=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        from unistore.converters.common.label_map import checked_map
+
+        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
+
+    @property
+    def labels(self) -> LabelMap | None:
+        """How labels are numbered in the store. None: as in the files."""
+        return self.recorded_labels({"label_map": self.label_map, "ignore_label": self.ignore_label})
+
+    @staticmethod
+    def recorded_labels(options: Mapping[str, Any]) -> LabelMap | None:
+        """Return how labels are numbered in a store with these options. None: as in the files."""
+        from unistore.converters.common.label_map import recorded_map
+
+        return recorded_map(options)
+
+
 def _read_declared(options: type[Options]) -> tuple[Option, ...]:
-    """Return all options of a class, its own first."""
+    """Return all options of a class, its own first, and those of every family last."""
     shared = {entry.name: entry for entry in fields(Options)}
     declarations = [entry for entry in fields(options) if _DECLARED in entry.metadata]
-    declarations.sort(key=lambda entry: entry.name in shared)
+    bases = [vars(base).get("__annotations__", {}) for base in options.__mro__]
+
+    def rank(name: str) -> tuple[bool, int]:
+        return name in shared, next(number for number, base in enumerate(bases) if name in base)
+
+    declarations.sort(key=lambda entry: rank(entry.name))
     clashes = [
         entry
         for entry in declarations

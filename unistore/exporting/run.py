@@ -327,6 +327,11 @@ def write(file: File, path: Path) -> None:
     if file.write is not None:
         file.write(path)
         return
+    if file.format:
+        from unistore.converters.seam.stored import write_by_format
+
+        write_by_format(file, path)
+        return
     written = {name: Written(values) for name, values in file.values.items()}
     _write_form(replace(file, values={name: array.values for name, array in written.items()}), path)
     check_written(path, file.form, written)

@@ -38,6 +38,10 @@ class Items(Sequence[T]):
     def __iter__(self) -> Iterator[T]:
         return map(self._item, range(len(self)))
 
+    def view(self, function: Callable[[T], R]) -> Sequence[R]:
+        """See `view`."""
+        return view(self, function)
+
 
 class PackedObjects(Items[T]):
     """Objects that can be pickled, in compressed blocks."""

@@ -268,14 +268,14 @@ READINGS = {
     ),
     "coordinates": (
         "cloud_indices",
-        "point_cloud.converter.PointCloudConverter",
+        "seam.converter.SeamConverter",
         (),
         "xyz",
         "tile_0.h5: data/x",
     ),
     "columns": (
         "cloud_batches",
-        "point_cloud.converter.PointCloudConverter",
+        "seam.converter.SeamConverter",
         (),
         "pid",
         "ply_data_test0.h5: pid",

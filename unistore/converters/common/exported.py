@@ -53,6 +53,14 @@ class ExportedArray(NamedTuple):
         """Return rows ``lo:hi`` of an array of a store."""
         return cls((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
 
+    @classmethod
+    def of_read(cls, read: Callable[[], AnyArray], shape: Shape, dtype: Dtype) -> ExportedArray:
+        """Return values that are read on demand, all at once.
+
+        Reading them raises a `ValueError` if the dtype does not represent one of them exactly.
+        """
+        return cls(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
+
     def converted(self, dtype: Dtype) -> ExportedArray:
         """Return the same values cast to another dtype.
 
@@ -88,7 +96,7 @@ class File:
 
     name: str  # path below the destination, with `/`; from the store, so it must be checked before use
     # "hdf5", "npy", "npz", "png" (RGB), "raw" (the bytes themselves), "zarr": a folder, a Zarr v3 group, or
-    # "format": whatever `write` makes.
+    # "format": whatever `write` makes, or the format of the name `format` of values and facts.
     form: Form
     source: int  # index of its source in `sources/`
     # "source": of that source; "shared": of other sources, too, and written once; "all": holds all sources
@@ -103,6 +111,8 @@ class File:
     axes: tuple[str, ...] = ()  # names of the axes of every array of a Zarr group
     notes: tuple[str, ...] = ()  # what the user is told of the export, each sentence once
     write: Callable[[Path], None] | None = None  # `write(path)` writes a file of the form "format"
+    format: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def array_values(values: AnyArray) -> ExportedArray:

@@ -21,12 +21,6 @@ if TYPE_CHECKING:  # options are read without NumPy
     import numpy as np
     from numpy.typing import NDArray
 
-# Help of an option `label_map`
-LABEL_MAP = "Stored number of each label: 1=2,3=1, or a JSON file with maps of several datasets."
-# Help of an option `ignore_label`
-IGNORE_LABEL = "What labels become that the map does not name; else they are refused."
-METAVAR = "FILE|A=B,…"
-
 _PAIRS = re.compile(r"-?\d+=-?\d+(,-?\d+=-?\d+)*")
 _PAIR = re.compile(r"(-?\d+)=(-?\d+)")
 _OTHERS = "*"

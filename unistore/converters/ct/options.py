@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from unistore.converters.common.label_map import IGNORE_LABEL, LABEL_MAP, METAVAR, LabelMap, checked_map
-from unistore.converters.options import Options, option
 from unistore.errors import InputError, Problem
+from unistore.plugin import LabelOptions, option
 from unistore.schemas.ct.windows import Window, parse_window
 
 INFO = "info.json"  # describes the volume of its case folder
@@ -19,7 +18,7 @@ FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")  # form
 
 
 @dataclass(frozen=True, kw_only=True)
-class CtOptions(Options):
+class CtOptions(LabelOptions):
     """Options of CT volumes."""
 
     window: tuple[str, ...] = option(
@@ -47,9 +46,6 @@ class CtOptions(Options):
         "Store the folders of DICOM series, which may name patients; else series have numbers alone.",
         late=True,
     )
-    label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR, late=True)
-    ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER", late=True)
-
     foreground_locations: int | None = option(
         None,
         "Store up to N voxels of each class, mask and window of a volume, for Patches(foreground=…): 10000.",
@@ -72,12 +68,6 @@ class CtOptions(Options):
             raise InputError(problems)
         texts = tuple(f"{window.name}:{float(window.width)!r}:{float(window.level)!r}" for window in windows)
         object.__setattr__(self, "window", texts)
-        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
-
-    @property
-    def labels(self) -> LabelMap | None:
-        """How labels are numbered in the store (None: as in the files)."""
-        return None if self.label_map is None else LabelMap(self.label_map, self.ignore_label)
 
     @property
     def windows(self) -> list[Window]:

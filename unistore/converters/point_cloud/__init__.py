@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.point_cloud.options import PointCloudOptions
@@ -13,20 +12,30 @@ from unistore.plugin import Family, Schema, no
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from unistore.converters.family import Exporter
-    from unistore.converters.files.comparison import Restore
-    from unistore.converters.preview import Preview
-    from unistore.converters.protocol import Emit, Finalized, Scan
     from unistore.plugin import (
+        ArraySpecs,
         Claim,
+        Emit,
+        Exporter,
+        Field,
+        Finalized,
+        Group,
         Grouping,
         Head,
+        Openable,
+        OwnForm,
+        Parts,
+        Preview,
+        Restore,
+        Rule,
+        Scan,
+        Scanned,
+        SourceFacts,
         SourceFile,
+        StoreView,
+        Table,
     )
-    from unistore.schemas.array_specs import ArraySpecs
-    from unistore.schemas.indices import StoreView
-    from unistore.schemas.rules import Rule
-    from unistore.system.progress import Progress
+    from unistore.system.hints import AnyArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +57,8 @@ class PointCloud(PointCloudOptions, Family):
     kind = "Segments"
     other_kinds = ("unistore.Segments(max_points=4096)",)
     derives = ("voxel_size",)
-    converter = "unistore.converters.point_cloud.converter:PointCloudConverter"
     scan_identifies = True
+    unlisted_groups = ("segments",)
 
     @classmethod
     def specs(cls) -> ArraySpecs:
@@ -70,14 +79,14 @@ class PointCloud(PointCloudOptions, Family):
         """Yield the files of the sources."""
         from unistore.converters.point_cloud.restore import files
 
-        return partial(files, cls.formats)
+        return files
 
     @classmethod
     def restorer(cls, store: StoreView, scan: Scan) -> Restore:
         """Restore coordinates, columns and segments of each file."""
         from unistore.converters.point_cloud.restore import restore
 
-        return restore(cls, store, scan)
+        return restore(store, scan)
 
     @classmethod
     def preview(cls) -> Preview:
@@ -87,10 +96,10 @@ class PointCloud(PointCloudOptions, Family):
         return PREVIEW
 
     def derive_from(
-        self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Progress
+        self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Any
     ) -> Finalized:
         """Make the voxels of all segments of a store."""
-        from unistore.converters.point_cloud.restore import voxels
+        from unistore.converters.point_cloud.voxels import voxels
 
         return voxels(store, value, emit, folder, progress)
 
@@ -112,3 +121,41 @@ class PointCloud(PointCloudOptions, Family):
         from unistore.converters.point_cloud.sources import group
 
         return group(files)
+
+    def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
+        """Recognise the layout and the columns of a source."""
+        from unistore.converters.point_cloud.reading import scan_cloud
+
+        return scan_cloud(self, group, files)
+
+    def reconcile(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
+        """Reconcile the columns of all files, and add what folders and lists say."""
+        from unistore.converters.point_cloud.gather import gather_clouds
+
+        return gather_clouds(parts, scanned, self)
+
+    def prepare(
+        self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
+    ) -> SourceFacts:
+        """Read a file of any size, and emit its points and voxels."""
+        from unistore.converters.point_cloud.reading import prepare_cloud
+
+        return prepare_cloud(self, scan, source, files, emit, folder)
+
+    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+        """Make index arrays of segments and voxels, and choose the dtype of the coordinates."""
+        from unistore.converters.point_cloud.finish import finish_clouds
+
+        return finish_clouds(scan, facts, self.voxel_size)
+
+    def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
+        """Copy rows. Coordinates become floats or decimals if not all sources were quantised."""
+        from unistore.converters.point_cloud.derive import pack_rows
+
+        pack_rows(scan.sources.details[source].layout, table.columns()[column], column, rows, out)
+
+    def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
+        """Return how files have points, without voxels."""
+        from unistore.converters.point_cloud.derive import own_forms
+
+        return own_forms(scan.sources.details[source].layout, table, source, fields)

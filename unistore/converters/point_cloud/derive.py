@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import missing_value
-from unistore.converters.common.label_map import Numbering
 from unistore.converters.point_cloud import grids
 from unistore.converters.point_cloud.grids import (
     GridWindows,
@@ -25,12 +23,28 @@ from unistore.converters.point_cloud.grids import (
     window_rows,
 )
 from unistore.converters.point_cloud.layouts import Points
-from unistore.converters.point_cloud.names import LABEL, Described, PointOrigin, is_label
+from unistore.converters.point_cloud.names import LABEL, Described, FileLayout, PointOrigin, is_label
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import AddOptions, InputError, Problem
-from unistore.schemas.point_cloud.fields import MAX_PLACES, NO_SEGMENT, POINTS, Decimal, voxel_group
-from unistore.schemas.tables import Field, offsets_of
+from unistore.plugin import (
+    Emit,
+    Field,
+    OwnForm,
+    Source,
+    SourceFacts,
+    little_endian,
+    missing_value,
+    offsets_of,
+)
+from unistore.schemas.point_cloud.fields import (
+    DECIMAL,
+    MAX_PLACES,
+    NO_SEGMENT,
+    POINTS,
+    Decimal,
+    Quantum,
+    voxel_group,
+)
 from unistore.system.hints import AnyArray, Float64s, Int64s
 
 # Quantise coordinates to int32 without loss, or not at all.
@@ -43,6 +57,7 @@ _INT32 = np.iinfo(np.int32)
 _MAX_INTEGER = 2.0**50
 # Rows that are processed at a time, so that they stay in the CPU cache
 _STEP = 1 << 14
+_XYZ = "xyz"
 
 
 def quantise(xyz: AnyArray, scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
@@ -127,6 +142,46 @@ def dequantise(integers: NDArray[np.int32], scale: float | Float64s, offset: flo
     return product
 
 
+def pack_rows(layout: FileLayout, field: Field, column: str, rows: AnyArray, out: AnyArray) -> None:
+    """Copy rows of a source into `out`. Coordinates become floats or decimals if these are stored."""
+    decimal = field.attributes.get(DECIMAL) if column == _XYZ else None
+    if column == _XYZ and rows.dtype.kind == "i" and (decimal is not None or out.dtype.kind == "f"):
+        assert layout.quantum is not None  # by which `DerivedCloud` made integers of them
+        scale, offset = layout.quantum
+        rows = dequantise(rows, np.array(scale), np.array(offset))
+    if isinstance(decimal, Mapping):
+        quantise_decimals(rows, decimal, out)
+    else:
+        np.copyto(out, rows, casting="same_kind")
+
+
+def own_forms(layout: FileLayout, table: str, source: int, fields: Mapping[str, Field]) -> dict[str, OwnForm]:
+    """Return the form that a source has of each column of the points, without voxels."""
+    forms: dict[str, OwnForm] = {}
+    if table != POINTS:
+        return forms
+    for column, field in fields.items():
+        form = field.own_form(source)
+        if form is not None and not column.startswith("voxels/"):
+            forms[column] = form
+    # Coordinates are floats, however the store has them.
+    restore = None
+    if fields[_XYZ].dtype == "int32":
+        restore = partial(_quantum_of(layout, fields[_XYZ]).restored, source=0)
+    forms[_XYZ] = OwnForm(little_endian(layout.xyz_dtype), (3,), restore)
+    return forms
+
+
+def _quantum_of(layout: FileLayout, xyz: Field) -> Quantum:
+    """Return scale and offset of the quantised coordinates of one source."""
+    decimal: Any = xyz.attributes.get(DECIMAL)
+    if decimal is not None:
+        return Quantum(np.full((1, 3), decimal["scale"]), np.array([decimal["offset"]]), decimal=True)
+    assert layout.quantum is not None  # or the store had floats
+    scale, offset = layout.quantum
+    return Quantum(np.array([scale]), np.array([offset]), decimal=False)
+
+
 def bounds_of(axes: Sequence[AnyArray], offsets: Int64s) -> Float64s:
     """Return minimum and maximum of each segment, (S, 2, 3) f8, zeros where no point is finite."""
     bounds = np.zeros((len(offsets) - 1, 2, 3))
@@ -137,9 +192,6 @@ def bounds_of(axes: Sequence[AnyArray], offsets: Int64s) -> Float64s:
             bounds[filled, 1, number] = np.fmax.reduceat(axis, offsets[filled])
     bounds[~np.isfinite(bounds).all(axis=(1, 2))] = 0
     return bounds
-
-
-_XYZ = "xyz"
 
 
 class Partition(NamedTuple):
@@ -199,7 +251,7 @@ class DerivedCloud:
         options: PointCloudOptions,
         emit: Emit,
         folder: Path | None,
-        numbering: Numbering | None,
+        renumber: Callable[[AnyArray, str], AnyArray] | None,
     ) -> None:
         if not points.rows:
             raise InputError.at(source.name, "holds no points", "leave the file out", "empty")
@@ -209,7 +261,7 @@ class DerivedCloud:
         self._own = self._origin.layout.columns
         self._emit = emit
         self._work = Workspace(folder)
-        self._numbering = numbering
+        self._renumber = renumber
         self._held: dict[str, AnyArray] = {}
         segments = points.segments()
         self._drops = segments is None and options.nan == "drop"
@@ -229,7 +281,7 @@ class DerivedCloud:
         self._decimals = DecimalPlaces()
         self._voxels = {size: np.zeros(len(self._lengths), np.int64) for size in options.voxel_size}
 
-    def derive(self, columns: Mapping[str, Field], segment_columns: Mapping[str, Field]) -> Facts:
+    def derive(self, columns: Mapping[str, Field], segment_columns: Mapping[str, Field]) -> SourceFacts:
         """Emit points and voxels, and return what the index needs. Columns that the file lacks are filled."""
         # Facts: `lengths`, `numbers` (S,), `bounds` (S, 2, 3), `quantised` (), `places` () as of
         # `DecimalPlaces`, `voxels/<size>` (S,) voxels per segment, `segments/<column>` (S, …),
@@ -277,9 +329,9 @@ class DerivedCloud:
                 raise InputError(self._not_finite())
             return xyz
         values = self._points.read(key, lo, hi)
-        if self._numbering is None or not is_label(key):
+        if self._renumber is None or not is_label(key):
             return values
-        return self._numbering.stored(values, self._name)
+        return self._renumber(values, self._name)
 
     def _read_coordinates(self, lo: int, hi: int) -> AnyArray:
         layout = self._origin.layout
@@ -324,8 +376,8 @@ class DerivedCloud:
                 values = np.array([self._origin.label[0]], np.int32)
             elif key in self._origin.layout.segment_columns:
                 values = self._points.segment_column(key)
-                if self._numbering is not None and is_label(key):
-                    values = self._numbering.stored(values, self._name)
+                if self._renumber is not None and is_label(key):
+                    values = self._renumber(values, self._name)
             facts[f"segments/{key}"] = values
         return facts
 
@@ -386,7 +438,7 @@ class DerivedCloud:
 
 
 def _missing(field: Field, rows: int) -> AnyArray:
-    # Fill rows of a column that a file lacks
+    # Rows of a column that a file lacks
     return np.full((rows, *field.row_shape), missing_value(field.dtype), field.dtype)
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.protocol import Emit
 from unistore.errors import ConversionError, InputError
+from unistore.plugin import Emit
 from unistore.schemas.point_cloud.fields import POINTS, voxel_group
 from unistore.system.hints import AnyArray, Float64s, Int64s, Shape
 

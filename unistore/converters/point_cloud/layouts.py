@@ -7,12 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.common.columns import storable
-from unistore.converters.common.left_out import NO_COLUMN, has_values
 from unistore.converters.files.hdf5.attributes import Attributes, IsRewritten, objects_of, read_attributes
 from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.point_cloud.names import (
@@ -43,12 +42,12 @@ from unistore.errors import (
     location_of,
     printable,
 )
-from unistore.plugin import Array, Facts, Opened, SourceFile
-from unistore.schemas.tables import name_problem
+from unistore.plugin import Array, Facts, Opened, SourceFile, name_problem, storable
 from unistore.system.hints import AnyArray, Shape
 
 # Choose the coordinates and the other columns of a file, by their names or by ``--map``.
 
+NO_COLUMN = "being no column"  # why an array is left out
 FEATURES = "features"  # stored name of the values that follow x, y, z in one array
 HOW_TO_NAME = "name the coordinates: --map xyz=NAME, or --map x=NAME --map y=NAME --map z=NAME"
 _RAW = "being x, y, z before scaling (--map raw_x=X keeps one)"
@@ -131,7 +130,9 @@ def choose(
 def left_out_of(datasets: Mapping[str, Array], used: Collection[str]) -> list[tuple[str, str]]:
     """Return the paths of datasets with values that are not used, each with the reason."""
     return [
-        (path, NO_COLUMN) for path, dataset in datasets.items() if path not in used and has_values(dataset)
+        (path, NO_COLUMN)
+        for path, dataset in datasets.items()
+        if path not in used and prod(dataset.shape) > 0
     ]
 
 

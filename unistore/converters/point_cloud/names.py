@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import SourceColumn
-from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, Attributes
-from unistore.converters.files.paths import is_inside
-from unistore.converters.scan import Scanned
-from unistore.plugin import Array, Facts
+from unistore.plugin import Array, Facts, Scanned, SourceColumn, is_inside
 from unistore.system.hints import Int64s, Shape
 
 AXES = ("x", "y", "z")
@@ -89,7 +85,6 @@ class Described(Scanned):
     segments: int = 1  # one if the file has none of its own
     segmented: Literal["indices", "ranges"] | None = None  # rows of its own segments; None: it has none
     segments_are_rooms: bool = False  # lists of rooms have one line for each segment
-    attributes: Attributes = field(default_factory=Attributes)  # of its HDF5 groups and columns
     memory: int = 0  # bytes while rows are read, besides the rows: decoded chunks, names of segments
     notes: tuple[str, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()  # arrays that are no columns, each with the reason
@@ -105,7 +100,7 @@ class PointOrigin(NamedTuple):
     formats: tuple[str, ...]  # of these
     arrays: tuple[str, ...]  # as in `Group`
     layout: FileLayout
-    attributes: str = NO_ATTRIBUTES  # of its HDF5 file, JSON
+    attributes: str  # of its HDF5 file, JSON
     rooms: tuple[str, ...] = ()  # name of each segment
     label: tuple[int, str] | None = None  # number and name of its folder's class, if that is its label
 

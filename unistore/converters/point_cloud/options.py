@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from unistore.converters.common.label_map import IGNORE_LABEL, LABEL_MAP, METAVAR, LabelMap, checked_map
-from unistore.converters.options import Columns, Options, option
 from unistore.errors import InputError
+from unistore.plugin import Columns, LabelOptions, option
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointCloudOptions(Options):
+class PointCloudOptions(LabelOptions):
     """Options of point clouds."""
 
     voxel_size: tuple[float, ...] = option((), "Precompute a voxel grid of this size.")
@@ -25,8 +24,6 @@ class PointCloudOptions(Options):
     nan: Literal["refuse", "drop"] = option(
         "refuse", "Points that are not finite; drop: in no segment.", late=True
     )
-    label_map: str | None = option(None, LABEL_MAP, metavar=METAVAR, late=True)
-    ignore_label: int | None = option(None, IGNORE_LABEL, metavar="NUMBER", late=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,16 +35,10 @@ class PointCloudOptions(Options):
         if self.min_points < 1 or (self.max_points is not None and self.max_points < self.min_points):
             msg = f"expected 1 <= min_points <= max_points, got {self.min_points} and {self.max_points}"
             raise InputError(msg)
-        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
         wrong = [size for size in self.voxel_size if not 0 < size < math.inf]
         if wrong or len(set(self.voxel_size)) < len(self.voxel_size):
             msg = f"voxel_size={self.voxel_size}: expected different sizes above 0"
             raise InputError(msg)
-
-    @property
-    def labels(self) -> LabelMap | None:
-        """How labels are numbered in the store (None: as in the files)."""
-        return None if self.label_map is None else LabelMap(self.label_map, self.ignore_label)
 
 
 def parse_window(text: str) -> float:

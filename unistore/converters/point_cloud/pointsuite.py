@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.common.left_out import NO_COLUMN
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import Entry
 from unistore.converters.files.hdf5.file import names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked, walk
 from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
 from unistore.converters.point_cloud.layouts import (
+    NO_COLUMN,
     ColumnPoints,
     Points,
     choose,
@@ -25,8 +25,7 @@ from unistore.converters.point_cloud.layouts import (
 )
 from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Match, Segmented
 from unistore.errors import InputError, Location, Problem, location_of
-from unistore.plugin import Opened
-from unistore.schemas.tables import offsets_of
+from unistore.plugin import Opened, offsets_of
 from unistore.system.hints import AnyArray, Int64s
 
 SEGMENTS = "segments"
@@ -37,11 +36,6 @@ _SEGMENT = re.compile(r"segment_[0-9]+", re.IGNORECASE)
 _LARGEST = (1 << 63) - 1
 # Datasets of a segment that are not columns
 _SUMMARIES = ("unique_labels", "indices")
-
-
-def outside_segments(opened: Opened) -> Opened:
-    """Return the same file as if ``segments`` held nothing: its groups are many, and are read one by one."""
-    return opened.without((SEGMENTS,))
 
 
 class SegmentGroups:

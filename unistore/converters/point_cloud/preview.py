@@ -7,12 +7,20 @@ from math import prod
 
 import numpy as np
 
-from unistore.converters.preview import Measure, Preview, parts_of
-from unistore.converters.views import View, ViewLimits, limits, stride
-from unistore.schemas.indices import StoreView, sample_rows, whole
-from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS, quantum
-from unistore.system.hints import AnyArray, Float64s, JsonObject
-from unistore.system.sizes import count_of
+from unistore.plugin import (
+    Measure,
+    Preview,
+    StoreView,
+    View,
+    ViewLimits,
+    count_of,
+    limits,
+    parts_of,
+    stride,
+    whole,
+)
+from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, quantum
+from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject
 
 _FEW = 16
 _PARTS = 512  # runs of points that are read of a segment that is too large to be read whole
@@ -25,7 +33,7 @@ _COLOURS = ("rgb", "color", "colors", "colour", "colours")
 
 def view(store: StoreView, sample: int, detail: ViewLimits) -> View:
     """Return points of one segment, relative to its origin."""
-    segment = int(sample_rows(store)[sample])
+    segment = int(_segments_of_samples(store)[sample])
     lo, hi = whole(store, f"{SEGMENTS}/offsets")[segment : segment + 2].tolist()
     names = _column_names(store)
     columns = {name: store.array(f"{POINTS}/{name}") for name in ("xyz", *names)}
@@ -58,13 +66,17 @@ def measures(store: StoreView) -> Iterator[Measure]:
     """Points of every segment."""
     yield Measure(
         name="points",
-        values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[sample_rows(store)],
+        values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[_segments_of_samples(store)],
         few=_FEW,
         fix="--min-points leaves out small ones; larger windows of --segment have more",
     )
 
 
 PREVIEW = Preview(view=view, measures=measures)
+
+
+def _segments_of_samples(store: StoreView) -> Int64s:
+    return np.flatnonzero(whole(store, f"{SEGMENTS}/number") != NO_SEGMENT)
 
 
 def _column_names(store: StoreView) -> list[str]:

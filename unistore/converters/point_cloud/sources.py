@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from unistore.converters.files.paths import split_of
 from unistore.converters.formats.ply import labels_of
 from unistore.converters.formats.sweeps import is_sweep
 from unistore.converters.formats.text_points import is_room, room_of
@@ -19,9 +18,7 @@ from unistore.converters.point_cloud.names import (
     coordinate_file,
     coordinate_word,
 )
-from unistore.converters.point_cloud.pointsuite import Indices, InSegments, outside_segments
-from unistore.converters.registry import conversion_of
-from unistore.converters.scan import TWO_FAMILIES
+from unistore.converters.point_cloud.pointsuite import Indices, InSegments
 from unistore.errors import printable
 from unistore.plugin import (
     Claim,
@@ -32,7 +29,9 @@ from unistore.plugin import (
     Opened,
     Problem,
     SourceFile,
+    conversion_of,
     no,
+    split_of,
     sure,
 )
 
@@ -100,7 +99,7 @@ def group(files: Sequence[SourceFile]) -> Grouping:
     why = "no point cloud by its name and shape"
     grouping = Grouping(left_out=[(file, why) for file in left_out] if taken_files else [])
     by_path = {file.path: file for file in files}
-    from unistore.converters.point_cloud.tables import read_splits
+    from unistore.converters.point_cloud.lists import read_splits
 
     lists = read_splits(list(by_path), files[0].roots if files else ())
     grouping.notes += lists.notes
@@ -125,7 +124,6 @@ def group(files: Sequence[SourceFile]) -> Grouping:
 def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:
     """Return the first layout that fits a file of a format best."""
     # A file that is wrong in some detail still has its layout, so that the detail can be reported.
-    opened = outside_segments(opened)
     best: tuple[type[Points] | None, Match] = None, Match.NO
     for layout in LAYOUTS.values():
         if (layout is Arrays) != (kind in ("npy", "npz")):
@@ -177,4 +175,4 @@ def _owner(file: SourceFile) -> Path | None:
 def _either(file: SourceFile, message: str, other: str) -> Problem:
     # The problem of a file that another family could read, too, with a command for each
     commands = [conversion_of(family, [file.path]) for family in ("point_cloud", other)]
-    return Problem(str(file.path), message, tuple(commands), TWO_FAMILIES)
+    return Problem(str(file.path), message, tuple(commands), "two families")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -213,6 +213,24 @@ def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Arr
         raise InputError(Problem(source.name, message, "read the store instead", "option"))
     write = partial(_write_checked, opening, source.name, arrays, facts)
     return File(name=source.name, form="format", source=source.number, values={}, write=write)
+
+
+def write_by_format(file: File, path: Path) -> None:
+    """Write a file by the format that it names, open it again, and refuse it if it holds anything else."""
+    (opening,) = formats_of((file.format,))
+
+    # One array is in memory at a time: its rows stand elsewhere in the store.
+    @lru_cache(maxsize=1)
+    def whole(name: str) -> AnyArray:
+        return file.values[name].whole()
+
+    def rows_of(name: str, lo: int, hi: int) -> AnyArray:
+        return whole(name)[lo:hi]
+
+    arrays = {}
+    for name, values in file.values.items():
+        arrays[name] = Array(LazyRows(values.shape, values.dtype, partial(rows_of, name)))
+    _write_checked(opening, file.name, arrays, file.facts, path)
 
 
 def _write_checked(opening: Format, name: str, arrays: Mapping[str, Array], facts: Facts, path: Path) -> None:

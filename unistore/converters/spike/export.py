@@ -15,7 +15,6 @@ from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
 from unistore.plugin import (
     BLOCK,
-    BY_FORMAT,
     ExportedArray,
     File,
     Form,
@@ -158,7 +157,7 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
     restored: list[RestoredFile] = []
     left_out: list[str] = []
     for role, path, key, name in zip(origin.roles, source.files, origin.arrays, origin.formats, strict=True):
-        opening = BY_FORMAT[name]
+        opening = None
         if role in IMAGE_ROLES:
             pixels = frame.image(role)
             values = array_values(pixels)
@@ -174,7 +173,11 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
                 left_out.append(f"existing voxels of {bins} bins (counted from the spikes instead)")
                 continue
             values = array_values(frame.voxels(voxel_path(bins)))
-        restored.append(RestoredFile(path, [RestoredArray(key, values)], opening))
+        arrays = [RestoredArray(key, values)]
+        if opening is None:
+            restored.append(RestoredFile(path, arrays, format=name))
+        else:
+            restored.append(RestoredFile(path, arrays, opening))
     return RestoredFiles(restored, left_out)
 
 

@@ -19,8 +19,8 @@ from unistore.converters.spike.frames import (
     values_in,
 )
 from unistore.converters.spike.options import IMAGE_ROLES, SpikeOptions
+from unistore.errors import AddOptions
 from unistore.plugin import (
-    AddOptions,
     Field,
     Group,
     InputError,

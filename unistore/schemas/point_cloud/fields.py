@@ -18,7 +18,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.schemas.indices import StoreView, contradiction, whole
-from unistore.schemas.tables import Field, bounds_field, own_axes
+from unistore.schemas.tables import Field, IndexValues, bounds_field, lazy_text_arrays, own_axes
 from unistore.system.hints import Float64s, Shape
 
 FAMILY_NAME = "point_cloud"
@@ -154,6 +154,16 @@ def scale_fields() -> tuple[Field, Field]:
         description="scale of quantised coordinates",
     )
     return scale, replace(scale, path=_OFFSET, description="offset of quantised coordinates")
+
+
+def layout_arrays(texts: Sequence[str]) -> list[tuple[Field, IndexValues]]:
+    """``sources/layout``: the layout of each file, JSON. Texts are made when asked for."""
+    return lazy_text_arrays("sources/layout", texts, axis="source", description="layout of the file, JSON")
+
+
+def header_arrays(texts: Sequence[str]) -> list[tuple[Field, IndexValues]]:
+    """``sources/header``: the header of each file, JSON. Texts are made when asked for."""
+    return lazy_text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
 
 
 def voxel_group(size: float) -> str:

@@ -1,0 +1,97 @@
+"""Read point clouds: the headers of a source's files, and its points, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from unistore.converters.point_cloud.derive import DerivedCloud
+from unistore.converters.point_cloud.labels import with_label_dtype
+from unistore.converters.point_cloud.names import Described, Match, PointOrigin
+from unistore.converters.point_cloud.options import PointCloudOptions
+from unistore.converters.point_cloud.pointsuite import check_names
+from unistore.converters.point_cloud.sources import LAYOUTS, recognise
+from unistore.converters.point_cloud.tables import point_columns
+from unistore.plugin import Emit, Group, InputError, Openable, Opened, Scan, SourceFacts
+
+
+def scan_cloud(options: PointCloudOptions, group: Group, files: Sequence[Openable]) -> Described:
+    """Recognise the layout and the columns of a source.
+
+    Raises
+    ------
+    InputError
+        If a file is of no format, has no known layout, or has one in which something is wrong.
+    """
+    for file in files:
+        claim = file.recognised()
+        if claim.certainty == "no":
+            raise InputError.at(group.name, claim.reason, "leave it out", "missing")
+    with _opened(files, group.arrays) as opened:
+        layout, match = recognise(opened, files[0].format.name, options.map)
+        if layout is None:
+            message = "is no point cloud of a known layout"
+            raise InputError.at(group.name, message, "check what wrote it", "format")
+        check_names(opened)
+        described = layout.describe(opened, options.map)
+        further = _further_files(group, opened)
+    if options.labels is not None:
+        numbering = options.labels.numbering(group.files[0].path, group.name)
+        described = replace(described, layout=with_label_dtype(described.layout, numbering.dtype.str))
+    return replace(
+        described,
+        certain=match is Match.CERTAIN,
+        notes=(*described.notes, *_notes_on_column_files(group, described)),
+        formats=tuple([file.format.name for file in files]),
+        further=further,
+    )
+
+
+@contextmanager
+def _opened(files: Sequence[Openable], names: Sequence[str]) -> Iterator[Opened]:
+    """Open the files of a source as one. Of several, each has one array, which `names` names."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(file.open()) for file in files]
+        if not names:
+            yield opened[0]
+            return
+        arrays = [array for one in opened for array in one.arrays.values()]
+        memory = max(one.memory for one in opened)
+        yield replace(opened[0], arrays=dict(zip(names, arrays, strict=True)), memory=memory)
+
+
+def _further_files(group: Group, opened: Opened) -> tuple[str, ...]:
+    """Return the paths of files that links lead to, without those of the group."""
+    own_paths = {file.path for file in group.files}
+    further_paths = [str(file.path) for file in opened.further if file.path not in own_paths]
+    return tuple(dict.fromkeys(further_paths))
+
+
+def _notes_on_column_files(group: Group, described: Described) -> list[str]:
+    """Return a note that names the files of columns that are stored."""
+    stored_arrays = {place.array for place in described.layout.columns.values()}
+    column_files = zip(group.files[1:], group.arrays[1:], strict=True)
+    names = [file.path.name for file, array in column_files if array in stored_arrays]
+    return [f"columns are in files beside it: {', '.join(names)}"] if names else []
+
+
+def prepare_cloud(
+    options: PointCloudOptions,
+    scan: Scan,
+    source: int,
+    files: Sequence[Openable],
+    emit: Emit,
+    folder: Path | None,
+) -> SourceFacts:
+    """Read a file of any size, and emit its points and voxels. See `DerivedCloud.derive`."""
+    origin: PointOrigin = scan.sources.details[source]
+    renumber = None
+    if options.labels is not None:
+        path = Path(scan.sources.paths(source)[0])
+        renumber = options.labels.numbering(path, origin.files[0]).stored
+    with _opened(files, origin.arrays) as opened:
+        points = LAYOUTS[origin.layout.name](opened, origin.layout)
+        cloud = DerivedCloud(points, scan.sources[source], options, emit, folder, renumber)
+        return cloud.derive(point_columns(scan), scan.shared["segment_columns"])
