@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     )
     from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
     from unistore.converters.files.hdf5.attributes import AttributeCollector, kept_attributes
-    from unistore.converters.files.libraries import open_bytes, open_image
+    from unistore.converters.files.libraries import OpenedByLibrary, open_image
     from unistore.converters.files.links import real_files
     from unistore.converters.files.paths import is_inside, natural_key, split_of
     from unistore.converters.opened import Array, Facts, Format, Head, Opened, Origin, SourceFile, as_json
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from unistore.converters.registry import conversion_of
     from unistore.converters.scan import Finalized, Parts, Scan, Scanned, Source, Sources
     from unistore.converters.schema import Column, Schema
+    from unistore.converters.seam.formats import formats_of
     from unistore.converters.views import View, ViewLimits, limits, stride
     from unistore.data.kinds.protocol import Kind
     from unistore.data.kinds.protocol import UnitPicks as Picks
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
         name_problem,
         offsets_of,
         text_arrays,
-        unpack,
     )
     from unistore.system.sizes import count_of
 
@@ -109,6 +109,7 @@ __all__ = [
     "Merged",
     "Openable",
     "Opened",
+    "OpenedByLibrary",
     "Options",
     "Origin",
     "OwnForm",
@@ -142,6 +143,7 @@ __all__ = [
     "conversion_of",
     "count_of",
     "evenly",
+    "formats_of",
     "is_inside",
     "kept_attributes",
     "left_out_notes",
@@ -153,7 +155,6 @@ __all__ = [
     "natural_key",
     "no",
     "offsets_of",
-    "open_bytes",
     "open_image",
     "option",
     "parts_of",
@@ -166,7 +167,6 @@ __all__ = [
     "stride",
     "sure",
     "text_arrays",
-    "unpack",
     "whole",
     "with_source",
 ]
@@ -222,7 +222,7 @@ _NAMES = {
         "kept_attributes",
     ),
     "unistore.converters.files.libraries": (
-        "open_bytes",
+        "OpenedByLibrary",
         "open_image",
     ),
     "unistore.converters.files.links": ("real_files",),
@@ -270,6 +270,7 @@ _NAMES = {
         "Column",
         "Schema",
     ),
+    "unistore.converters.seam.formats": ("formats_of",),
     "unistore.converters.views": (
         "View",
         "ViewLimits",
@@ -302,7 +303,6 @@ _NAMES = {
         "name_problem",
         "offsets_of",
         "text_arrays",
-        "unpack",
     ),
     "unistore.system.sizes": ("count_of",),
 }

@@ -13,6 +13,7 @@ import pytest
 import unistore
 from unistore import testing
 from unistore.converters import registry
+from unistore.converters.ct import names
 from unistore.converters.seam import formats
 from unistore.data.kinds import named
 
@@ -59,7 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def forget_installed() -> None:
     """Have packages be looked for again."""
-    for found in (registry.families, formats.formats, formats.offered_suffixes, named.installed_kinds):
+    for found in (registry.families, formats.formats, names._suffixes_of, named.installed_kinds):
         found.cache_clear()
 
 

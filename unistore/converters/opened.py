@@ -19,9 +19,9 @@ import numpy as np
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.columns import SourceColumn, is_text, values_of
 from unistore.converters.common.exclusion import folders_of
-from unistore.converters.files.formats import lfs_pointer_problem
+from unistore.converters.files.formats import lfs_pointer_problem, why_left_out
 from unistore.converters.files.npy import bytes_of
-from unistore.converters.files.paths import is_inside, natural_key
+from unistore.converters.files.paths import is_inside, natural_key, relative_names
 from unistore.errors import Fixes, InputError, Problem, printable
 from unistore.system.hints import AnyArray, Dtype, Shape
 
@@ -106,6 +106,19 @@ class SourceFile:
         """Whether the user named the file itself, not its folder."""
         alike = [root for root in self.roots if root.name == self.path.name]
         return any(root.parent.resolve() == self.path.parent for root in alike)
+
+    @staticmethod
+    def names_of(paths: Sequence[Path]) -> list[str]:
+        """Return what messages and stores call files or folders, in the order given.
+
+        Names are relative to the folder that all of them lie in, with ``/``, printable, and unique.
+        """
+        return relative_names(paths)
+
+    @property
+    def why_unread(self) -> str:
+        """What a file is that nothing reads, by its name: ``"a picture, which is not read"``."""
+        return why_left_out(self.path)
 
     @property
     def size(self) -> int:

@@ -75,6 +75,10 @@ class ExportedArray(NamedTuple):
             self.shape, dtype, lambda: (cast_exactly(block, dtype) for block in self.blocks())
         )
 
+    def in_source(self, attributes: Mapping[str, Any], source: int) -> ExportedArray:
+        """Return the same values in the dtype that a source had them in, as attributes of the array say."""
+        return self.converted(source_dtype(attributes, source, self.dtype))
+
     def within(self, row_shape: Shape) -> ExportedArray:
         """Return the part of rows that a source has: rows of a padded column without the padding."""
         shape = (self.shape[0], *row_shape)

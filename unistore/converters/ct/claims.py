@@ -32,8 +32,7 @@ from unistore.converters.ct.names import (
 from unistore.converters.ct.options import INFO
 from unistore.converters.ct.slabs import kind_of
 from unistore.converters.ct.texts import read_info
-from unistore.converters.files.pairs import LabelMatch, images_of_label, label_paths, row_label_paths
-from unistore.converters.opened import Near
+from unistore.converters.formats.label_names import LabelMatch, images_of_label, label_paths, row_label_paths
 from unistore.errors import printable
 from unistore.plugin import Claim, Head, SourceFile, no, sure
 from unistore.system.hints import Shape
@@ -68,8 +67,7 @@ def claim(file: SourceFile) -> Claim | None:
         return sure(Dicom().recognise(file).reason, SERIES)
     if file.path.name != INFO:
         return None
-    assert file.near is not None
-    if not is_case(file.path.parent, file.near):
+    if not is_case(file.path.parent, file):
         return no("describes no case folder")
     read_info(file.path, file.name)
     return sure("describes the volume of a case folder", CASES)
@@ -81,95 +79,104 @@ def match(head: Head) -> Claim:
     # its folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data
     # name so, since plain arrays may look the same. Arrays beside a label for each of their rows are plain
     # ones.
-    path = head.file.path
-    near = head.file.near
-    assert near is not None
-    if not is_voxels(path):
-        return _match_points(path, head, near)
+    file = head.file
+    if not is_voxels(file.path):
+        return _match_points(head)
     if len(head.arrays) != 1:
         return no(f"holds {len(head.arrays)} arrays, a volume one")
     ((shape, dtype),) = head.arrays.values()
-    by_name = _match_case(path, shape, near) or _match_loose(path, near)
+    by_name = _match_case(file, shape) or _match_loose(file)
     if by_name is not None:
         return by_name
     if head.format == TIFF and len(shape) == 2:
-        return _match_page(path, near)
-    if not is_plain(path):
+        return _match_page(file)
+    if not is_plain(file.path):
         return sure("is a format of CT volumes", FILES)
-    return _match_label(path, shape, near) or _match_values(path, shape, dtype, near)
+    return _match_label(file, shape) or _match_values(file, shape, dtype)
 
 
 def _in_case(kind: str) -> Claim:
     return sure(f"is {_CALLED[kind]} of a case folder", CASES)
 
 
-def _match_case(path: Path, shape: Shape, near: Near) -> Claim | None:
+def _match_case(file: SourceFile, shape: Shape) -> Claim | None:
     """Take a file of a case folder."""
-    folder = folder_of(path)
-    if not is_case(folder, near):
+    folder = folder_of(file.path)
+    if not is_case(folder, file):
         return None
-    kind = case_role(path, has_named_image=has_image(folder, near)).partition("/")[0]
-    if kind == "image" and not is_image(path) and len(shape) != 3:
+    kind = case_role(file.path, has_named_image=has_image(folder, file)).partition("/")[0]
+    if kind == "image" and not is_image(file.path) and len(shape) != 3:
         return None
     return _in_case(kind) if kind else None
 
 
-def _match_loose(path: Path, near: Near) -> Claim | None:
+def _match_loose(file: SourceFile) -> Claim | None:
     """Take a window by its name, and a mask whose volume lies in the folder above the folder of masks."""
+    path = file.path
     if window_of(path) is not None:
         return _IS_NAMED
     if path.parent.name != "masks" or not mask_id(path):
         return None
-    owner = _file_of(str(path.parent.parent / mask_id(path)), near)
+    owner = _found(str(path.parent.parent / mask_id(path)), file)
     return None if owner is None else sure(f"is the mask of {printable(owner.name)}", FILES)
 
 
-def _match_page(path: Path, near: Near) -> Claim:
+def _match_page(file: SourceFile) -> Claim:
     """Take a page that another follows, or that follows another."""
-    name = page_name(path)
-    neighbours = name.neighbours if name else ()
-    if any(near.has(f"{path.parent}{os.sep}{neighbour}") for neighbour in neighbours):
-        return sure("is a page of a stack", FILES)
+    name = page_name(file.path)
+    if name is not None and file.near is not None:
+        for neighbour in name.neighbours:
+            if file.near.has(f"{file.path.parent}{os.sep}{neighbour}"):
+                return sure("is a page of a stack", FILES)
     return no("is one page, a volume several")
 
 
-def _match_label(path: Path, shape: Shape, near: Near) -> Claim | None:
+def _match_label(file: SourceFile, shape: Shape) -> Claim | None:
     """Take a label whose volume is there, and leave it out if what it labels is no volume."""
-    bare = bare_path(path)
-    owners = _owners(bare, near)
-    image = None if owners is None else _file_of(owners.images[0], near)
-    if owners is None or image is None:
+    bare = bare_path(file.path)
+    match = _label_match(bare, file)
+    image = None if match is None else _found(match.images[0], file)
+    if match is None or image is None:
         return None
     is_one_a_row = bare in row_label_paths(bare_path(image))
-    if len(shape) != 3 and (is_one_a_row or not owners.certain):
+    if len(shape) != 3 and (is_one_a_row or not match.certain):
         return None
     claim = sure(f"is the label of {printable(image.name)}", FILES)
-    owner = _array_of(image, near)
-    if owner is None:  # damaged, which is told of the image
+    array = _array_of(image, file)
+    if array is None:  # damaged, which is told of the image
         return claim
-    owner_shape, owner_dtype = owner
-    is_paired = owners.certain and owner_shape == shape
-    if len(owner_shape) == 3 and (is_paired or _is_volume(image, owner_dtype)):
+    image_shape, image_dtype = array
+    is_paired = match.certain and image_shape == shape
+    if len(image_shape) == 3 and (is_paired or _is_volume(image, image_dtype)):
         return claim
-    return no(f"is the label of {printable(image.name)}, {owner_dtype} {owner_shape}, which is no volume")
+    return no(f"is the label of {printable(image.name)}, {image_dtype} {image_shape}, which is no volume")
 
 
-def _match_values(path: Path, shape: Shape, dtype: np.dtype[Any], near: Near) -> Claim:
+def _match_values(file: SourceFile, shape: Shape, dtype: np.dtype[Any]) -> Claim:
     if len(shape) != 3:
         return no(f"has {len(shape)} axes {shape}, a volume three")
-    bare = bare_path(path)
-    if _is_volume(path, dtype):
-        for file, label in _labels(row_label_paths(bare), near):
+    bare = bare_path(file.path)
+    if _is_volume(file.path, dtype):
+        for path, label in _labels(row_label_paths(bare), file):
             if len(label) in (1, 2) and label[0] == shape[0]:
-                return no(f"is plain rows, with a label for each in {printable(file.name)}")
+                return no(f"is plain rows, with a label for each in {printable(path.name)}")
         return sure(f"has three axes: {dtype} {shape}", FILES)
-    for file, label in _labels(label_paths(bare, IMAGE_WORDS), near):
+    for path, label in _labels(label_paths(bare, IMAGE_WORDS), file):
         # A label of the volume's shape whose name nothing else would have.
-        owners = _owners(bare_path(file), near)
-        if label == shape and owners is not None and owners.certain and bare in owners.images:
-            return sure(f"has the label {printable(file.name)} of its shape", FILES)
+        match = _label_match(bare_path(path), file)
+        if label == shape and match is not None and match.certain and bare in match.images:
+            return sure(f"has the label {printable(path.name)} of its shape", FILES)
     hint = "where no name says ct, hu, volume or scan, volumes are integers of two or more bytes"
     return no(f"is {dtype} {shape}; {hint}")
+
+
+def _match_points(head: Head) -> Claim:
+    path = head.file.path
+    is_named = window_of(path) is not None
+    has_points = bool(kind_of(head.arrays))
+    if is_case_window(path) and (is_named or has_points or has_image(folder_of(path), head.file)):
+        return _in_case("points")
+    return _IS_NAMED if is_named and has_points else no("is no window of a volume")
 
 
 def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:
@@ -179,38 +186,32 @@ def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu" and dtype.itemsize > 1
 
 
-def _owners(label: str, near: Near) -> LabelMatch | None:
-    """Return the images of a file that is called as labels are, if they are there."""
-    return images_of_label(label, lambda image: _file_of(image, near) is not None, IMAGE_WORDS)
+def _label_match(label: str, file: SourceFile) -> LabelMatch | None:
+    """Return the images of what is called as labels are, if they are near a file."""
+    return images_of_label(label, lambda image: _found(image, file) is not None, IMAGE_WORDS)
 
 
-def _labels(paths: Iterable[str], near: Near) -> Iterable[tuple[Path, Shape]]:
-    """Yield the files that are there, of paths without suffix, with the shape of the array in each."""
+def _labels(paths: Iterable[str], file: SourceFile) -> Iterable[tuple[Path, Shape]]:
+    """Yield what is near a file, of paths without suffix, with the shape of the array in each."""
     for bare in paths:
-        file = _file_of(bare, near)
-        array = None if file is None else _array_of(file, near)
-        if file is not None and array is not None:
-            yield file, array[0]
+        path = _found(bare, file)
+        array = None if path is None else _array_of(path, file)
+        if path is not None and array is not None:
+            yield path, array[0]
 
 
-def _match_points(path: Path, head: Head, near: Near) -> Claim:
-    is_named = window_of(path) is not None
-    has_points = bool(kind_of(head.arrays))
-    if is_case_window(path) and (is_named or has_points or has_image(folder_of(path), near)):
-        return _in_case("points")
-    return _IS_NAMED if is_named and has_points else no("is no window of a volume")
-
-
-def _array_of(path: Path, near: Near) -> tuple[Shape, np.dtype[Any]] | None:
-    """Return shape and dtype of the array of another file. None: that is damaged, and told of that file."""
-    head = near.head(path)
-    return None if head is None else next(iter(head.arrays.values()), None)
-
-
-def _file_of(bare: str, near: Near) -> Path | None:
-    """Return the file of a path without suffix, if it is there."""
+def _found(bare: str, file: SourceFile) -> Path | None:
+    """Return the path with a suffix of voxels, if there is such a file near a file."""
+    if file.near is None:
+        return None
     for ending in suffixes():
         path = f"{bare}{ending}"
-        if near.has(path):
+        if file.near.has(path):
             return Path(path)
     return None
+
+
+def _array_of(path: Path, file: SourceFile) -> tuple[Shape, np.dtype[Any]] | None:
+    """Return shape and dtype of the array of another file. None: that is damaged, and told of that file."""
+    head = None if file.near is None else file.near.head(path)
+    return None if head is None else next(iter(head.arrays.values()), None)

@@ -13,18 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.exported import ExportedArray, File, Form, array_values
 from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
 from unistore.converters.ct.slabs import MEMBERS
 from unistore.converters.ct.stored import Volume, volumes
-from unistore.converters.files.comparison import difference
 from unistore.converters.formats.nifti import Nifti
 from unistore.errors import ConversionError, InputError
-from unistore.plugin import Array, Facts, SourceFile
-from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, WINDOWS
+from unistore.plugin import (
+    Array,
+    ExportedArray,
+    Facts,
+    File,
+    Form,
+    IndexColumn,
+    RestoredArray,
+    SourceFile,
+    StoreView,
+    array_values,
+)
+from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, SOURCE_FILES, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY
-from unistore.schemas.indices import IndexColumn, StoreView, contradiction
-from unistore.schemas.tables import SOURCE_FILES
 from unistore.system.hints import AnyArray, JsonObject
 
 _AXES = ("z", "y", "x")
@@ -61,14 +68,14 @@ def _named_file(volume: Volume, group: str, name: str, geometry: Facts) -> File:
 
 
 def _voxels(volume: Volume, group: str) -> ExportedArray:
-    # Voxels. A name of a file of an image that is not stored contradicts the store
+    """Voxels. A name of a file of an image that is not stored contradicts the store."""
     if group == IMAGE and not volume.dtype:
-        raise contradiction(volume.store, SOURCE_FILES, f"volume {volume.number} has no image")
+        raise volume.contradiction(SOURCE_FILES, f"volume {volume.number} has no image")
     return volume.voxels(group)
 
 
 def _older_names(volume: Volume) -> dict[str, str]:
-    # Names for the image of a store that lacks them: that of a case folder
+    """Names for the image of a store that lacks them: that of a case folder."""
     if not volume.dtype or volume.groups(MASKS, LABELS, SDF):
         message = "is of an older unistore, without the names of files"
         raise InputError.at(volume.store.path, message, "--to nifti or ome-zarr", "option")
@@ -77,7 +84,7 @@ def _older_names(volume: Volume) -> dict[str, str]:
 
 
 def _names(text: str) -> dict[str, str]:
-    # The names of a volume's files by group, checked to be texts
+    """The names of a volume's files by group, checked to be texts."""
     names = json.loads(text)
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         msg = f"{SOURCE_FILES} holds {text!r}, expected names of files by group"
@@ -86,7 +93,7 @@ def _names(text: str) -> dict[str, str]:
 
 
 def _computed_names(volume: Volume, names: Mapping[str, str]) -> dict[str, str]:
-    # Names for windows that came in no file, by group: where conversion finds them with the image
+    """Names for windows that came in no file, by group: where conversion finds them with the image."""
     image = names.get(IMAGE)
     if image is None:
         return {}
@@ -103,7 +110,7 @@ def _computed_names(volume: Volume, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _geometry_name(volume: Volume, names: Mapping[str, str]) -> str:
-    # The name of the file of a volume's geometry, from those of its files and of its source
+    """The name of the file of a volume's geometry, from those of its files and of its source."""
     image = names.get(IMAGE, "")
     if image.endswith(volume.source):
         return f"{without_suffix(image)}.{GEOMETRY}"
@@ -122,7 +129,7 @@ def _text_file(volume: Volume, name: str, text: str) -> File:
 
 
 def _points(volume: Volume, group: str) -> dict[str, ExportedArray]:
-    # The arrays of a file of points: of a distance field, or of a window
+    """The arrays of a file of points: of a distance field, or of a window."""
     coords, values = volume.points(group)
     if not group.startswith(f"{SDF}/"):
         small = max(volume.extent) <= np.iinfo(np.int16).max
@@ -140,9 +147,10 @@ def _points(volume: Volume, group: str) -> dict[str, ExportedArray]:
 
 
 class _Blocks(Array):
-    # Values of a store that a format writes block after block
+    """Values of a store that a format writes block after block."""
+
     def blocks(self) -> Iterator[tuple[int, AnyArray]]:
-        # All rows some at a time, each time with the number of the first
+        """All rows some at a time, each time with the number of the first."""
         lo = 0
         for rows in self.values.blocks():
             yield lo, rows
@@ -150,7 +158,7 @@ class _Blocks(Array):
 
 
 def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
-    # Return a NIfTI file of voxels. What NIfTI has no dtype for is widened
+    """Return a NIfTI file of voxels. What NIfTI has no dtype for is widened."""
     values = _voxels(volume, group)
     wider = {"bool": "u1", "float16": "f4"}.get(values.dtype.name)
     arrays = {"image": _Blocks(values if wider is None else values.converted(np.dtype(wider)))}
@@ -161,12 +169,13 @@ def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
 
 
 def _write_nifti(name: str, voxels: Array, facts: Facts, path: Path) -> None:
-    # Write a file, and open it again
+    """Write a file, and open it again."""
+    differ = RestoredArray("image", voxels.values).differ
     Nifti().write(path, {"image": voxels}, facts)
     with Nifti().open(SourceFile(path, path.name, (path.parent,))) as opened:
         written = opened.arrays["image"]
         for lo, planes in voxels.blocks():
-            reason = difference(planes, written[lo : lo + len(planes)], lo)
+            reason = differ(planes, written[lo : lo + len(planes)], lo)
             if reason is not None:
                 fix = "the disk or a library changed what was written: export again, onto another disk"
                 msg = f"{name}: was written, and does not open as what is stored: {reason}; {fix}"
@@ -227,8 +236,10 @@ def _ome(**members: Any) -> JsonObject:
 
 
 def _multiscale(volume: Volume) -> tuple[JsonObject, list[str]]:
-    # Multiscale metadata with one level, and notes on what is left out.
-    # The specification requires a scale: it is 1 where the spacing is unknown.
+    """Multiscale metadata with one level, and notes on what is left out.
+
+    The specification requires a scale: it is 1 where the spacing is unknown.
+    """
     geometry = volume.geometry
     axes = [{"name": axis, "type": "space"} for axis in _AXES]
     transformations = [{"type": "scale", "scale": geometry.get("spacing", [1.0] * 3)}]

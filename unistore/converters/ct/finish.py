@@ -17,13 +17,20 @@ from unistore.converters.ct.agreement import Agreement, lost_values
 from unistore.converters.ct.names import without_suffix
 from unistore.converters.ct.scan import Detail
 from unistore.converters.ct.voxels import MOST_CLASSES, bit_shape
-from unistore.converters.files.paths import relative_names
 from unistore.errors import InputError
-from unistore.plugin import Field, Finalized, Scan, SourceFacts, Table, offsets_of, text_arrays
+from unistore.plugin import (
+    Field,
+    Finalized,
+    Scan,
+    SourceFacts,
+    SourceFile,
+    Table,
+    offsets_of,
+    text_arrays,
+)
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
-from unistore.schemas.tables import SOURCE_FILES
 from unistore.system.hints import AnyArray, Int64s, JsonObject
 
 _CLASSES = "classes/"
@@ -112,7 +119,7 @@ class _Finishing:
             self._arrays += _text(name, texts, description)
         description = "file of each group of a volume, as JSON"
         files = _file_names(self._scan, self._details)
-        self._arrays += text_arrays(SOURCE_FILES, files, axis="source", description=description)
+        self._arrays += text_arrays(schema.SOURCE_FILES, files, axis="source", description=description)
         if nan.any():
             attributes["nan_voxels"] = int(nan.sum())
             where = f"{nan.sum():,} voxels in {np.count_nonzero(nan)} volumes"
@@ -295,7 +302,7 @@ def _file_names(scan: Scan, details: Sequence[Detail]) -> list[str]:
     paths: dict[Path, None] = {}
     for source in scan.sources:
         paths |= dict.fromkeys((source.path, *source.files))
-    names = dict(zip(map(str, paths), relative_names(list(paths)), strict=True))
+    names = dict(zip(map(str, paths), SourceFile.names_of(list(paths)), strict=True))
     texts = []
     for name, detail in zip(scan.sources.names, details, strict=True):
         by_group = {_group_of(array.role): names[array.path] for array in detail.arrays}

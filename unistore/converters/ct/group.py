@@ -6,8 +6,8 @@
 # ``info.json``. Instead of ``.npy``, every format of volumes is read.
 # Outside of cases each file is a volume. One named ``…{name}_w{W}_l{L}.npy`` is a window of the volume beside
 # it that has the same name up to there, or a window without a volume; ``masks/{name}_binary.npy`` is a mask
-# of the volume ``{name}.npy`` beside that folder; labels are paired as `unistore.converters.files.pairs`
-# says.
+# of the volume ``{name}.npy`` beside that folder; labels are paired by their names, as
+# `unistore.converters.formats.label_names` says.
 
 from __future__ import annotations
 
@@ -41,33 +41,30 @@ from unistore.converters.ct.names import (
 from unistore.converters.ct.options import DATASET, INFO, METADATA
 from unistore.converters.ct.series import group_series
 from unistore.converters.ct.stacks import stack_pages
-from unistore.converters.files.formats import why_left_out
-from unistore.converters.files.pairs import LabelMatch, images_of_label, is_label_folder, label_name
-from unistore.converters.files.paths import relative_names
-from unistore.converters.registry import conversion_of
+from unistore.converters.formats.label_names import LabelMatch, images_of_label, is_label_folder, label_name
 from unistore.errors import printable
 from unistore.plugin import (
     Group,
     Grouping,
     Problem,
     SourceFile,
+    conversion_of,
     is_inside,
     natural_key,
 )
 
-# What `group` says: a source, a file in no source with the reason, a problem, a remark.
-
-
 @dataclass(slots=True)
 class _Volume:
-    # A volume whose files are being collected: its case folder or first file, and each file by its role
+    """A volume whose files are being collected: its case folder or first file, and each file by its role."""
+
     path: Path
     files: list[tuple[str, SourceFile]] = field(default_factory=list)
     is_case: bool = False
 
 
 class _Grouping:
-    # Groups files, see `group`
+    """Groups files, see `group`."""
+
     def __init__(self, known: Collection[str]) -> None:
         self._known = known
         self._loose: dict[str, list[_Volume]] = {}  # by their path without suffix
@@ -75,7 +72,7 @@ class _Grouping:
         self.grouping = Grouping()
 
     def run(self, files: Sequence[SourceFile], texts: Mapping[Path, SourceFile]) -> None:
-        # Add all volumes
+        """Add all volumes."""
         cases: dict[Path, _Volume] = {}
         outside: list[SourceFile] = []
         for file in files:
@@ -102,8 +99,7 @@ class _Grouping:
         return volume
 
     def _add_to_case(self, volume: _Volume, file: SourceFile) -> None:
-        assert file.near is not None
-        has_named_image = has_image(volume.path, file.near)
+        has_named_image = has_image(volume.path, file)
         role = case_role(file.path, has_named_image=has_named_image, known=self._known)
         if role:
             volume.files.append((role, file))
@@ -113,7 +109,7 @@ class _Grouping:
             self.grouping.left_out.append((file, "lies beside the volume of a case folder"))
 
     def _add_loose(self, files: Sequence[SourceFile]) -> None:
-        # Add the volumes of files outside case folders. Masks that were given are volumes in any folder
+        """Add the volumes of files outside case folders. Masks that were given are volumes in any folder."""
         windows: dict[str, list[SourceFile]] = {}
         masks: list[SourceFile] = []
         voxels = [file for file in files if is_voxels(file.path)]
@@ -156,7 +152,7 @@ class _Grouping:
             )
 
     def _add_no_window(self, file: SourceFile) -> None:
-        # A file of points that is no window is a problem if it was given
+        """Leave out a file of points that is no window. One that was given is a problem."""
         if not file.is_given:
             self.grouping.left_out.append((file, "is no window of a volume"))
             return
@@ -165,7 +161,7 @@ class _Grouping:
         self.grouping.problems.append(Problem(str(file.path), message, fix, "format"))
 
     def _window_owner(self, bare: str, windows: Sequence[SourceFile]) -> _Volume:
-        # The volume beside windows: of the same name up to there, or the only longer one
+        """The volume beside windows: of the same name up to there, or the only longer one."""
         start = bare if bare.endswith(os.sep) else f"{bare}_"
         longer = [path for path in self._loose if path.startswith(start) and os.sep not in path[len(start) :]]
         owners = self._loose.get(bare) or list(chain.from_iterable(self._loose[path] for path in longer))
@@ -176,7 +172,7 @@ class _Grouping:
         return owners[0]
 
     def _add_texts(self, volume: _Volume, texts: Mapping[Path, SourceFile]) -> Iterator[Path]:
-        # Add what is said about a volume, in its case folder or beside it, and yield the paths
+        """Add what is said about a volume, in its case folder or beside it, and yield the paths."""
         path = volume.path
         first = volume.files[0][1]
         geometry = path.with_name(f"{stem_of(path)}.{GEOMETRY}")
@@ -192,9 +188,9 @@ class _Grouping:
                     break
 
     def groups(self, following: Mapping[Path, Sequence[SourceFile]]) -> Iterator[Group]:
-        # All volumes, the file first that names each, with the pages that follow the first one of a stack
+        """Yield all volumes, the naming file first, with the pages that follow the first one of a stack."""
         self.volumes.sort(key=lambda volume: natural_key(volume.path.as_posix()))
-        names = relative_names([volume.path for volume in self.volumes])
+        names = SourceFile.names_of([volume.path for volume in self.volumes])
         for volume, name in zip(self.volumes, names, strict=True):
             first = volume.files[0][1].path
             volume.files += [(SLICES, page) for page in following.get(first, ())]
@@ -216,7 +212,7 @@ def group(files: Sequence[SourceFile], known: Collection[str], *, keep_names: bo
     for file in stacks.files:
         if not is_array(file.path) and file.path not in texts:
             fix = f"CT volumes are {_formats()} files"
-            problems.append(Problem(str(file.path), f"is {why_left_out(file.path)}", fix, "format"))
+            problems.append(Problem(str(file.path), f"is {file.why_unread}", fix, "format"))
     return Grouping(
         sources=sorted(groups, key=lambda group: natural_key(group.name)),
         left_out=[*of_series.left_out, *stacks.left_out, *volumes.grouping.left_out],
@@ -231,18 +227,17 @@ def _is_text(file: SourceFile) -> bool:
 
 
 def _is_case(folder: Path, file: SourceFile) -> bool:
-    # Return whether a folder inside of the given paths is a case
-    assert file.near is not None
-    return has_image(folder, file.near) or (has_windows(folder, file.near) and _is_within(folder, file))
+    """Return whether a folder inside of the given paths is a case."""
+    return has_image(folder, file) or (has_windows(folder, file) and _is_within(folder, file))
 
 
 def _is_within(path: Path, file: SourceFile) -> bool:
-    # Return whether a path lies in a given folder, or in that of a given file
+    """Return whether a path lies in a given folder, or in that of a given file."""
     return is_inside(path, [root if root.is_dir() else root.parent for root in file.roots])
 
 
 def _labels(files: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    # Files that are labels of others, with names and images. A label has no labels itself
+    """Files that are labels of others, with names and images. A label has no labels itself."""
     bare = {file: bare_path(file) for file in files}
     bare_paths = set(bare.values())
     beside: dict[Path, list[str]] = {}
@@ -272,7 +267,7 @@ def _formats() -> str:
 
 
 def _location(file: Path, volume: Path, name: str) -> str:
-    # How messages call a file of a volume at the path `volume`, which they call `name`
+    """How messages call a file of a volume at the path `volume`, which they call `name`."""
     if file == volume:
         return name
     relative = os.path.normpath(f"{name}/{os.path.relpath(file, volume)}").replace(os.sep, "/")

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unistore.converters.ct.options import FORMATS, METADATA
-from unistore.converters.files.pairs import label_name
-from unistore.converters.opened import Near
-from unistore.converters.seam.formats import formats_of, offered_suffixes
+from unistore.converters.formats.label_names import label_name
+from unistore.plugin import SourceFile, formats_of
 from unistore.schemas.ct.windows import PRESETS, Window
 
 DICOM = "dicom"  # the format whose files are slices of series, whatever they are called
@@ -37,12 +36,14 @@ _WINDOW = re.compile(
 
 def suffixes() -> tuple[str, ...]:
     """Return the endings of files of voxels."""
-    return (*_suffixes_of(FORMATS), *offered_suffixes())
+    return _suffixes_of(FORMATS)
 
 
 @cache
 def _suffixes_of(formats: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(chain.from_iterable([one.suffixes for one in formats_of(formats)]))
+    """Return the endings of some formats, and of all that are offered to every family."""
+    chosen = formats_of(formats, offered=True)
+    return tuple(chain.from_iterable([one.suffixes for one in chosen]))
 
 
 def is_voxels(file: Path) -> bool:
@@ -52,7 +53,7 @@ def is_voxels(file: Path) -> bool:
 
 def is_plain(file: Path) -> bool:
     """Return whether a file is of a format of arrays of any kind, so that it may be no volume at all."""
-    return file.name.lower().endswith((*_suffixes_of(_PLAIN), *offered_suffixes()))
+    return file.name.lower().endswith(_suffixes_of(_PLAIN))
 
 
 def without_suffix(name: str) -> str:
@@ -181,19 +182,19 @@ def is_case_window(file: Path) -> bool:
     return file.name.lower().endswith(POINTS)
 
 
-def has_image(folder: Path, near: Near) -> bool:
-    """Return whether a folder holds ``ct_original_N.npy``."""
-    return near.holds(folder, is_image)
+def has_image(folder: Path, file: SourceFile) -> bool:
+    """Return whether a folder near a file holds ``ct_original_N.npy``."""
+    return file.near is not None and file.near.holds(folder, is_image)
 
 
-def has_windows(folder: Path, near: Near) -> bool:
-    """Return whether the folder ``windows/`` of a folder holds any."""
-    return near.holds(f"{folder}{os.sep}windows", is_case_window)
+def has_windows(folder: Path, file: SourceFile) -> bool:
+    """Return whether the folder ``windows/`` of a folder near a file holds any."""
+    return file.near is not None and file.near.holds(f"{folder}{os.sep}windows", is_case_window)
 
 
-def is_case(folder: Path, near: Near) -> bool:
-    """Return whether a folder is a case: one with a volume, or with windows of one."""
-    return has_image(folder, near) or has_windows(folder, near)
+def is_case(folder: Path, file: SourceFile) -> bool:
+    """Return whether a folder near a file is a case: one with a volume, or with windows of one."""
+    return has_image(folder, file) or has_windows(folder, file)
 
 
 def metadata_paths(case: Path) -> list[Path]:

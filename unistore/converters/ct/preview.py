@@ -6,12 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from unistore.converters.preview import Measure, Preview, parts_of
-from unistore.converters.views import View, ViewLimits, limits, stride
+from unistore.plugin import (
+    IndexColumn,
+    Measure,
+    Preview,
+    StoreView,
+    View,
+    ViewLimits,
+    limits,
+    parts_of,
+    stride,
+    whole,
+)
 from unistore.schemas.ct.fields import IMAGE, LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import PRESETS
-from unistore.schemas.indices import IndexColumn, StoreView, whole
 from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, UInt8s
 
 _OVERLAYS = 6
@@ -96,7 +105,8 @@ def block_means(voxels: AnyArray, block: Sequence[int]) -> Float64s:
 
 
 class _VolumeBlocks:
-    # Reads one volume in slabs of whole blocks
+    """Reads one volume in slabs of whole blocks."""
+
     def __init__(self, store: StoreView, sample: int, extent: Sequence[int], detail: ViewLimits) -> None:
         self._store = store
         self._sample = sample
@@ -118,16 +128,16 @@ class _VolumeBlocks:
             self._layer = min(layer, self.block[0])
 
     def _divide(self, edge: int) -> None:
-        # Divide the volume into at most `edge` blocks along each axis
+        """Divide the volume into at most `edge` blocks along each axis."""
         self.block = [stride(length, edge) for length in self._extent]
 
     @property
     def shape(self) -> list[int]:
-        # The blocks of each axis
+        """The blocks of each axis."""
         return [-(-length // size) for length, size in zip(self._extent, self.block, strict=True)]
 
     def note(self) -> str:
-        # Say what the voxels of the view are
+        """Say what the voxels of the view are."""
         if max(self.block) == 1:
             return "all voxels"
         means = f"means of {' × '.join(map(str, self.block))} voxels"
@@ -136,7 +146,7 @@ class _VolumeBlocks:
         return means
 
     def means(self) -> AnyArray:
-        # The means of blocks of the image
+        """The means of blocks of the image."""
         dtype = self._store.array(IMAGE).dtype
         is_whole = dtype.kind in "iu"
         out = np.zeros(self.shape, dtype if is_whole else np.float32)
@@ -146,7 +156,7 @@ class _VolumeBlocks:
         return out
 
     def middles(self, path: str) -> UInt8s:
-        # The voxel in the middle of every block of a mask or label
+        """The voxel in the middle of every block of a mask or label."""
         is_bits = path.endswith("/mask")
         width = self._extent[2]
         out = np.zeros(self.shape, np.uint8)
@@ -162,7 +172,7 @@ class _VolumeBlocks:
         return out
 
     def _slabs(self, path: str, width: int) -> Iterator[tuple[int, AnyArray]]:
-        # The number of the first block, and slices of whole blocks, or of one block in part
+        """The number of the first block, and slices of whole blocks, or of one block in part."""
         depth, height, _ = self._extent
         array = self._store.array(path)
         layer = self.block[0]
@@ -178,14 +188,14 @@ class _VolumeBlocks:
 
 
 def _middles(length: int, block: int) -> Int64s:
-    # The indices of the middles of the blocks of an axis
+    """The indices of the middles of the blocks of an axis."""
     return np.minimum(np.arange(0, length, block) + block // 2, length - 1)
 
 
 def _planes(
     store: StoreView, sample: int, extent: Sequence[int], middle: Sequence[int]
 ) -> Mapping[str, AnyArray]:
-    # Read the plane in the middle of each axis, (rows, columns)
+    """Read the plane in the middle of each axis, (rows, columns)."""
     planes = {}
     for axis, number in enumerate(middle):
         lo = [0, 0, 0]
@@ -207,7 +217,7 @@ def _presets(unit: str, window: Sequence[float]) -> list[JsonObject]:
 
 
 def _overlays(store: StoreView) -> list[str]:
-    # Labels first, then attached whole numbers, masks and windows. Of several, the first
+    """Labels first, then attached whole numbers, masks and windows. Of several, the first."""
     image_shape = store.array(IMAGE).shape if store.has(IMAGE) else ()
     overlays = []
     for group in (LABELS, VOLUMES, MASKS, WINDOWS):
@@ -222,7 +232,7 @@ def _overlays(store: StoreView) -> list[str]:
 
 
 def _points(store: StoreView, group: str, sample: int, extent: list[int], detail: ViewLimits) -> View:
-    # The points of a window, coloured by their values
+    """The points of a window, coloured by their values."""
     lo, hi = (int(bound[0]) for bound in IndexColumn(store, f"{group}/offsets").ranges(np.array([sample])))
     starts, stops = parts_of(lo, hi, detail.points)
     coords = store.array(f"{group}/coords").read_ranges(starts, stops)

@@ -205,7 +205,7 @@ class VolumeReader:
         return count_image(image, self._windows, by_window)
 
     def _check_window(self, name: str, array: VolumeFile, image: VolumeFile | None) -> dict[str, int]:
-        # The facts of a window's file, and raise if it is not a mask, or differs from the image
+        """The facts of a window's file, and raise if it is not a mask, or differs from the image."""
         if image is None:
             ones = count_mask(array)
             if ones.others and not ones.is_scaled:
@@ -224,7 +224,7 @@ class VolumeReader:
         return {f"scaled/{name}": 1} if is_scaled else {}
 
     def _value_problems(self, location: str, unlike_hu: str | None) -> list[Problem]:
-        # Return a problem if a window is cut of an image that is not of HU, and no file confirms it
+        """Return a problem if a window is cut of an image that is not of HU, and no file confirms it."""
         windows = [name for name in self._windows if self._arrays.get(f"{WINDOWS}/{name}") is None]
         if unlike_hu is None or not windows or self._options["values"] == "hu":
             return []
@@ -267,7 +267,7 @@ def _voxels(bits: AnyArray) -> AnyArray:
 
 
 def _count_classes(label: VolumeFile) -> int:
-    # Count voxels of a label or mask other than 0 and 1, and raise if they are floats
+    """Count voxels of a label or mask other than 0 and 1, and raise if they are floats."""
     foreign_voxels = count_mask(label).others
     if not foreign_voxels or label.kind.kind != "f":
         return foreign_voxels

@@ -21,14 +21,13 @@ from unistore.plugin import (
     Group,
     Openable,
     Opened,
-    Origin,
     ProblemCollector,
     Scanned,
     SourceFile,
+    name_problem,
     storable,
 )
 from unistore.schemas.ct.windows import PRESETS, Window
-from unistore.schemas.tables import name_problem
 from unistore.system.hints import JsonObject
 
 BY_FILE = "the volume's file"
@@ -123,8 +122,6 @@ class VolumeScan:
         self._texts: JsonObject = {}
         self._header = ""
         self._notes: list[str] = []
-        self._origins: list[Origin] = []
-        self._shows_others = False
 
     def run(self, group: Group, files: Sequence[Openable]) -> ScannedVolume:
         """Read every header. Files are named as `unistore.converters.ct.group` says."""
@@ -151,7 +148,9 @@ class VolumeScan:
                 image = _choose_image(images, self._options.resolution, group.name)
                 parts = tuple([file.path for file in slices])
                 pixels = None if series is None else series.pixels
-                self._add("image", "", image.followed_by(parts, pixels))
+                if parts or pixels is not None:
+                    image = image.followed_by(parts, pixels)
+                self._add("image", "", image)
                 if parts and pixels is None:
                     collected.problems += gap_in(group.name, [image.file, *slices])
         first = group.files[0]
@@ -193,11 +192,10 @@ class VolumeScan:
             classes=self._classes(),
             dataset=str(texts["dataset"].path) if "dataset" in texts else "",
             notes=self._notes,
-            origins=tuple(self._origins) if self._shows_others else (),
         )
 
     def _used_arrays(self) -> tuple[VolumeArray, ...]:
-        # All arrays in the order of their kinds, without sparse windows of which there is more
+        """All arrays in the order of their kinds, without sparse windows of which there is more."""
         used = []
         for kind in _CALLED:
             for role, array in self._arrays.items():
@@ -210,7 +208,7 @@ class VolumeScan:
         return tuple(used)
 
     def _classes(self) -> Mapping[str, str]:
-        # What the numbers of labels are called, as the store numbers them
+        """What the numbers of labels are called, as the store numbers them."""
         classes: Mapping[str, str] = self._texts.get("dataset", {})
         for array in self._arrays.values():
             if self._labels is not None and array.numbering is not None:
@@ -218,7 +216,7 @@ class VolumeScan:
         return classes
 
     def _read(self, kind: str, file: SourceFile, case: str, *, has_geometry: bool) -> None:
-        # Read a text about the volume
+        """Read a text about the volume."""
         if kind == "metadata":
             self._texts[kind] = read_row(file.path, case, file.name)
             if not self._texts[kind]:
@@ -237,7 +235,7 @@ class VolumeScan:
                 self._notes.append(f"{', '.join(sorted(stated))} {_UNORDERED}")
 
     def _add(self, kind: str, name: str, source: Openable) -> None:
-        # Add an array. ``points`` are a sparse window or a distance field
+        """Add an array. ``points`` are a sparse window or a distance field."""
         file = source.file
         with source.open() as opened:
             if kind == "points":
@@ -246,8 +244,6 @@ class VolumeScan:
                     self._notes.append(f"left out, being no column: {file.path.name}: {other}")
             else:
                 array = self._voxels(kind, name, file, source.format.name, opened)
-            self._origins += chain.from_iterable(map(opened.origins, opened.all_arrays))
-            self._shows_others |= bool(opened.shows)
             placed = numbers_in(opened.facts)
             self._notes += opened.notes.values()
             if array.format == "hdf5":
@@ -273,7 +269,7 @@ class VolumeScan:
         self._placed[role] = placed
 
     def _voxels(self, kind: str, name: str, file: SourceFile, format: str, opened: Opened) -> VolumeArray:
-        # Describe the only array of an open file, whose dtype and shape can be stored
+        """Describe the only array of an open file, whose dtype and shape can be stored."""
         if len(opened.arrays) != 1:
             message = f"holds {len(opened.arrays)} arrays; a volume is one"
             raise file.problem(message, "save one a file", "layout")
@@ -310,7 +306,7 @@ class VolumeScan:
         )
 
     def _displaced(self) -> Iterator[Problem]:
-        # Yield a problem for each array that lies elsewhere than the image, as both files state it
+        """Yield a problem for each array that lies elsewhere than the image, as both files state it."""
         image = self._placed.get("image", {})
         for role, placed in self._placed.items():
             for name in image.keys() & placed.keys():
@@ -320,7 +316,7 @@ class VolumeScan:
                     yield Problem(self._arrays[role].name, message, fix, "geometry")
 
     def _window(self, name: str, file: SourceFile) -> Window:
-        # The window that a file's name says, or else the preset of that name
+        """The window that a file's name says, or else the preset of that name."""
         window = window_of(file.path, self._options.window_names)
         if window is None and name not in PRESETS:
             message = "does not say its window: expected a name like lung_w1500_l-600_sparse.npz"
@@ -333,7 +329,7 @@ class VolumeScan:
 
 
 def _choose_image(images: Sequence[tuple[int, Openable]], resolution: int | None, volume: str) -> Openable:
-    # The image of a case folder. Several need a resolution, which those called otherwise lack
+    """The image of a case folder. Several need a resolution, which those called otherwise lack."""
     images = sorted(images, key=lambda image: image[0])
     says_none = images[-1][0] == 0
     chosen = [source for size, source in images if says_none or resolution in (None, size)]

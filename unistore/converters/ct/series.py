@@ -20,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.ct.names import SLICES
-from unistore.converters.files.paths import relative_names
 from unistore.converters.formats.dicom_headers import (
     DicomHeader,
     DicomPixels,
@@ -62,7 +61,7 @@ def group_series(files: Sequence[SourceFile], *, keep_names: bool) -> Grouping:
     folders: dict[Path, str] = {}  # names of folders, which are told only if names are kept
     if keep_names:
         parents = list(dict.fromkeys([file.path.parent for file in files]))
-        names = [f"{name}/" for name in relative_names(parents)]
+        names = [f"{name}/" for name in SourceFile.names_of(parents)]
         folders = dict(zip(parents, names, strict=True))
     by_series: dict[str, list[tuple[SourceFile, DicomHeader]]] = {}
     unreadable: list[Group] = []

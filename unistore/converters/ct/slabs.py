@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.label_map import Numbering
 from unistore.converters.formats.dicom_headers import DicomPixels
 from unistore.errors import InputError
 from unistore.plugin import Array, Openable, Opened, SourceFile, storable
@@ -40,7 +40,7 @@ class VolumeArray(NamedTuple):
     forward_only: bool = False  # whether planes are read best from the first to the last
     memory: int = 0  # bytes that the open file needs, without the planes that are read
     resolution: int = 0  # edge of the cube of points; 0: the file does not say
-    numbering: Numbering | None = None  # of labels in the store; None: as in the file
+    numbering: Any = None  # of labels in the store, as their label map has it; None: as in the file
     parts: tuple[str, ...] = ()  # files that continue it
     further: tuple[str, ...] = ()  # other files that it needs
     known: tuple[DicomPixels, ...] = ()  # what is known of its slices
@@ -164,6 +164,7 @@ class _KeptFile:
 
 
 _KEPT = _KeptFile()
+atexit.register(_KEPT.close)  # while there is what it is closed with
 
 
 def slabs(
@@ -203,7 +204,7 @@ def planes(array: VolumeFile, lo: int = 0) -> Iterator[tuple[int, AnyArray]]:
 
 
 def _bands(arrays: Sequence[VolumeFile], lo: int, hi: int) -> Iterator[tuple[int, int]]:
-    # Ranges of planes ``lo:hi`` with `BAND` bytes in all arrays together, at least one plane each
+    """Ranges of planes ``lo:hi`` with `BAND` bytes in all arrays together, at least one plane each."""
     plane = sum(prod(array.shape[1:]) * array.kind.itemsize for array in arrays)
     step = max(1, BAND // max(1, plane))
     for first in range(lo, hi, step):
@@ -272,7 +273,7 @@ def points_in(opened: Opened, file: SourceFile, format: str, name: str) -> Volum
 
 
 def _resolution(arrays: Mapping[str, Array]) -> int:
-    # The edge of the cube that the points lie in (0: the file does not say)
+    """The edge of the cube that the points lie in (0: the file does not say)."""
     edge = arrays.get("resolution")
     if edge is None or edge.shape not in ((), (1,), (3,)) or edge.dtype.kind not in "iu":
         return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -13,32 +12,36 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.common.exported import (
-    ExportedArray,
-    array_values,
-    source_dtype,
-)
 from unistore.converters.ct.finish import smaller_encoding, window_attributes, window_points
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import BY_FILE, Detail
 from unistore.converters.ct.slabs import MEMBERS, VolumeArray
 from unistore.converters.ct.voxels import is_scaled_as, point_coords
-from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
-from unistore.converters.files.libraries import ONLY, OpenedByLibrary, open_npz
-from unistore.converters.protocol import Emit, Finalized
-from unistore.converters.scan import Scan
-from unistore.converters.seam.formats import formats
-from unistore.converters.seam.stored import open_original
-from unistore.errors import AddOptions, InputError
-from unistore.plugin import Facts, SourceFile
+from unistore.errors import AddOptions, InputError, StoreError
+from unistore.plugin import (
+    Emit,
+    ExportedArray,
+    Facts,
+    Finalized,
+    IndexColumn,
+    OpenedByLibrary,
+    Restore,
+    RestoredArray,
+    RestoredFile,
+    RestoredFiles,
+    Scan,
+    StoreView,
+    Table,
+    array_values,
+    offsets_of,
+    whole,
+)
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import HEADER, IMAGE, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.voxels import ValueRange, inside
 from unistore.schemas.ct.windows import OWN_VALUES, Window, parse_window, value_source
-from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, contradiction, whole
-from unistore.schemas.tables import Table, offsets_of
-from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
+from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
 from unistore.system.progress import Progress
 
 # Bytes of voxels at a time
@@ -66,6 +69,10 @@ class Volume:
         geometry = read_geometry(self.store, self.number)._asdict()
         return {name: numbers for name, numbers in geometry.items() if numbers is not None}
 
+    def contradiction(self, path: str, problem: str) -> StoreError:
+        """Return the error of a store whose arrays contradict each other."""
+        return StoreError(f"{self.store.path}: {path}: {problem}; run 'unistore verify {self.store.path}'")
+
     def groups(self, *families: str) -> list[str]:
         """Return the windows, masks, labels or fields of a volume: ``masks/liver``."""
         groups = sorted({path.rpartition("/")[0] for path in self.store.paths()})
@@ -81,14 +88,14 @@ class Volume:
         """Return an image, label, mask or window as it was in the source, (D, H, W)."""
         if group.startswith(f"{WINDOWS}/"):
             if value_source(self.store.group(group)) in OWN_VALUES:
-                values = self.store.array(f"{group}/values")
-                return ExportedArray(self.extent, values.dtype, partial(self._filled, group, values))
+                dtype = self.store.array(f"{group}/values").dtype
+                return ExportedArray(self.extent, dtype, partial(self._filled, group, dtype))
             return self.stored(group)
         stored = self.stored(group)
         if group == IMAGE:
             return stored.converted(np.dtype(self.dtype))
         path = f"{group}/label" if self.store.has(f"{group}/label") else f"{group}/mask"
-        return stored.converted(source_dtype(self.store.array(path).attributes, self.number, stored.dtype))
+        return stored.in_source(self.store.array(path).attributes, self.number)
 
     def stored(self, group: str) -> ExportedArray:
         """Return an image or label in the store's dtype, or bits and points as 0 and 1, (D, H, W)."""
@@ -125,7 +132,7 @@ class Volume:
             yield array.read_box([self.number, lo, 0, 0], [self.number + 1, hi, height, width])[0]
 
     def _step(self, voxel: int) -> int:
-        # Planes of about `_SLAB` bytes
+        """Return how many planes have about `_SLAB` bytes."""
         return max(1, _SLAB // (max(1, prod(self.extent[1:])) * voxel))
 
     def _bits(self, group: str) -> Iterator[UInt8s]:
@@ -133,32 +140,34 @@ class Volume:
         for slab in self.slabs(f"{group}/mask", -(-width // 8), 1):
             yield np.unpackbits(slab, axis=2, count=width, bitorder="little")
 
-    def _filled(self, group: str, values: ArrayView | None = None) -> Iterator[AnyArray]:
-        # Read points, which stand in C order, as voxels of 1 or of their values
+    def _filled(self, group: str, dtype: Dtype | None = None) -> Iterator[AnyArray]:
+        """Read points, which stand in C order, as voxels of their values. Without a dtype, as 1."""
         depth, *plane = self.extent
         first, _ = self._point_range(group)
         ends = [first, *(first + np.cumsum(self._planes(group))).tolist()]
-        array = self.store.array(f"{group}/coords")
+        points = self.store.array(f"{group}/coords")
+        values = None if dtype is None else self.store.array(f"{group}/values")
         step = self._step(1)
         for lo in range(0, depth, step):
             hi = min(depth, lo + step)
-            out = np.zeros((hi - lo, *plane), np.uint8 if values is None else values.dtype)
+            out = np.zeros((hi - lo, *plane), dtype or np.uint8)
             for start in range(ends[lo], ends[hi], _POINTS):
                 stop = min(start + _POINTS, ends[hi])
-                coords = array.read(start, stop).astype(np.int64)
+                coords = points.read(start, stop).astype(np.int64)
                 inside = 1 if values is None else values.read(start, stop)
                 out[coords[:, 0] - lo, coords[:, 1], coords[:, 2]] = inside
             yield out
 
     def _planes(self, group: str) -> Int64s:
-        # Count the points of each plane, which lie inside the volume, sorted by depth
+        """Count the points of each plane, which must lie inside the volume, sorted by depth."""
+        path = f"{group}/coords"
         counts = np.zeros(self.extent[0], np.int64)
         deepest = 0
         for block in self.points(group)[0].blocks():
             depths = np.concatenate([[deepest], block[:, 0]]).astype(np.int64)
             if (block < 0).any() or (block >= np.array(self.extent)).any() or (np.diff(depths) < 0).any():
                 message = f"volume {self.number} has points outside its extent {self.extent}, or out of order"
-                raise contradiction(self.store, f"{group}/coords", message)
+                raise self.contradiction(path, message)
             counts += np.bincount(depths[1:], minlength=len(counts))
             deepest = int(depths[-1])
         return counts
@@ -209,50 +218,47 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                 files.append(_restored_points(volume, array, path))
                 continue
             facts = _stated_facts(volume, detail) if kind == "image" else {}
-            opening = partial(_open_voxels, array, facts)
-            restored = RestoredArray(ONLY, volume.voxels(IMAGE if kind == "image" else array.role))
+            restored = RestoredArray("", volume.voxels(IMAGE if kind == "image" else array.role))
             if kind == WINDOWS and value_source(store.group(array.role)) not in OWN_VALUES:
                 restored = restored._replace(of_file=_as_mask)
                 if volume.dtype and array.kind.kind == "f":
                     differ = partial(_scaled_difference, windows[name])
-                    restored = RestoredArray(ONLY, volume.voxels(IMAGE), differ=differ)
+                    restored = RestoredArray("", volume.voxels(IMAGE), differ=differ)
                     left_out.append(f"{array.role} scaled to 0…1 (the volume gives it)")
             if array.numbering is not None:
                 restored = restored._replace(of_file=partial(array.numbering.stored, location=path.name))
-            files.append(RestoredFile(path, [restored], opening, facts=facts))
+            file = RestoredFile(path, [restored], facts=facts, format=array.format, by_format=True)
+            files.append(
+                file._replace(parts=tuple(map(Path, array.parts)), adapt=partial(_only_array, facts))
+            )
         return RestoredFiles(files, left_out)
 
     return source
 
 
 def _restored_points(volume: Volume, array: VolumeArray, path: Path) -> RestoredFile:
-    # Return a window of points in C order, or a distance field
+    """Return a window of points in C order, or a distance field."""
     kind, _, name = array.role.partition("/")
     group = f"{SDF if kind == SDF else WINDOWS}/{name}"
     arrays = [*map(RestoredArray, MEMBERS[kind], volume.points(group))]
     if kind != SDF:
-        return RestoredFile(path, arrays, _open_sorted)
+        return RestoredFile(path, arrays, format=array.format, adapt=_in_c_order)
     if array.resolution:
         arrays.append(RestoredArray("resolution", array_values(np.array([array.resolution]))))
-    return RestoredFile(path, arrays, _open_distances)
+    return RestoredFile(path, arrays, format=array.format, adapt=_with_one_resolution)
 
 
 def _stated_facts(volume: Volume, detail: Detail) -> Facts:
-    # What the store has of the geometry that the image's file states, and of its header
+    """Return what the store has of the geometry that the image's file states, and of its header."""
     facts = {name: volume.geometry.get(name) for name, by in detail.stated_by.items() if by == BY_FILE}
     return facts | {"header": volume.header} if detail.header else facts
 
 
-@contextmanager
-def _open_voxels(array: VolumeArray, facts: Facts, path: Path) -> Iterator[OpenedByLibrary]:
-    # Open a file of voxels, whose array needs no name. Of its facts those that are stored are compared
-    parts = tuple(map(Path, array.parts))
-    roots = (Path(array.path), *parts, *map(Path, array.further))
-    file = SourceFile(Path(array.path), array.name, roots, parts=parts)
-    with open_original(formats()[array.format], file, path) as opened:
-        (name,) = opened.names
-        stated = {name: value for name, value in (opened.facts or {}).items() if name in facts}
-        yield opened._replace(names=[ONLY], array=lambda _: opened.array(name), facts=stated)
+def _only_array(facts: Facts, opened: OpenedByLibrary) -> OpenedByLibrary:
+    """Return a file of voxels, whose array needs no name, with those of its facts that are stored."""
+    (name,) = opened.names
+    stated = {fact: value for fact, value in (opened.facts or {}).items() if fact in facts}
+    return opened._replace(names=[""], array=lambda _: opened.array(name), facts=stated)
 
 
 def _as_mask(planes: AnyArray) -> UInt8s:
@@ -260,7 +266,7 @@ def _as_mask(planes: AnyArray) -> UInt8s:
 
 
 def _scaled_difference(window: Window, image: AnyArray, scaled: AnyArray, first: int) -> str | None:
-    # Say where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does
+    """Say where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does."""
     if image.shape != scaled.shape:
         return f"shapes {image.shape} and {scaled.shape}"
     exact = image.astype(np.float64)
@@ -271,24 +277,21 @@ def _scaled_difference(window: Window, image: AnyArray, scaled: AnyArray, first:
     return f"planes {first} to {first + len(image)} differ"
 
 
-@contextmanager
-def _open_sorted(path: Path) -> Iterator[OpenedByLibrary]:
-    # Open points of a window in C order of their volume, as a store has them
-    with open_npz(path) as opened:
-        index = opened.array(MEMBERS["sparse"][0])
-        order = np.lexsort(index.T[::-1])
-        yield opened._replace(array=lambda name: opened.array(name)[order])
+def _in_c_order(opened: OpenedByLibrary) -> OpenedByLibrary:
+    """Return points of a window in C order of their volume, as a store has them."""
+    index = opened.array(MEMBERS["sparse"][0])
+    order = np.lexsort(index.T[::-1])
+    return opened._replace(array=lambda name: opened.array(name)[order])
 
 
-@contextmanager
-def _open_distances(path: Path) -> Iterator[OpenedByLibrary]:
-    # Open a distance field. Its resolution is one number for all axes
+def _with_one_resolution(opened: OpenedByLibrary) -> OpenedByLibrary:
+    """Return a distance field whose resolution is one number for all axes."""
+
     def array(name: str) -> AnyArray:
         values = opened.array(name)
         return np.atleast_1d(np.max(values)) if name == "resolution" else values
 
-    with open_npz(path) as opened:
-        yield opened._replace(array=array)
+    return opened._replace(array=array)
 
 
 # Windows made from a store's own volumes, as a conversion with ``--window`` makes them.

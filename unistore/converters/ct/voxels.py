@@ -52,7 +52,7 @@ def locations_of(array: VolumeFile, tests: Mapping[str, VoxelTest | None], most:
 
 
 def _classes(values: AnyArray) -> NDArray[np.uint16]:
-    # The values that are numbers of classes. Background and what is left out are 0
+    """The values that are numbers of classes. Background and what is left out are 0."""
     if values.dtype.kind == "u" and values.dtype.itemsize <= 2:
         return values.astype(np.uint16)
     is_class = (values > 0) & (values <= _LARGEST)
@@ -60,7 +60,8 @@ def _classes(values: AnyArray) -> NDArray[np.uint16]:
 
 
 class _Choice:
-    # The voxels of smallest rank of each class, so far
+    """The voxels of smallest rank of each class, so far."""
+
     def __init__(self, shape: Shape, most: int) -> None:
         self._shape = shape
         self._most = most
@@ -77,7 +78,7 @@ class _Choice:
         self._kept = 0
 
     def add(self, corner: tuple[int, int, int], classes: AnyArray) -> None:
-        # Look at the voxels of a box at `corner`: their classes, (d, h, w) unsigned, 0 of none
+        """Look at the voxels of a box at `corner`: their classes, (d, h, w) unsigned, 0 of none."""
         if self._too_many:
             return
         parts = [
@@ -94,7 +95,7 @@ class _Choice:
             self._reduce()
 
     def _reduce(self) -> None:
-        # Keep the voxels of smallest rank of each class
+        """Keep the voxels of smallest rank of each class."""
         classes, ranks, flat = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         order = np.lexsort((flat, ranks, classes))
         ordered = classes[order]
@@ -110,7 +111,7 @@ class _Choice:
         self._pending = 0
 
     def locations(self) -> Locations:
-        # What was found
+        """What was found."""
         self._reduce()
         classes, _, flat = self._parts[0]
         order = np.lexsort((flat, classes))
@@ -142,7 +143,7 @@ def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
 
 
 def _pack(inside: NDArray[np.bool_], bits: UInt8s, box: Box) -> None:
-    # Write a slab's mask into the bit mask (which is zero there, and may be larger than the volume)
+    """Write a slab's mask into the bit mask (which is zero there, and may be larger than the volume)."""
     depth, height, width = inside.shape
     first = box[0].start or 0
     column = (box[2].start or 0) // 8
@@ -240,7 +241,7 @@ def count_mask(mask: VolumeFile) -> Ones:
 
 
 def _state(*arrays: VolumeFile) -> tuple[tuple[int, int], ...]:
-    # Size and modification time of all files
+    """Size and modification time of all files."""
     statuses = [Path(path).stat() for array in arrays for path in (array.path, *array.parts)]
     return tuple((status.st_size, status.st_mtime_ns) for status in statuses)
 

@@ -102,6 +102,11 @@ class RestoredFile(NamedTuple):
     # Name of its format, which opens it if no other library does. Attributes of an HDF5 file are then
     # compared, too. Empty: `open` and `attributes` say how.
     format: str = ""
+    # Whether its format says which of its arrays are values, and what else it says is compared with `facts`.
+    by_format: bool = False
+    parts: Sequence[Path] = ()  # files that continue it, as its format opens them
+    # Makes of the file that its format opened what is compared.
+    adapt: Callable[[OpenedByLibrary], OpenedByLibrary] = lambda opened: opened
 
 
 class RestoredFiles(NamedTuple):

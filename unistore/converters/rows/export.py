@@ -15,7 +15,6 @@ from unistore.converters.common.exported import (
     SourceRows,
     StoredRagged,
     names_in_source,
-    source_dtype,
     source_row_shape,
     sources_of,
 )
@@ -110,7 +109,7 @@ def _own_rows(store: StoreView, column: str, source: SourceRows) -> ExportedArra
     array = store.array(path)
     row_shape = source_row_shape(array.attributes, source.number, array.shape[1:])
     values = ExportedArray.of_rows(array, source.lo, source.hi).within(row_shape)
-    return values.converted(source_dtype(array.attributes, source.number, array.dtype))
+    return values.in_source(array.attributes, source.number)
 
 
 def _unmapped(arrays: Mapping[str, ExportedArray], mapping: Mapping[str, str]) -> dict[str, ExportedArray]:

@@ -8,7 +8,7 @@
 # - Others (``image.npy``, ``label.npy``) are columns of these names. If they are numbered (``image_0.npy``,
 #   ``label_0.npy``, ``image_1.npy``, …), the files of each number are a group.
 # - An image and its labels by their names (``img0.npy`` and ``img0_seg.npy``, ``images/a.npy`` and
-#   ``labels/a.npy``) are a group, whatever their shapes: see `unistore.converters.files.pairs`.
+#   ``labels/a.npy``) are a group, whatever their shapes: see `unistore.converters.formats.label_names`.
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dataclasses import replace
 from unistore.converters.common.columns import promote, storable
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.npy import NPY_NAME, read_header
-from unistore.converters.files.pairs import images_of_label, may_be_label
+from unistore.converters.formats.label_names import images_of_label, may_be_label
 from unistore.errors import InputError, Problem, first_few
 from unistore.plugin import Group, SourceFile
 

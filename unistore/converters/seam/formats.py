@@ -281,19 +281,9 @@ def formats() -> Mapping[str, Format]:
     return by_name
 
 
-@cache
-def offered_suffixes() -> tuple[str, ...]:
-    """Return the endings of the formats that are offered to every family."""
-    return tuple(chain.from_iterable([one.suffixes for one in formats().values() if one.offered]))
-
-
 def formats_for(family: Family | type[Family]) -> tuple[Format, ...]:
     """Return the formats of a family's files: those that it names, and the others that it takes."""
-    named = formats_of(family.formats)
-    if not family.any_format:
-        return named
-    names = {one.name for one in named}
-    return (*named, *[one for one in formats().values() if one.offered and one.name not in names])
+    return formats_of(family.formats, offered=family.any_format)
 
 
 def format_by_ending(formats: Sequence[Format], name: str) -> Format:
@@ -301,8 +291,19 @@ def format_by_ending(formats: Sequence[Format], name: str) -> Format:
     return next((one for one in formats if name.lower().endswith(one.suffixes)), formats[0])
 
 
-def formats_of(kinds: Sequence[type[Format] | str]) -> tuple[Format, ...]:
-    """Return formats that a family names, by class or by name."""
+def formats_of(kinds: Sequence[type[Format] | str], *, offered: bool = False) -> tuple[Format, ...]:
+    """Return formats that a family names, by class or by name.
+
+    Parameters
+    ----------
+    offered
+        Whether those follow that are offered to every family, see `Format.offered`.
+
+    Raises
+    ------
+    InputError
+        If there is no format of a name.
+    """
     chosen = []
     for kind in kinds:
         if not isinstance(kind, str):
@@ -312,6 +313,9 @@ def formats_of(kinds: Sequence[type[Format] | str]) -> tuple[Format, ...]:
         else:
             fix = "install the package that adds it"
             raise InputError(Problem(f"format {kind}", "is not known", fix, "format"))
+    if offered:
+        names = {one.name for one in chosen}
+        chosen += [one for one in formats().values() if one.offered and one.name not in names]
     return tuple(chosen)
 
 

@@ -33,7 +33,7 @@ from unistore.converters.files.comparison import (
     difference,
 )
 from unistore.converters.files.hdf5.attributes import attribute_texts
-from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, OpenedByLibrary
+from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, Open, OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
 from unistore.converters.preview import Measure, Preview
@@ -316,17 +316,30 @@ def opened_by_formats(family: Family, restore: Restore, store: StoreView, scan: 
 
     def source(number: int) -> RestoredFiles:
         name = scan.sources.names[number]
+        roots = tuple(map(Path, scan.sources.paths(number)))
         files = []
         restored = restore(number)
         for file in restored.files:
-            if file.format:
+            if file.by_format:
+                source_file = SourceFile(file.path, name, roots, parts=tuple(file.parts))
+                opening = partial(open_original, formats[file.format], source_file)
+                files.append(file._replace(open=partial(_adapted, opening, file)))
+            elif file.format:
                 opening = partial(open_arrays, formats[file.format], name)
+                opening = partial(_adapted, opening, file)
                 files.append(file._replace(open=opening, attributes=texts[number]))
             else:
                 files.append(file)
         return restored._replace(files=files)
 
     return source
+
+
+@contextmanager
+def _adapted(opening: Open, file: RestoredFile, path: Path) -> Iterator[OpenedByLibrary]:
+    """Open a file as what is compared of it."""
+    with opening(path) as opened:
+        yield file.adapt(opened)
 
 
 def _values(array: Array) -> ExportedArray:

@@ -27,9 +27,7 @@ from unistore.plugin import (
     Source,
     StoreView,
     array_values,
-    open_bytes,
     open_image,
-    unpack,
 )
 from unistore.schemas.spike.fields import (
     BITS,
@@ -40,6 +38,7 @@ from unistore.schemas.spike.fields import (
     SPIKE_EXTENT,
     file_table_name,
     row_bytes,
+    unpack,
     voxel_bins,
     voxel_path,
 )
@@ -161,7 +160,10 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
         if role in IMAGE_ROLES:
             pixels = frame.image(role)
             values = array_values(pixels)
-            opening = open_image if pixels.ndim == 3 else open_bytes
+            if pixels.ndim == 3:
+                opening = open_image
+            else:
+                name = "raw"  # the file is stored as it stands
             if pixels.ndim == 3 and role in origin.inexact:
                 left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
         elif role == "spike":

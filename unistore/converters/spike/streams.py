@@ -17,8 +17,8 @@ import numpy as np
 from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import AddOptions, Fix, GiveOptions, InputError, Problem, first_few, printable
-from unistore.plugin import SourceFile, count_of, is_inside, unpack
-from unistore.schemas.spike.fields import row_bytes
+from unistore.plugin import SourceFile, count_of, is_inside
+from unistore.schemas.spike.fields import row_bytes, unpack
 from unistore.system.hints import UInt8s
 
 _HEAD_BYTES = 16 << 10

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from unistore.schemas import tables
 from unistore.schemas.tables import Field, Table, bounds_field
 from unistore.system.hints import Shape
 
@@ -39,6 +40,7 @@ FOREGROUND = "foreground"
 IMAGE = f"{VOLUMES}/image"
 INFO = f"{VOLUMES}/info"
 HEADER = f"{VOLUMES}/header"
+SOURCE_FILES = tables.SOURCE_FILES  # of each source, the name of its file of each group, as JSON
 
 # Texts of volumes, and what they are.
 TEXTS = {

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from unistore.schemas import tables
 from unistore.schemas.tables import Field, Table, bounds_field, check_width, own_axes
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
@@ -30,6 +31,9 @@ def row_bytes(width: int) -> int:
 def pack(spikes: AnyArray) -> UInt8s:
     """Pack spikes (…, W) of 0 and 1 (u1 or bool) into bits (…, ⌈W/8⌉), padding with zeros."""
     return np.packbits(spikes, axis=-1, bitorder="little")
+
+
+unpack = tables.unpack  # what `pack` packed
 
 
 def bin_edges(length: int, bins: int) -> Int64s:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unistore.converters.files.pairs import (
+from unistore.converters.formats.label_names import (
     images_of_label,
     label_paths,
     row_label_paths,
