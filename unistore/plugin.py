@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from unistore.data.packed import Packed
     from unistore.errors import InputError, Problem
     from unistore.schemas.array_specs import ArraySpecs
-    from unistore.schemas.indices import BLOCK, ArrayView, IndexColumn, StoreView, whole
+    from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, whole
     from unistore.schemas.rules import Rule
     from unistore.schemas.tables import (
         Field,
@@ -78,7 +78,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API",
-    "BLOCK",
     "Array",
     "ArraySpecs",
     "ArrayView",
@@ -288,7 +287,6 @@ _NAMES = {
     ),
     "unistore.schemas.array_specs": ("ArraySpecs",),
     "unistore.schemas.indices": (
-        "BLOCK",
         "ArrayView",
         "IndexColumn",
         "StoreView",

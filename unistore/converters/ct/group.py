@@ -53,6 +53,7 @@ from unistore.plugin import (
     natural_key,
 )
 
+
 @dataclass(slots=True)
 class _Volume:
     """A volume whose files are being collected: its case folder or first file, and each file by its role."""

@@ -14,7 +14,6 @@ from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
 from unistore.plugin import (
-    BLOCK,
     ExportedArray,
     File,
     Form,
@@ -44,6 +43,7 @@ from unistore.schemas.spike.fields import (
 )
 from unistore.system.hints import AnyArray, UInt8s
 
+_PACKED_BYTES = 4 << 20  # of spikes that are read at a time
 _STREAM_ENDINGS = (".dat", ".bin")
 _PNG = b"\x89PNG"
 
@@ -99,7 +99,7 @@ class Frame:
         """Its spikes as pixels (T, H, W) u1 of an array, or as the bytes of a stream of a layout."""
         length = self.length
         height, width = self.extent
-        steps = self._steps_of(BLOCK // 8)
+        steps = self._steps_of(_PACKED_BYTES)
         shape = (length, height, row_bytes(width) if layout == "packed" else width)
 
         def blocks() -> Iterator[UInt8s]:
