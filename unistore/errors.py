@@ -22,7 +22,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -358,6 +358,11 @@ def _escape(char: str) -> str:
     is_stray_byte = "\udc80" <= char <= "\udcff"
     raw = char.encode("utf-8", "surrogateescape" if is_stray_byte else "surrogatepass")
     return "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def with_source(source: str, problems: Iterable[Problem]) -> list[Problem]:
+    """Return problems with `Problem.source` set, unless it is already set (to a part of the source)."""
+    return [replace(problem, source=problem.source or source) for problem in problems]
 
 
 def first_few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str:

@@ -29,11 +29,10 @@ if TYPE_CHECKING:
         reconcile,
         storable,
     )
-    from unistore.converters.common.exclusion import ProblemCollector, with_source
+    from unistore.converters.common.exclusion import ProblemCollector
     from unistore.converters.common.exported import ExportedArray, File, Form, StoredRagged, array_values
     from unistore.converters.common.left_out import left_out_notes
     from unistore.converters.family import (
-        API,
         Chosen,
         Cut,
         Exporter,
@@ -74,10 +73,10 @@ if TYPE_CHECKING:
         offsets_of,
         text_arrays,
     )
+    from unistore.system.progress import Progress
     from unistore.system.sizes import count_of
 
 __all__ = [
-    "API",
     "Array",
     "ArraySpecs",
     "ArrayView",
@@ -118,6 +117,7 @@ __all__ = [
     "Preview",
     "Problem",
     "ProblemCollector",
+    "Progress",
     "Restore",
     "Restored",
     "RestoredArray",
@@ -167,7 +167,6 @@ __all__ = [
     "sure",
     "text_arrays",
     "whole",
-    "with_source",
 ]
 
 # Names by the module that has them. It is imported with the first use of one: help needs few
@@ -187,10 +186,7 @@ _NAMES = {
         "reconcile",
         "storable",
     ),
-    "unistore.converters.common.exclusion": (
-        "ProblemCollector",
-        "with_source",
-    ),
+    "unistore.converters.common.exclusion": ("ProblemCollector",),
     "unistore.converters.common.exported": (
         "ExportedArray",
         "File",
@@ -200,7 +196,6 @@ _NAMES = {
     ),
     "unistore.converters.common.left_out": ("left_out_notes",),
     "unistore.converters.family": (
-        "API",
         "Chosen",
         "Cut",
         "Exporter",
@@ -302,6 +297,7 @@ _NAMES = {
         "offsets_of",
         "text_arrays",
     ),
+    "unistore.system.progress": ("Progress",),
     "unistore.system.sizes": ("count_of",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -23,10 +23,9 @@ from unistore.conversion.memory import scan_memory, shard_memory
 from unistore.conversion.moments import Moments
 from unistore.conversion.plan import ArrayPlan, Piece, Plan, ShardTask, TablePlan
 from unistore.conversion.spill import MIN_BATCHES, SHOWN, Spill
-from unistore.converters.common.exclusion import with_source
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
+from unistore.errors import ConversionError, InputError, Problem, first_few, with_source, writing_failed
 from unistore.schemas.array_specs import ArraySpec, ArraySpecs
 from unistore.schemas.tables import IndexValues, OwnForm, Table
 from unistore.store.manifest import Entry

@@ -20,10 +20,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.plan import Piece, Plan, json_digest
-from unistore.converters.common.exclusion import with_source
 from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Scan, SourceReader
-from unistore.errors import ConversionError, InputError, UnistoreError
+from unistore.errors import ConversionError, InputError, UnistoreError, with_source
 from unistore.store.names import SOURCES
 from unistore.system.hints import Int64s, JsonObject, PathLike
 from unistore.system.packed import PackedObjects, view

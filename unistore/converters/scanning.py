@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import shape_labels
-from unistore.converters.common.exclusion import Exclusion, with_source
+from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import may_have_ending
 from unistore.converters.files.paths import Listing, real_path, rows_below
@@ -29,7 +29,7 @@ from unistore.converters.survey import (
     nothing_found,
     other_family_reason,
 )
-from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable
+from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable, with_source
 from unistore.system.packed import PackedObjects
 from unistore.system.sizes import count_of
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 
 from unistore.converters.common.faults import as_problem
@@ -74,11 +73,6 @@ class ProblemCollector:
     def check(self) -> None:
         if self.problems:
             raise InputError(self.problems)
-
-
-def with_source(source: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Return problems with `Problem.source` set, unless it is already set (to a part of the source)."""
-    return [replace(problem, source=problem.source or source) for problem in problems]
 
 
 def folders_of(name: str) -> list[str]:

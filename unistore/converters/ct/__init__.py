@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         OwnForm,
         Parts,
         Preview,
+        Progress,
         Restore,
         Rule,
         Scan,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         StoreView,
     )
     from unistore.system.hints import AnyArray
-    from unistore.system.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

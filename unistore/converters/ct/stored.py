@@ -25,6 +25,7 @@ from unistore.plugin import (
     Finalized,
     IndexColumn,
     OpenedByLibrary,
+    Progress,
     Restore,
     RestoredArray,
     RestoredFile,
@@ -42,7 +43,6 @@ from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.voxels import ValueRange, inside
 from unistore.schemas.ct.windows import OWN_VALUES, Window, parse_window, value_source
 from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
-from unistore.system.progress import Progress
 
 # Bytes of voxels at a time
 _SLAB = 32 << 20

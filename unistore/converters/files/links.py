@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from unistore.converters.common.exclusion import with_source
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import (
     Listing,
@@ -24,7 +23,7 @@ from unistore.converters.files.paths import (
     resolve_parents,
     special_file_problem,
 )
-from unistore.errors import AddOptions, Fixes, Problem, printable
+from unistore.errors import AddOptions, Fixes, Problem, printable, with_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

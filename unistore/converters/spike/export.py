@@ -160,10 +160,7 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
         if role in IMAGE_ROLES:
             pixels = frame.image(role)
             values = array_values(pixels)
-            if pixels.ndim == 3:
-                opening = open_image
-            else:
-                name = "raw"  # the file is stored as it stands
+            opening = open_image if pixels.ndim == 3 else None
             if pixels.ndim == 3 and role in origin.inexact:
                 left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
         elif role == "spike":
@@ -176,10 +173,11 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
                 continue
             values = array_values(frame.voxels(voxel_path(bins)))
         arrays = [RestoredArray(key, values)]
-        if opening is None:
-            restored.append(RestoredFile(path, arrays, format=name))
-        else:
+        if opening is not None:
             restored.append(RestoredFile(path, arrays, opening))
+        else:
+            is_kept = role in IMAGE_ROLES  # the file as it stands
+            restored.append(RestoredFile(path, arrays, format="raw" if is_kept else name))
     return RestoredFiles(restored, left_out)
 
 

@@ -20,7 +20,7 @@ from unistore.converters.spike.frames import (
 )
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.streams import ResolvedStreams, resolve_streams
-from unistore.errors import AddOptions, InputError, Problem, first_few
+from unistore.errors import AddOptions, InputError, Problem, first_few, with_source
 from unistore.plugin import (
     Field,
     Finalized,
@@ -35,7 +35,6 @@ from unistore.plugin import (
     promote,
     promotion_note,
     text_arrays,
-    with_source,
 )
 from unistore.schemas.spike import fields
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, file_table_name

@@ -19,7 +19,7 @@ from unistore.converters.spike.frames import (
     values_in,
 )
 from unistore.converters.spike.options import IMAGE_ROLES, SpikeOptions
-from unistore.errors import AddOptions
+from unistore.errors import AddOptions, with_source
 from unistore.plugin import (
     Field,
     Group,
@@ -30,7 +30,6 @@ from unistore.plugin import (
     ProblemCollector,
     Scan,
     little_endian,
-    with_source,
 )
 from unistore.schemas.spike.fields import FRAMES, SPIKES, row_bytes
 from unistore.system.hints import AnyArray

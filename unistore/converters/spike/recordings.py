@@ -22,7 +22,7 @@ from unistore.converters.spike.options import (
     STREAM_ENDING,
     may_be,
 )
-from unistore.errors import first_few, printable
+from unistore.errors import first_few, printable, with_source
 from unistore.plugin import (
     Columns,
     Group,
@@ -33,7 +33,6 @@ from unistore.plugin import (
     real_files,
     reconcile,
     split_of,
-    with_source,
 )
 
 Frame = Mapping[str, SourceFile]  # files that belong together, by role, in the order of `ROLES`
