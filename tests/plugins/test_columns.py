@@ -230,3 +230,61 @@ def test_rows_have_tables_of_their_own(tmp_path: Path) -> None:
     assert unistore.verify(tmp_path / "boxes.zarr", against=tmp_path / "in").problems == ()
     val = unistore.Dataset(tmp_path / "boxes.zarr", unistore.Rows(), fields=["boxes.name"])
     assert val[2]["boxes.name"] == every[2][2]
+
+
+@pytest.mark.parametrize("form", ["h5", "npz"])
+def test_texts_of_sources_of_several_files(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = get_family("boxes")
+
+    def group(_: Any, files: Sequence[plugin.SourceFile]) -> plugin.Grouping:
+        return plugin.Grouping(sources=[plugin.Group("both", tuple(files))])
+
+    monkeypatch.setattr(boxes, "formats", ("hdf5", "npz"))
+    monkeypatch.setattr(boxes, "group", group)
+    monkeypatch.setattr(boxes, "match", lambda *_: plugin.sure("holds boxes"))
+    names, counts = ["cat", "é", "a long name"], np.array([2, 1])
+    folder = tmp_path / "in"
+    folder.mkdir()
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["image"], file["count"] = np.zeros((2, 3, 4), "u1"), counts
+    if form == "npz":
+        np.savez(folder / "b.npz", xyxy=np.ones((3, 4), "f4"), name=np.array(names))
+    else:
+        with h5py.File(folder / "b.h5", "w") as file:
+            file["xyxy"] = np.ones((3, 4), "f4")
+            file.create_dataset("name", data=names, dtype=h5py.string_dtype())
+    unistore.convert(folder, tmp_path / "b.zarr", "boxes")
+    dataset = unistore.Dataset(tmp_path / "b.zarr")
+    assert [dataset[number]["boxes.name"] for number in range(2)] == [names[:2], names[2:]]
+    assert unistore.verify(tmp_path / "b.zarr", against=folder).problems == ()
+
+
+def test_classes_and_texts_of_numpy_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    boxes = get_family("boxes")
+    columns = {"xyxy": plugin.Column(kinds="f", axes=None), "name": plugin.Column(classes=KINDS)}
+    schema = plugin.Schema(table="boxes", columns=columns | {"note_utf8": plugin.Column(ragged=True)})
+    monkeypatch.setattr(boxes, "schema", schema)
+    monkeypatch.setattr(boxes, "formats", ("npz",))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = {
+        "xyxy": np.ones(3, "f4"),
+        "name": np.array(["high", "low", "high"]),
+        "note": np.array(["é", "", "b"]),
+    }
+    np.savez(folder / "a.npz", **rows)
+    np.savez(folder / "b.npz", **rows | {"name": rows["name"].astype("S4")})
+    unistore.convert(folder, tmp_path / "b.zarr", "boxes")
+    store = unistore.Store(tmp_path / "b.zarr")
+    assert store.array("boxes/name").read().tolist() == [1, 0, 1] * 2
+    assert unistore.Dataset(store.path)[3]["note"] == "é"
+    assert unistore.verify(store.path, against=folder).problems == ()
+    unistore.export(store.path, tmp_path / "out")
+    for name in ("a.npz", "b.npz"):
+        one, other = np.load(folder / name), np.load(tmp_path / "out" / name)
+        assert one.files == other.files or set(one.files) == set(other.files)
+        for key in one.files:
+            assert one[key].dtype == other[key].dtype
+            assert one[key].tolist() == other[key].tolist()

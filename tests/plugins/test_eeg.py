@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,38 @@ def test_a_store_that_grew_is_one_conversion(
         np.testing.assert_array_equal(one.array(path).read(), other.array(path).read(), path)
         assert one.specs.of(path) == other.specs.of(path), path
     assert one.array("notes/kind").attributes == other.array("notes/kind").attributes
+
+
+def test_texts_of_several_stores_are_whole(nights: tuple[Path, list[Night]], tmp_path: Path) -> None:
+    folder, (first, _, last) = nights
+    assert max(map(len, last.texts)) < max(map(len, first.texts)), "the first store has the narrower ones"
+    for name in ("c", "a"):
+        unistore.convert(folder / f"{name}.h5", tmp_path / f"{name}.zarr", "eeg")
+    dataset = unistore.Dataset([tmp_path / "c.zarr", tmp_path / "a.zarr"])
+    expected = list(epochs([last, first]))
+    for cache in (None, "16MB"):
+        loader = unistore.Loader(dataset, batch_size=len(expected), num_workers=1, cache=cache)
+        for _ in range(2):
+            (batch,) = loader
+            assert batch["notes.text"] == [text for one in expected for text in one["notes.text"]]
+
+
+def test_other_classes_are_not_appended(
+    nights: tuple[Path, list[Night]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eeg = get_family("eeg")
+    unistore.convert(nights[0] / "a.h5", tmp_path / "a.zarr", "eeg")
+    tables = eeg.schema.tables
+    for stages, is_refused in ((STAGES[::-1], True), ((*STAGES, "movement"), False)):
+        stage = replace(tables["stages"]["stage"], classes=stages)
+        schema = replace(eeg.schema, tables={**tables, "stages": {"stage": stage}})
+        monkeypatch.setattr(eeg, "schema", schema)
+        if is_refused:
+            with pytest.raises(InputError, match="stages/stage: has other attributes than in the store"):
+                unistore.append(nights[0] / "c.h5", tmp_path / "a.zarr")
+        else:
+            unistore.append(nights[0] / "c.h5", tmp_path / "a.zarr")
+    assert len(unistore.Dataset(tmp_path / "a.zarr")) == len(nights[1][0].stages) + len(nights[1][2].stages)
 
 
 def test_pages_and_statistics(store: Path, nights: tuple[Path, list[Night]]) -> None:

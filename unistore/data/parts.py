@@ -164,7 +164,8 @@ def _join_parts(
     group = first.group if flat_group is None else flat_group
     offsets = group_offsets.setdefault(group, offsets_from_lengths(sizes.prod(axis=1)))
     row = () if is_flat else first.values.shape[1:]
-    out = allocate((int(offsets[-1]), *row), first.values.dtype)
+    widest = np.result_type(*{part.values.dtype for part in parts})  # of texts
+    out = allocate((int(offsets[-1]), *row), widest)
     for sample, (lo, hi) in zip(samples, pairwise(offsets.tolist()), strict=True):
         out[lo:hi].reshape(sample.shape)[...] = sample
     return Packed(out, offsets, group, sizes if is_flat else None)
