@@ -14,6 +14,7 @@ import pytest
 
 import unistore
 from tests.programs import printed
+from unistore import plugin
 
 ROOT = Path(unistore.__file__).parent
 HEAVY = {"torch", "dask", "distributed", "h5py", "zarr", "cv2", "obstore", "tensorstore", "matplotlib"}
@@ -275,6 +276,21 @@ def test_a_family_imports_the_plugin(name: str) -> None:
         if within(module, {f"unistore.converters.{name}"}) and not within(imported, own | shared)
     ]
     assert not wrong
+
+
+def test_each_name_of_the_plugin_has_two_families_or_is_in_the_guides() -> None:
+    """A name that one family alone uses is written for guests, in the guides, or belongs to the family."""
+    families: dict[str, set[str]] = {name: set() for name in plugin.__all__}
+    for module in MODULES:
+        for node in ast.walk(parsed(module)):
+            if isinstance(node, ast.ImportFrom) and node.module == "unistore.plugin":
+                for name in node.names:
+                    families[name.name].add(module.split(".")[2])
+    guides = ("write-a-family", "write-a-format", "eeg-as-a-package")
+    text = "".join((ROOT.parent / "docs" / f"{guide}.md").read_text() for guide in guides)
+    words = set(re.findall(r"\w+", text))
+    assert len(families) <= 90
+    assert [name for name, users in families.items() if len(users) < 2 and name not in words] == []
 
 
 def test_internals_of_multiprocessing_are_left_alone() -> None:

@@ -22,11 +22,11 @@ from unistore.converters.files.folders import Folders, ListedFolders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
-from unistore.converters.formats.ragged import items_in
 from unistore.converters.opened import BLOCK_BYTES, Array, Format, Head, Opened, Origin, SourceFile
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, Parts, SourcePart
-from unistore.converters.schema import Schema, array_of
+from unistore.converters.schema import array_of
+from unistore.converters.seam.deriving import emit_derived, emit_ragged
 from unistore.converters.seam.formats import (
     FileToOpen,
     FileToScan,
@@ -52,7 +52,6 @@ from unistore.converters.seam.sources import (
     ScannedTable,
     check_chosen,
     check_columns,
-    check_derived,
     extent_of,
     further_files,
     picked_of,
@@ -63,7 +62,7 @@ from unistore.converters.seam.values import coded
 from unistore.errors import InputError, Problem, location_of
 from unistore.schemas.tables import Field, OwnForm, Table
 from unistore.system.foreign import begin_reading
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray
 
 
 class SeamConverter(Converter):
@@ -429,34 +428,21 @@ class SeamConverter(Converter):
                 if owner in schema.derived:
                     continue
                 if column:
-                    counts = self._emit_ragged(opened, name, origin, table, (owner, column), emit)
+                    place = origin.tables[owner].places.get(column)
+                    array = "" if place is None else self._array_of(origin, place)
+                    with calling(self._formats_by_name[origin.formats[0]], name):
+                        counts = emit_ragged(opened, name, array, origin.tables[owner].rows, table, emit)
                     facts[f"{SIZES}{table.name}"] = counts
                 elif table.spilled:
                     self._emit(opened, name, origin, table, emit)
             if schema.derived:
-                facts |= self._derive(opened, name, schema, emit)
+                begin_reading()
+                with calling(self.plugin, name):
+                    facts |= emit_derived(self.plugin, opened, name, schema, emit)
                 rows |= {table: int(facts[f"derived/{table}"][0]) for table in schema.derived}
             if schema.is_cut:
                 facts |= facts_of(cuts, self.plugin, schema, name, rows)
         return facts
-
-    def _derive(self, opened: Opened, name: str, schema: Schema, emit: Emit) -> Facts:
-        """Emit the tables that the family computes. An author whose rows are not as declared is told."""
-        begin_reading()
-        counts = dict.fromkeys(schema.derived, 0)
-        of_derived = [path for path, (table, _) in schema.ragged.items() if table in counts]
-        sizes: dict[str, list[Int64s]] = {path: [np.zeros(0, np.int64)] for path in of_derived}
-        with calling(self.plugin, name):
-            for table, derived_columns in self.plugin.derive(opened):
-                plain, ragged = check_derived(self.plugin, schema, name, table, derived_columns)
-                counts[table] += len(next(iter(plain.values())))
-                for column, rows in plain.items():
-                    emit(table, column, rows)
-                for column, items in ragged.items():
-                    sizes[f"{table}/{column}"].append(items.counts)
-                    emit(f"{table}/{column}", "data", items.values)
-        facts = {f"{SIZES}{path}": np.concatenate(of_path) for path, of_path in sizes.items()}
-        return facts | {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
     def _emit(self, opened: Opened, name: str, origin: RowOrigin, table: Table, emit: Emit) -> None:
         count = origin.tables[table.name].rows
@@ -470,31 +456,6 @@ class SeamConverter(Converter):
             self._fill(opened, name, origin, table.name, lo, hi, out)
             for column, rows in out.items():
                 emit(table.name, column, rows)
-
-    def _emit_ragged(
-        self, opened: Opened, name: str, origin: RowOrigin, table: Table, of: tuple[str, str], emit: Emit
-    ) -> Int64s:
-        """Emit the values of a column with any number of them in a row, and return their numbers.
-
-        `of`: the table that has the rows, and the column's name there.
-        """
-        values = table.fields[0]
-        rows, places = origin.tables[of[0]]
-        counts = np.zeros(rows, np.int64)
-        emit(table.name, "data", np.empty((0, *values.row_shape), values.dtype))
-        place = places.get(of[1])
-        if place is not None:
-            array = origin.arrays[place.file] if origin.arrays else place.array
-            form = SourceColumn(values.dtype, values.row_shape)
-            row = 0
-            with calling(self._formats_by_name[origin.formats[0]], name):
-                for items in items_in(
-                    opened.all_arrays[array], 0, len(counts), form, location_of(name, array)
-                ):
-                    counts[row : row + len(items.counts)] = items.counts
-                    emit(table.name, "data", items.values)
-                    row += len(items.counts)
-        return counts
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
         """Offsets and numbers of the samples, and what the files say."""
@@ -568,9 +529,10 @@ class SeamConverter(Converter):
                     raise fault(self.plugin, "rows", name, message)
                 within(out[column], rows.shape)[...] = rows
             return
-        if origin.arrays:  # the files are read as one, in which their arrays have other names
-            places = {key: place._replace(array=origin.arrays[place.file]) for key, place in places.items()}
-        places = {column: places[column] for column in out.keys() & places.keys()}
+        places = {
+            column: places[column]._replace(array=self._array_of(origin, places[column]))
+            for column in out.keys() & places.keys()
+        }
         with calling(self._formats_by_name[origin.formats[0]], name):
             for column in [column for column, place in places.items() if place.is_text]:
                 place = places.pop(column)
@@ -578,6 +540,10 @@ class SeamConverter(Converter):
                 location = location_of(name, place.array)._replace(row=lo)
                 out[column][...] = coded(texts, place.classes, location)
             fill(opened.arrays, out, places, lo, hi)
+
+    def _array_of(self, origin: RowOrigin, place: RowPlace) -> str:
+        """Return the name of an array in its source, whose files are read as one."""
+        return origin.arrays[place.file] if origin.arrays else place.array
 
     @contextmanager
     def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
