@@ -58,11 +58,7 @@ def finish_episodes(scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
             *_success(scan),
             *_mask_arrays(episodes),
             *_presence_arrays(scan, stored),
-            *_texts(
-                (facts_of_file["source"] for facts_of_file in _facts_of_files(scan)),
-                "sources/attributes",
-                "source",
-            ),
+            *_texts(_facts_of_sources(scan), "sources/attributes", "source"),
             *_texts(_facts_of_episodes(scan), f"{EPISODES}/attributes", "episode"),
             *AttributeCollector.arrays(scan.sources.details),
             *bounds,
