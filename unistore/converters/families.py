@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unistore.converters.family import Exporter, Family
 from unistore.converters.options import declared
-from unistore.converters.registry import find_family, resolve
+from unistore.converters.registry import find_family
 
 if TYPE_CHECKING:  # imported where they are used: help needs no numpy, and a reader no converter
     from unistore.converters.files.comparison import Restore
@@ -16,18 +16,19 @@ if TYPE_CHECKING:  # imported where they are used: help needs no numpy, and a re
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
 
-_SEAM = "unistore.converters.seam.converter:SeamConverter"
+_SEAM = "unistore.converters.seam.converter"
 
 
 def converter_of(family: type[Family], **options: Any) -> Converter:
     """Return the converter of a family with these options."""
-    converter: Converter = resolve(family.converter or _SEAM)(family(**options))
-    return converter
+    from unistore.converters.seam.converter import SeamConverter
+
+    return SeamConverter(family(**options))
 
 
 def modules_of(family: type[Family]) -> tuple[str, ...]:
     """Return the modules that a conversion of a family imports."""
-    return family.__module__, (family.converter or _SEAM).partition(":")[0]
+    return family.__module__, _SEAM
 
 
 def specs_of(family: type[Family]) -> ArraySpecs:

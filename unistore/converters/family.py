@@ -229,9 +229,6 @@ class Family(Options, ABC):
         Options that ``unistore derive`` makes of a store: ``("window",)``. See `derive_from`.
     derive_options
         Further options that ``unistore derive`` takes for these.
-    converter
-        The class that converts, ``"package.module:Class"``, of a family that the methods below do not
-        describe wholly.
     scan_identifies
         Whether its scan says of every file whether it is the family's, so that no other family is asked.
     thread_safe
@@ -273,7 +270,6 @@ class Family(Options, ABC):
     exports: ClassVar[tuple[str, ...]] = ()
     derives: ClassVar[tuple[str, ...]] = ()
     derive_options: ClassVar[tuple[str, ...]] = ()
-    converter: ClassVar[str] = ""
     scan_identifies: ClassVar[bool] = False
     thread_safe: ClassVar[bool] = False
     reads_in_place: ClassVar[bool] = False

@@ -68,9 +68,6 @@ from unistore.system.hints import AnyArray
 class SeamConverter(Converter):
     """Converts the files of a family."""
 
-    # A family that the seam does not describe wholly has a subclass: it overrides `describe` and what
-    # follows.
-
     def __init__(self, plugin: Family) -> None:
         self.plugin = plugin
         self.exclude = plugin.exclude
@@ -255,34 +252,34 @@ class SeamConverter(Converter):
         for file in group.files:
             opening, claim = self._recognised_anew(file)
             if opening is None:
-                return self.not_ours(part, claim)
+                return self._not_ours(part, claim)
             openings.append(opening)
         if len(openings) == 1:  # as nearly all of millions
             with calling(openings[0], part.name), open_file(openings[0], group.files[0]) as one:
-                return self.with_origins(self.describe(part, group, openings, [one]), [one])
+                return self._with_origins(self._describe(part, group, openings, [one]), [one])
         with calling(openings[0], part.name), ExitStack() as stack:
             opened = []
             for opening, file in zip(openings, group.files, strict=True):
                 with calling(opening, file.name):
                     opened.append(stack.enter_context(open_file(opening, file)))
-            return self.with_origins(self.describe(part, group, openings, opened), opened)
+            return self._with_origins(self._describe(part, group, openings, opened), opened)
 
-    def with_origins(self, scanned: Scanned, opened: Sequence[Opened]) -> Scanned:
+    def _with_origins(self, scanned: Scanned, opened: Sequence[Opened]) -> Scanned:
         """Add where the values of a source lie, if its open files show those of others."""
         if not any(one.shows for one in opened):
             return scanned
-        return replace(scanned, origins=origins_in(opened, self.stored_arrays(scanned)))
+        return replace(scanned, origins=origins_in(opened, self._stored_arrays(scanned)))
 
     def _with_shown(self, scanned: Scanned, files: Sequence[FileToScan]) -> Scanned:
         """Add where the values of stored arrays lie, if files that were scanned show those of others."""
         shown = list(chain.from_iterable(file.origins for file in files))
         if not shown:
             return scanned
-        stored = self.stored_arrays(scanned)
+        stored = self._stored_arrays(scanned)
         origins = [places for name, places in shown if not name or stored is None or name in stored]
         return replace(scanned, origins=tuple(chain.from_iterable(origins)))
 
-    def stored_arrays(self, scanned: Any) -> Collection[str] | None:
+    def _stored_arrays(self, scanned: Any) -> Collection[str] | None:
         """Return the arrays of a source's files that are stored, as the files call them (None: not known)."""
         if not isinstance(scanned, ScannedSource):
             return self.plugin.stored_arrays(scanned)
@@ -298,14 +295,14 @@ class SeamConverter(Converter):
         for file in files:
             if len(files) == 1 or self._fitting(file.path):  # not a text about the others
                 with self.opened(file) as (_, opened):
-                    origins += origins_in([opened], self.stored_arrays(scanned))
+                    origins += origins_in([opened], self._stored_arrays(scanned))
         return origins
 
     def twins(self) -> Sequence[tuple[str, ...]]:
         """See `Converter`: those of its formats."""
         return tuple(dict.fromkeys(one.twins for one in self.formats if one.twins))
 
-    def describe(
+    def _describe(
         self, part: SourcePart, group: Group, openings: Sequence[Format], opened: Sequence[Opened]
     ) -> Scanned:
         """Check the arrays of a source, whose files are open, each by its format."""
@@ -318,7 +315,7 @@ class SeamConverter(Converter):
             if not plugin.general:
                 claim = returned(Claim, plugin, "match", part.name, plugin.match(head))
             if claim is not None and claim.certainty == "no":
-                return self.not_ours(part, claim)
+                return self._not_ours(part, claim)
             chosen = returned(Chosen, plugin, "choose", part.name, plugin.choose(head))
             sample_rows = returned(int, plugin, "typical_rows", part.name, plugin.typical_rows(head))
             memory = returned(int, plugin, "memory", part.name, plugin.memory(head))
@@ -360,7 +357,7 @@ class SeamConverter(Converter):
             memory=whole.memory + memory,
         )
 
-    def not_ours(self, part: SourcePart, claim: Claim) -> Scanned:
+    def _not_ours(self, part: SourcePart, claim: Claim) -> Scanned:
         """Leave out a file of a folder. One that the user named is a problem."""
         if part.files[0] in map(Path.resolve, part.roots):
             raise InputError(Problem(part.name, claim.reason, "leave it out", "missing"))
@@ -400,7 +397,7 @@ class SeamConverter(Converter):
                 if columns := self.plugin.forms(one):
                     yield name, columns
             return
-        if type(self).gather is not SeamConverter.gather or self._says("reconcile"):
+        if self._says("reconcile"):
             yield from super().forms(parts, scanned)
         yield from forms_in(self.plugin.schema.table, parts, scanned)
 
@@ -416,7 +413,7 @@ class SeamConverter(Converter):
         name = scan.sources.names[source]
         facts: dict[str, AnyArray] = {}
         rows = {table: of_table.rows for table, of_table in origin.tables.items()}
-        with self.reopened(scan, source) as opened:
+        with self._reopened(scan, source) as opened:
             cuts: list[Cut] = []
             if schema.is_cut:
                 begin_reading()
@@ -471,7 +468,7 @@ class SeamConverter(Converter):
                 self.plugin.read(scan, source, files, table, lo, hi, out)
             return
         origin: RowOrigin = scan.sources.details[source]
-        with self.reopened(scan, source) as opened:
+        with self._reopened(scan, source) as opened:
             self._fill(opened, name, origin, table, lo, hi, out)
 
     def read_planes(
@@ -546,7 +543,7 @@ class SeamConverter(Converter):
         return origin.arrays[place.file] if origin.arrays else place.array
 
     @contextmanager
-    def reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
+    def _reopened(self, scan: Scan, source: int) -> Iterator[Opened]:
         """Open the files of a source again, as one."""
         with ExitStack() as stack:
             files = self._files_of(scan, source)
@@ -560,11 +557,11 @@ class SeamConverter(Converter):
         paths = scan.sources.paths(source)
         files = []
         for number in range(len(origin.files)):
-            opening, file = self.file_of(origin, paths, number)
+            opening, file = self._file_of(origin, paths, number)
             files.append(FileToOpen(file, opening, self.plugin.unlisted_groups))
         return files
 
-    def file_of(self, origin: Any, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
+    def _file_of(self, origin: Any, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
         """Return a file of a source by its number, and its format, as the ``detail`` of every family says."""
         opening = self._formats_by_name[origin.formats[number]]
         return opening, source_file(paths, number, origin.files[number])
