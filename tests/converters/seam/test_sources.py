@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unistore.converters.family import Group
+from unistore.converters.family import Group, Grouping
 from unistore.converters.opened import SourceFile
 from unistore.converters.seam.sources import Choices
 from unistore.errors import Problem
@@ -15,15 +15,13 @@ def test_each_choice_has_its_list() -> None:
     alone, first, second, aside, unsaid = [SourceFile(Path(f"/in/{name}"), name) for name in names]
     choices = Choices((), [alone, first, second, aside, unsaid])
     problem = Problem("first", "is wrong")
-    for choice in (
-        alone,
-        Group("pair", (first, second)),
-        (aside, "no use"),
-        (first, "too late"),
-        problem,
-        "so",
-    ):
-        choices.add(choice)
+    grouping = Grouping(
+        sources=[alone, Group("pair", (first, second))],
+        left_out=[(aside, "no use"), (first, "too late")],
+        problems=[problem],
+        notes=["so"],
+    )
+    assert choices.add(grouping) == ""
     assert [part.name for part in choices.parts] == ["alone", "pair"]
     assert [part.files for part in choices.parts] == [(alone.path,), (first.path, second.path)]
     assert choices.left_out == [(aside.path, "no use")]
