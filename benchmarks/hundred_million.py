@@ -74,7 +74,6 @@ def make_store(path: Path, samples: int) -> None:
         "format_version": 1,
         "family": "point_cloud",
         "samples": {"count": samples, "table": "segments"},
-        "main_rows": "points/xyz",
         "tables": {"points": ["classification", "xyz"], "segments": ["number"]},
         "kinds": ["unistore.Segments()"],
         "package": {"name": "unistore", "version": ""},

@@ -68,7 +68,7 @@ def repeat(first: Path, store: Path, times: int) -> Path:
         written.append(entry_of(store, f"{path}/zarr.json"))
         if is_long and ROWS % shard == 0:
             written += link(first, store, own, shard, times)
-        elif is_long or path == "sources/rows":
+        elif is_long or path == "sources/rows/offsets":
             written += tile(first, store, path, times)
         else:
             for entry in own:
@@ -102,7 +102,7 @@ def link(first: Path, store: Path, shards: Sequence[Entry], rows: int, times: in
 def tile(first: Path, store: Path, path: str, times: int) -> list[Entry]:
     """Write an array whose shards are not full by zarr-python: its rows repeated, or a number of rows."""
     values = np.asarray(zarr.open_array(first / path, mode="r"))
-    values = values * times if path == "sources/rows" else np.concatenate([values] * times)
+    values = values * times if path == "sources/rows/offsets" else np.concatenate([values] * times)
     with zarr.config.set({"array.write_empty_chunks": True}):
         array: Any = zarr.open_array(store / path, mode="r+")
         array[:] = values

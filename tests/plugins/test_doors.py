@@ -351,8 +351,8 @@ def test_a_claim_is_a_claim(claim: Any, packs: Path, monkeypatch: pytest.MonkeyP
         ),
         (
             "choose",
-            plugin.Chosen({"v": plugin.Column()}, tables={"rows": {}}),
-            "a table 'rows' of a name that is taken",
+            plugin.Chosen({"v": plugin.Column()}, tables={"path": {}}),
+            "a table 'path' of a name that is taken",
         ),
         (
             "choose",
@@ -384,11 +384,13 @@ NUMBER = plugin.Column()
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"tables": {"rows": {"t": NUMBER}}}, "a table 'rows' of a name that is taken"),
+        ({"tables": {"path": {"t": NUMBER}}}, "a table 'path' of a name that is taken"),
         ({"tables": {"bytes": {"t": NUMBER}}}, "a table 'bytes' of a name that is taken"),
         ({"tables": {"digest": {"t": NUMBER}}}, "a table 'digest'"),
         ({"tables": {"facts": {"t": NUMBER}}}, "a table 'facts'"),
         ({"table": "sources"}, "a table 'sources'"),
+        ({"table": "path"}, "a table 'path'"),
+        ({"per_source": {"points": NUMBER}}, "a number 'points'"),
         ({"per_source": {"bytes": NUMBER}}, "a number 'bytes'"),
         ({"tables": {"t": {"n": NUMBER}}, "per_source": {"t": NUMBER}}, "a number 't'"),
         ({"columns": {"x": NUMBER, "note": TEXT}}, "a ragged column 'note'"),

@@ -26,12 +26,12 @@ def test_problems_of_all_arrays_at_once() -> None:
     arrays = {
         "rows/rate": ArrayInfo((4,), "uint16"),
         "splits/code": ArrayInfo((5,), "int8"),
-        "sources/rows": ArrayInfo((2,), "int64"),
+        "sources/bytes": ArrayInfo((2,), "int64"),
     }
     assert [str(each) for each in SPECS.problems(arrays, 5)] == [
         "rows/echo: is missing",
         "splits/code: is int8, expected uint8",
-        "sources/rows: needs the array sources/path/offsets",
+        "sources/bytes: needs the array sources/path/offsets",
     ]
     del arrays["rows/rate"]
     assert [str(each) for each in SPECS.problems(arrays, 5)][:2] == [
@@ -40,7 +40,7 @@ def test_problems_of_all_arrays_at_once() -> None:
     ]
     arrays |= {"rows/rate": ArrayInfo((4,), "uint16")}
     arrays |= {"rows/echo": ArrayInfo((6,), "uint16"), "splits/code": ArrayInfo((5,), "uint8")}
-    del arrays["sources/rows"]
+    del arrays["sources/bytes"]
     assert [str(each) for each in SPECS.problems(arrays, 5)] == [
         "rows/rate: has 4 rows, expected 6 (the rows of rows/echo)",
         "rows/echo: has 6 rows, expected 5 (the root's count of samples)",

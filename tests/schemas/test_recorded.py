@@ -117,7 +117,7 @@ def test_a_side_table_adds_limits_to_rules_of_its_store() -> None:
     fields = {path: {"axes": ["frame"], "rule": rule_of(rule)} for path, rule in before.items()}
     for limit in (voxels, more):
         after = {**before, "f/extent": ArraySpec(least=1, limits=(bits, limit)), limit.path: ArraySpec()}
-        added = extensions(RecordedSpecs(before, SAMPLES), RecordedSpecs(after, SAMPLES))
+        added = extensions(RecordedSpecs(before), RecordedSpecs(after))
         assert [*added] == ["f/extent"]
         side = {limit.path: {"axes": ["frame"], "rule": {}}}
         fields = with_side_table(fields, side, json.loads(json.dumps(added)), "a.zarr")

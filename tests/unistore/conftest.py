@@ -24,7 +24,7 @@ from tests.programs import call, loaded
 from unistore.conversion.new_store import tables_of
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.registry import find_family
-from unistore.schemas.array_specs import ArraySpecs, resolved, rule_of
+from unistore.schemas.array_specs import ArraySpec, ArraySpecs, resolved, rule_of
 
 ROOT = Path(__file__).parents[2]
 SEAL = {
@@ -82,8 +82,8 @@ class StoreMaker:
         fields = {path: (axes or {}).get(path) or _axes(path) for path in plain}
         names = {path.partition("/")[0] for path in fields} - {"sources", "splits"}
         record = find_family(family)
-        specs = ArraySpecs() if record is None else specs_of(record)
-        own_rules = resolved(specs, fields, main_table or table)
+        specs = _specs_by_axes(fields) if record is None else specs_of(record)
+        own_rules = resolved(specs, fields)
         documents = {path: rule_of(rule) for path, rule in own_rules.rules().items()} | (rules or {})
         groups["."] = {
             "unistore": {
@@ -91,8 +91,7 @@ class StoreMaker:
                 "family": family,
                 "samples": {"count": count, "table": table},
                 **({"main_table": main_table} if main_table else {}),
-                "main_rows": own_rules.main_rows,
-                "tables": tables_of(fields, {*names, main_table or table, table}),
+                "tables": tables_of(own_rules, {*names, main_table or table, table}, fields),
                 "kinds": ["unistore.Rows()"] if record is None else kinds_of(record, fields),
                 "package": {"name": "unistore", "version": ""},
                 "fields": {path: {"axes": names, "rule": documents[path]} for path, names in fields.items()},
@@ -113,6 +112,17 @@ class StoreMaker:
         if not kept.exists():
             _write(kept, values, chunk, attributes)
         shutil.copytree(kept, path, copy_function=shutil.copyfile)
+
+
+def _specs_by_axes(axes: Mapping[str, Sequence[str]]) -> ArraySpecs:
+    """Rules of a family that is not installed: arrays of a table with the same axis have the same rows."""
+    first: dict[tuple[str, str], str] = {}
+    arrays = {}
+    for path, names in axes.items():
+        counted = first.setdefault((path.partition("/")[0], names[0]), path)
+        if counted != path and not path.startswith("sources/"):
+            arrays[path] = ArraySpec(rows=(counted, 0))
+    return ArraySpecs(arrays=arrays)
 
 
 def _axes(path: str) -> list[str]:
@@ -274,7 +284,8 @@ def make_cloud(make_store: StoreMaker) -> Callable[..., Cloud]:
             "segments/bounds": bounds,
             "segments/source": source,
             "segments/number": number,
-            "sources/rows": np.bincount(source, np.diff(offsets), 2).astype(np.int64),
+            "sources/points/offsets": offsets[[0, half, segments]],
+            "sources/segments/offsets": np.array([0, half, segments]),
             "sources/scale": scale,
             "sources/offset": offset,
             "sources/path": ["a/one.h5", "b/two.h5"],
@@ -337,7 +348,7 @@ def make_scans(make_store: StoreMaker) -> Callable[..., Scans]:
             "volumes/spacing": np.arange(3 * len(volumes), dtype=np.float64).reshape(-1, 3),
             "windows/low/offsets": np.array(offsets, np.int64),
             "sources/path": [f"case{i}" for i in range(len(volumes))],
-            "sources/first_row": np.arange(len(volumes)),
+            "sources/volumes/offsets": np.arange(len(volumes) + 1),
         }
         if image:
             arrays["volumes/image"] = padded

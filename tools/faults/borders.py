@@ -278,7 +278,7 @@ def _grouped(store: Path, folder: Path) -> bool:
     names = opened.text("sources/path")
     if not any("{" in name for name in names):
         return False
-    first = opened.array("sources/first_row")[:].tolist()
+    first = opened.array("sources/rows/offsets")[:-1].tolist()
     for name, start in zip(names, first, strict=True):
         if "{" not in name:
             continue

@@ -89,9 +89,8 @@ def _columns_of(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]
     return ((key.removeprefix(prefix), value) for key, value in values.items() if key.startswith(prefix))
 
 
-def _spans(values: dict[str, Any]) -> list[slice]:
-    pairs = zip(values["sources/first_row"].tolist(), values["sources/rows"].tolist(), strict=True)
-    return [slice(first, first + rows) for first, rows in pairs]
+def _spans(values: dict[str, Any], table: str) -> list[slice]:
+    return [slice(first, stop) for first, stop in pairwise(values[f"sources/{table}/offsets"].tolist())]
 
 
 def _named(file: Any, column: str) -> Any:
@@ -105,7 +104,7 @@ def _named(file: Any, column: str) -> Any:
 def _rows(
     names: list[str], values: dict[str, Any], _: dict[str, Any], about: dict[str, Any], folder: Path
 ) -> None:
-    for name, span in zip(names, _spans(values), strict=True):
+    for name, span in zip(names, _spans(values, "rows"), strict=True):
         path = _find(folder, name)
         for column, stored in _columns_of(values, "rows/"):
             if path.suffix.lower() in (".npy", ".npz"):
@@ -125,7 +124,7 @@ def _points(
 ) -> None:
     layouts = [json.loads(text) for text in _texts(values, "sources/layout")]
     numbers, owner, offsets = (values[f"segments/{key}"] for key in ("number", "source", "offsets"))
-    for at, (name, span) in enumerate(zip(names, _spans(values), strict=True)):
+    for at, (name, span) in enumerate(zip(names, _spans(values, "points"), strict=True)):
         layout, order = layouts[at], values["points/source_row"][span]
         xyz = values["points/xyz"][span]
         if xyz.dtype.kind == "i":

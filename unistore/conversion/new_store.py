@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from itertools import chain, islice
+from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -26,19 +27,22 @@ from unistore.conversion.splits import Codes
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.protocol import Ask, Finalized, Scan
 from unistore.converters.registry import get_family, package_of
-from unistore.errors import ConversionError, Problem, first_few, printable
+from unistore.errors import ConversionError, InputError, Problem, first_few, printable
 from unistore.schemas.array_specs import (
-    MAIN_ROWS,
     RULE,
+    SOURCE_BOUNDS,
     ArrayInfo,
     ArraySpecs,
     RecordedSpecs,
     columns_of,
+    counting_array,
+    first_column,
     relations,
     resolved,
     rule_of,
+    source_offsets,
 )
-from unistore.schemas.tables import Field, IndexValues, Table, lazy_text_arrays, stored_tables
+from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT, SOURCES
 from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
@@ -49,18 +53,18 @@ from unistore.zarr3.writer import choose_codec, chunk_slices, compressor_of, pad
 # The end of a conversion: index arrays, metadata, manifest, and the sealed root, in this order.
 
 IndexArrays = Sequence[tuple[Field, IndexValues]]
+RowsByTable = Mapping[str, Sequence[int] | Int64s]  # of each source in each table, (sources,) each
 _LISTED_COPIES = 3  # that a note names
 
 
 def shared_index(
-    scan: Scan,
-    tables: Sequence[TablePlan],  # the main table among them
+    names: Sequence[str],  # of the sources
+    rows: RowsByTable,
     sizes: Int64s,  # bytes of the files of each source, (sources,)
     digests: UInt8s,  # (sources, 16) uint8: content digest of each source
     codes: Codes,  # (samples,) uint8: split code of each sample
 ) -> IndexArrays:
     """Return the index arrays of every family: ``sources/`` and ``splits/``."""
-    rows = np.array(_rows_of(scan.main_table, tables), np.int64)
 
     def column(
         name: str, values: IndexValues, axes: tuple[str, ...], description: str
@@ -75,7 +79,7 @@ def shared_index(
         return field, values
 
     return [
-        *lazy_text_arrays("sources/path", scan.sources.names, axis="source"),
+        *lazy_text_arrays("sources/path", names, axis="source"),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
         column(
             "sources/digest",
@@ -83,10 +87,63 @@ def shared_index(
             ("source", "digest_byte"),
             "xxh3-128 of its values as the file has them",
         ),
-        column("sources/first_row", np.cumsum(rows) - rows, ("source",), f"First row in {scan.main_table!r}"),
-        column("sources/rows", rows, ("source",), f"Rows in {scan.main_table!r}"),
+        *(_bounds_of_sources(table, counts) for table, counts in rows.items()),
         column("splits/code", codes, ("sample",), "Split of the sample; names in the group's attributes"),
     ]
+
+
+def _bounds_of_sources(table: str, counts: Sequence[int] | Int64s) -> tuple[Field, IndexValues]:
+    what = f"Rows of source i in {table!r} are offsets[i]:offsets[i + 1]"
+    return bounds_field(source_offsets(table), "source", what), offsets_of(counts)
+
+
+def rows_by_table(scan: Scan, finalized: Finalized, tables: Sequence[TablePlan]) -> RowsByTable:
+    """Return how many rows each source has in each table.
+
+    Tables that are written apart but have the rows of one above them, as large images of steps have, count as
+    columns of that.
+
+    Raises
+    ------
+    InputError
+        If the name of a table is one that arrays of the sources have.
+    """
+    if finalized.by_source is not None:
+        return finalized.by_source
+    counts = {table.name: table.source_rows for table in tables} | dict(finalized.rows)
+    if scan.main_table not in counts:
+        msg = f"main table {scan.main_table!r} is not one of: {', '.join(counts)} (a converter bug)"
+        raise ConversionError(msg)
+    if scan.sample_table not in counts:
+        of_source = np.bincount(finalized.sample_source, finalized.sample_runs, len(scan.sources))
+        counts[scan.sample_table] = of_source.astype(np.int64)
+    offsets = {source_offsets(table): table for table in counts}
+    paths = [array.field.path for table in tables for array in table.arrays]
+    paths += [field.path for field, _ in finalized.arrays]
+    _check_table_names(offsets, paths)
+    specs: ArraySpecs = specs_of(get_family(scan.family))
+    rules = resolved(specs, dict.fromkeys((*paths, *offsets, SOURCE_BOUNDS))).rules()
+    counting = {}
+    for table in counts:
+        counting[table] = counting_array(first_column(table, rules, rules.__getitem__), rules)
+    own = {}
+    for table, rows in counts.items():
+        above = [other for other in counts if table.startswith(f"{other}/")]
+        if all(counting[other] != counting[table] for other in above):
+            own[table] = rows
+    return own
+
+
+def _check_table_names(offsets: Mapping[str, str], paths: Iterable[str]) -> None:
+    """Refuse tables whose offsets, given by their paths, would meet another array of ``sources/``."""
+    arrays = {SOURCE_BOUNDS, "sources/bytes", "sources/digest"}
+    arrays |= {path for path in paths if path.startswith("sources/")}
+    for path, table in offsets.items():
+        groups = {group.as_posix() for group in PurePosixPath(path).parents}
+        is_above = any(other.startswith(f"{path}/") for other in arrays)
+        if path in arrays or is_above or not groups.isdisjoint({*arrays, *offsets}):
+            message = f"is no name for a table: its rows by source are {path}, which meets another array"
+            raise InputError(Problem(table, message, "give it another name", "name"))
 
 
 def source_digests(plan: Plan, records: Callable[[], Iterable[Mapping[str, Any]]]) -> UInt8s:
@@ -277,32 +334,24 @@ def planned_axes(plan: Plan) -> dict[str, tuple[str, ...]]:
     return {array.field.path: array.field.axes for array in plan.arrays()}
 
 
-def tables_of(
-    axes: Mapping[str, Sequence[str]], names: Iterable[str], planned: Iterable[TablePlan] = ()
-) -> dict[str, list[str]]:
+def tables_of(rules: RecordedSpecs, tables: Iterable[str], paths: Collection[str]) -> dict[str, list[str]]:
     """Return the names of the columns of each table, by its name, as the root lists them.
 
     Parameters
     ----------
-    axes
-        Names of the axes of each array, by path.
-    names
-        Names of tables whose columns are all arrays in their group that have its row axis, besides those
-        that offsets of the sources divide.
-    planned
-        Tables that are written shard by shard. Their columns may be columns of a table in `names`, too.
+    rules
+        Rules of all arrays.
+    tables
+        Names of the tables.
+    paths
+        Paths of the arrays that are listed.
     """
-    paths = {table: columns_of(axes, table) for table in sorted({*names, *stored_tables(axes)})}
-    listed = {*chain.from_iterable(paths.values())}
-    for table in planned:
-        written = {array.field.path for array in table.arrays}
-        inside = {path for path in written - listed if path.startswith(f"{table.name}/")}
-        paths[table.name] = sorted({*paths.get(table.name, ()), *inside})
-    return {
-        table: [path.removeprefix(f"{table}/") for path in columns]
-        for table, columns in sorted(paths.items())
-        if columns
-    }
+    listed = {}
+    for table in sorted({*tables}):
+        columns = [path for path in columns_of(table, rules.rules()) if path in paths]
+        if columns:
+            listed[table] = [path.removeprefix(f"{table}/") for path in columns]
+    return listed
 
 
 def described_fields(plan: Plan, rules: RecordedSpecs) -> JsonObject:
@@ -477,6 +526,7 @@ class NewStore:
     reported: Any  # those that the root repeats; None: it has none
     groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
     codes: Codes  # split code of each sample, (samples,) uint8
+    rows: RowsByTable
     sizes: Int64s  # bytes of the files of each source, (sources,)
     arrays: IndexArrays  # the converter's own index arrays
     spill: Spill  # spilled rows and facts of the sources
@@ -486,7 +536,7 @@ class NewStore:
 
     def index(self, digests: UInt8s) -> IndexArrays:
         """Return every index array. `digests` are the content digests of the sources, (sources, 16) uint8."""
-        shared = shared_index(self.scan, self.plan.tables, self.sizes, digests, self.codes)
+        shared = shared_index(self.scan.sources.names, self.rows, self.sizes, digests, self.codes)
         return [*self.arrays, *shared]
 
     @cached_property
@@ -495,14 +545,13 @@ class NewStore:
         plan = self.plan
         family = get_family(plan.family)
         axes = planned_axes(plan)
-        rules = resolved(specs_of(family), axes, self.scan.main_table)
+        rules = resolved(specs_of(family), axes)
         return {
             "format_version": FORMAT_VERSION,
             "family": plan.family,
             "samples": {"count": self.samples, "table": plan.sample_table},
             "main_table": self.scan.main_table,
-            MAIN_ROWS: rules.main_rows,
-            "tables": tables_of(axes, (self.scan.main_table, plan.sample_table), plan.tables),
+            "tables": tables_of(rules, self.rows, axes),
             "kinds": kinds_of(family, axes),
             "package": package_of(family),
             "fields": described_fields(plan, rules),
@@ -521,7 +570,7 @@ class NewStore:
 
     def equal_sources_notes(self, digests: UInt8s) -> tuple[str, ...]:
         """Return a remark if sources have the values of others, by their digests."""
-        rows = np.array(_rows_of(self.scan.main_table, self.plan.tables), np.int64)
+        rows = np.array(self.rows[self.scan.main_table], np.int64)
         names = self.plan.sources
         pairs = [(names[number], names[other]) for number, other in equal_sources(digests, rows)]
         are_split = len(self.groups["splits"]["names"]) > 1
@@ -605,15 +654,6 @@ def final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TableP
     spilled = [plan_table(table, spill.rows(table.name)) for table in finalized.spilled]
     counted = [plan_table(table, finalized.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
-
-
-def _rows_of(name: str, tables: Sequence[TablePlan]) -> Sequence[int]:
-    for table in tables:
-        if table.name == name:
-            return table.source_rows
-    names = ", ".join(table.name for table in tables)
-    msg = f"main table {name!r} is not one of: {names} (a converter bug)"
-    raise ConversionError(msg)
 
 
 def index_plan(field: Field, rows: int) -> ArrayPlan:

@@ -39,6 +39,7 @@ from unistore.conversion.new_store import (
     index_plan,
     plan_of,
     plan_options,
+    rows_by_table,
     sampled_rows,
     shared_index,
     versions,
@@ -237,7 +238,8 @@ class Conversion:
         assigned = assign_splits(scan, finalized, split, read_column)
         tables = final_tables(scan, finalized, spill)
         digests = np.zeros((len(scan.sources), 16), np.uint8)  # known at the end
-        shared = shared_index(scan, tables, self.sizes, digests, assigned.codes)
+        rows = rows_by_table(scan, finalized, tables)
+        shared = shared_index(scan.sources.names, rows, self.sizes, digests, assigned.codes)
         forms = [index_plan(field, len(values)) for field, values in (*finalized.arrays, *shared)]
         verdicts = tuple(count.to_json() for count in counted_scan(scan))
         is_reported = "skipped" in scan.options or any(count["verdict"] != TAKEN for count in verdicts)
@@ -249,6 +251,7 @@ class Conversion:
             reported=list(verdicts) if is_reported else None,
             groups={**finalized.groups, "splits": {"names": list(assigned.names)}},
             codes=assigned.codes,
+            rows=rows,
             sizes=self.sizes,
             arrays=finalized.arrays,
             spill=spill,

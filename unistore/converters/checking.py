@@ -10,8 +10,8 @@ from unistore.converters.schema import MOST_CLASSES, Column, Schema, bare_name, 
 from unistore.errors import InputError, Problem
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 
-# Arrays of the sources of every store; `sources/<table>/offsets` and `sources/<number>` are beside them
-_OF_SOURCES = ("path", "bytes", "digest", "first_row", "rows", "facts", "format", "files", "hdf5_attributes")
+# Arrays of the sources of any store; `sources/<table>/offsets` and `sources/<number>` are beside them
+_OF_SOURCES = ("path", "bytes", "digest", "facts", "format", "files", "hdf5_attributes")
 # Groups of a store that are no tables
 _GROUPS = ("sources", "splits")
 _ENDINGS = (TEXT_SUFFIX, RAGGED_SUFFIX)
@@ -63,9 +63,9 @@ def _incomplete(family: type[Family], message: str) -> InputError:
 def wrong_schema(schema: Schema) -> str:
     """Say which names of a schema a store has already (empty: none), and which columns cannot work."""
     names = [schema.table, *filter(None, [schema.samples]), *schema.tables]
-    tables = [name for name in names if name in _GROUPS or "/" in name or names.count(name) > 1]
-    tables += [name for name in schema.tables if name in _OF_SOURCES]
-    numbers = [name for name in schema.per_source if name in (*_OF_SOURCES, *schema.tables)]
+    taken = (*_GROUPS, *_OF_SOURCES)
+    tables = [name for name in names if name in taken or "/" in name or names.count(name) > 1]
+    numbers = [name for name in schema.per_source if name in (*_OF_SOURCES, *names)]
     numbers += [name for name in schema.per_sample if name in ("offsets", "source")]
     if tables or numbers:
         kind = "table" if tables else "number"
@@ -87,8 +87,9 @@ def wrong_columns(
     schema: Schema, columns: Mapping[str, Column], tables: Mapping[str, Mapping[str, Column]]
 ) -> str:
     """Say which columns a store cannot have (empty: it can have all)."""
+    taken = (*_OF_SOURCES, *_GROUPS, *schema.per_source, schema.table, schema.samples)
     for table in tables:
-        if table in (*_OF_SOURCES, *_GROUPS, schema.table, schema.samples) or "/" in table:
+        if table in taken or "/" in table:
             return f"a table {table!r} of a name that is taken"
     for table, of_table in {schema.table: columns, **tables}.items():
         reason = _wrong_names(of_table) or _wrong_classes(of_table)

@@ -9,7 +9,8 @@ from math import prod
 import numpy as np
 
 from unistore.converters.views import View, ViewLimits, rows_view
-from unistore.schemas.indices import IndexColumn, StoreView, table_columns
+from unistore.schemas.array_specs import source_offsets
+from unistore.schemas.indices import IndexColumn, StoreView, main_table, table_columns
 from unistore.system.hints import AnyArray, Int64s
 
 
@@ -41,10 +42,12 @@ def _columns_of_sample(store: StoreView, sample: int, detail: ViewLimits) -> Vie
     """Show a row of the sample table, and the rows of the main table that its offsets give the sample."""
     sample_table = store.attributes["samples"]["table"]
     ranges = {sample_table: (sample, sample + 1)}
-    for path, rule in store.specs.rules().items():
-        if rule.offsets_of == store.specs.main_rows and path.startswith(f"{sample_table}/"):
+    main = main_table(store)
+    rules = store.specs.rules()
+    for path, rule in rules.items():
+        if rule.offsets_of == rules[source_offsets(main)].offsets_of and path.startswith(f"{sample_table}/"):
             (lo,), (hi,) = IndexColumn(store, path).ranges(np.array([sample]))
-            ranges[store.attributes["main_table"]] = int(lo), int(hi)
+            ranges[main] = int(lo), int(hi)
     paths = {path: rows for table, rows in ranges.items() for path in table_columns(store, table)}
     share = detail.read // max(1, len(paths))
     columns = {}

@@ -319,7 +319,7 @@ class Scan:
     tables: tuple[Table, ...]  # tables to write; dtypes of spilled ones are provisional until `finalize`
     # Table whose rows (or, if ragged, whose index entries) are the samples: "rows", "segments".
     sample_table: str
-    main_table: str  # table that `sources/first_row` and `sources/rows` count in
+    main_table: str  # table of the values that the sources have
     # All options that decide the content (JSON): the converter's fields, so that it can be made again from
     # them, and in `found` what the sources decided where options left it open.
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -361,8 +361,11 @@ class Finalized:
     # Direct tables whose number of rows is known only now, and the final form of those of the scan; their
     # rows are read with `read`.
     direct: tuple[Table, ...] = ()
-    # Rows of each source in each new table of `direct`: `{"windows/lung": (812, 0, 97)}`.
-    rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # Rows of each source in each new table of `direct`, `{"windows/lung": (812, 0, 97)}`, and in the table of
+    # the samples if it has other rows than these.
+    rows: Mapping[str, Sequence[int] | Int64s] = field(default_factory=dict)
+    # Rows of each source in every table of the store, if they are copied from stores. None: as of its tables.
+    by_source: Mapping[str, Int64s] | None = None
     samples: int
     # Split code of each sample, (samples,) uint8; None: that of its source.
     splits: UInt8s | None = None

@@ -22,10 +22,17 @@ from unistore.converters.families import specs_of
 from unistore.converters.family import ArraysOfStore, Family
 from unistore.converters.registry import family_of
 from unistore.errors import AddOptions, InputError, Problem
-from unistore.growing.merging import FIX, KeptSource, Merging
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, RecordedSpecs, resolved
-from unistore.schemas.indices import ArrayView, whole
-from unistore.schemas.tables import Field, IndexValues
+from unistore.growing.merging import FIX, KeptSource
+from unistore.schemas.array_specs import (
+    SAMPLES,
+    ArraySpec,
+    ArraySpecs,
+    RecordedSpecs,
+    resolved,
+    table_of_offsets,
+)
+from unistore.schemas.indices import ArrayView, RowsOfSources, whole
+from unistore.schemas.tables import Field, IndexValues, offsets_of
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Attributes, Int64s, JsonObject, Shape
@@ -119,13 +126,14 @@ def make_alike(
         described.append(fields | {field.path: field for field, _ in forms})
     fields = _Joining(family, stores, described).fields(sources, columns)
     axes = {path: {"axes": list(field.axes)} for path, field in fields.items()}
-    described_axes = {path: field.axes for path, field in fields.items()}
-    specs = resolved(specs_of(family), described_axes, stores[0].attributes["main_table"])
+    specs = resolved(specs_of(family), fields)
     alike = []
     problems = []
     for store, new_arrays, before in zip(stores, own, described, strict=True):
         completed = _Completed(family, store, new_arrays, before, fields)
-        alike.append(_AlikeStore(store, completed.arrays(), axes, specs))
+        arrays = completed.arrays()
+        table_offsets = completed.table_offsets(_AlikeStore(store, arrays, axes, specs))
+        alike.append(_AlikeStore(store, {**arrays, **table_offsets}, axes, specs))
         problems += completed.problems
     if problems:
         raise InputError(problems)
@@ -344,9 +352,14 @@ class _Completed:
         self._fields = fields
         present = filter(None, new_arrays.values())
         self._new = {field.path: _with_values(field, values) for field, values in present}
+        self._table_offsets = [
+            path for path in fields if path not in before and table_of_offsets(path, fields)
+        ]
 
     def arrays(self) -> dict[str, _NewArray]:
         for path, field in self._fields.items():
+            if path in self._table_offsets:
+                continue
             if path not in self._before:
                 self._array(path)
             elif _DTYPE in field.attributes and self._is_other(self._before[path], field):
@@ -357,6 +370,19 @@ class _Completed:
                     self._new[path] = _NewArray(field, len(array), read)
         return self._new
 
+    def table_offsets(self, store: Store) -> dict[str, _NewArray]:
+        """Return the rows of each source in tables that the store lacks: those that are filled, or none."""
+        rows = RowsOfSources(store, self._table_offsets)
+        arrays = {}
+        for path in self._table_offsets:
+            column = store.specs.of(path).offsets_of
+            assert isinstance(column, str)
+            counts = np.zeros(len(store.array("sources/bytes")), np.int64)
+            if len(store.array(column)):
+                counts = rows.of(column)
+            arrays[path] = _with_values(self._fields[path], offsets_of(counts))
+        return arrays
+
     def _is_other(self, before: Field, field: Field) -> bool:
         is_of_kind = np.dtype(before.dtype).kind == np.dtype(field.dtype).kind
         return not is_of_kind or before.row_shape != field.row_shape
@@ -366,7 +392,7 @@ class _Completed:
         if self._joining is not None:
             return self._joining.missing(self._store, path)
         numbers = np.array(self._before[path].attributes.get("missing_in", ()), np.int64)
-        counts = Merging((self._store,), (), {}).counts(0, path)
+        counts = RowsOfSources(self._store).of(path)
         ends = np.cumsum(counts)
         return np.stack([ends - counts, ends], axis=1)[numbers]
 

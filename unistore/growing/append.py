@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from unistore.conversion.convert import executor_for, recorded_converter, source_paths
 from unistore.conversion.keys import Inputs, SourceState, read_states
 from unistore.conversion.new_store import equal_sources_note
@@ -26,6 +28,7 @@ from unistore.errors import AddOptions, InputError, Problem, RunCommand, StoreEr
 from unistore.growing.growth import Growth, growing
 from unistore.growing.same import same_sources
 from unistore.progress import resolve_progress
+from unistore.schemas.indices import main_bounds
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
 from unistore.store.versions import Part, describe_part
@@ -195,7 +198,7 @@ def _source_rows(store: Store) -> Iterable[tuple[str, int]]:
 def _source_digests(store: Store) -> list[bytes]:
     """Return the digest of the values of each source, empty of those without rows."""
     digests = store.array("sources/digest").read()
-    rows = store.array("sources/rows").read().tolist()
+    rows = np.diff(main_bounds(store)).tolist()
     return [digest.tobytes() if count else b"" for digest, count in zip(digests, rows, strict=True)]
 
 

@@ -27,6 +27,7 @@ from unistore.growing.append import differing_options
 from unistore.growing.merging import FIX, KeptSource, Merging, kept_sources
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
+from unistore.schemas.array_specs import table_of_offsets
 from unistore.schemas.indices import sample_sources, table_columns
 from unistore.schemas.tables import Field, OwnForm, Table, text_arrays
 from unistore.store.joined import joined_attributes
@@ -40,7 +41,7 @@ from unistore.zarr3.documents import parse_document
 
 # Arrays of more bytes are read shard by shard, smaller ones at once
 _INDEX_BYTES = 32 << 20
-_SHARED = ("sources/path/", "sources/bytes", "sources/digest", "sources/first_row", "sources/rows", "splits/")
+_SHARED = ("sources/path/", "sources/bytes", "sources/digest", "splits/")
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,13 @@ class StoredSources(SourceReader):
                 arrays[path], names = merging.ranges_of_samples(path)
                 for field, text in text_arrays(f"{table}/name", names, axis="row"):
                     arrays[field.path] = text
+        by_source = {}
         for path in merging.fields:
-            is_shared = path.startswith(_SHARED)
-            if path not in direct and path not in arrays and not is_shared and not merging.says_nothing(path):
+            table = table_of_offsets(path, merging.fields)
+            is_made = path in direct or path in arrays or path.startswith(_SHARED)
+            if table:
+                by_source[table] = np.diff(merging.values(path))
+            elif not is_made and not merging.says_nothing(path):
                 arrays[path] = merging.values(path)
         codes, names_of_splits = merging.splits()
         samples = merging.rows("splits/code")[1]
@@ -91,6 +96,7 @@ class StoredSources(SourceReader):
             split_names=names_of_splits,
             sample_source=np.arange(len(merging.sources)),
             sample_runs=samples,
+            by_source=by_source,
             groups=_groups(self.stores),
             digests=merging.values("sources/digest"),
         )
@@ -125,7 +131,7 @@ def _tables(converter: StoredSources) -> list[Table]:
     sizes = {}
     for path, field in merging.fields.items():
         spec = merging.spec(path)
-        is_bound = spec.ascending or spec.indexes is not None or merging.is_offsets(path)
+        is_bound = spec.ascending or spec.indexes is not None or spec.is_offsets
         if not is_bound and not path.startswith((*_SHARED, *spanning)):
             sizes[path] = sum(len(store.array(path)) for store in converter.stores) * field.row_bytes
     of_main = [path for path in table_columns(first, main) if path in sizes]

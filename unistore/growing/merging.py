@@ -12,13 +12,12 @@ from unistore.converters.families import specs_of
 from unistore.converters.files.paths import natural_key
 from unistore.converters.registry import family_of
 from unistore.errors import InputError, Problem
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
-from unistore.schemas.indices import sample_sources, table_columns
+from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec, ArraySpecs
+from unistore.schemas.indices import RowsOfSources
 from unistore.schemas.tables import Field, offsets_of
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray, Int64s, UInt8s
 
-SOURCES = "sources/path/offsets"
 FIX = "convert all sources together"
 
 
@@ -54,7 +53,7 @@ class Merging:
         self.stores = stores
         self.sources = sources
         self.fields = fields
-        self.counts = cache(self._count)
+        self._rows_of: dict[int, RowsOfSources] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Merging, (self.stores, self.sources, self.fields)
@@ -62,44 +61,11 @@ class Merging:
     def spec(self, path: str) -> ArraySpec:
         return self.stores[0].specs.of(path)
 
-    def is_offsets(self, path: str) -> bool:
-        """Return whether values are where ranges of rows, or of bits, begin."""
-        spec = self.spec(path)
-        bounds_of_ranges = spec.indexes is not None and spec.rows is not None and spec.rows[1] == 1
-        return spec.offsets_of is not None or bounds_of_ranges
-
-    def _count(self, part: int, path: str) -> Int64s:
+    def counts(self, part: int, path: str) -> Int64s:
         """Return rows of each source of a part, ranges where the array has offsets, (sources,)."""
-        store = self.stores[part]
-        count = len(store.array("sources/bytes"))
-        spec = self.spec(path)
-        if spec.rows is not None:
-            owner = spec.rows[0]
-            if owner == SOURCES:
-                return np.ones(count, np.int64)
-            if owner == SAMPLES:
-                return np.bincount(sample_sources(store), minlength=count)
-            return self.counts(part, owner)
-        table = path.rpartition("/")[0]
-        if store.has(f"{table}/source") and self.spec(f"{table}/source").indexes == (SOURCES, -1):
-            return np.bincount(store.array(f"{table}/source").read(), minlength=count)
-        for offsets in store.paths():
-            if self.spec(offsets).indexes == (path, 0):
-                of_samples = np.diff(store.array(offsets).read())
-                return np.bincount(sample_sources(store), of_samples, count).astype(np.int64)
-            if self.spec(offsets).offsets_of == path:
-                lengths = np.diff(store.array(offsets).read())
-                ends = np.cumsum(self.counts(part, offsets))
-                sums = np.concatenate([[0], np.cumsum(lengths)])[ends]
-                return np.diff(sums, prepend=0)
-        if path in table_columns(store, store.attributes["main_table"]):
-            return store.array("sources/rows").read().astype(np.int64)
-        samples = store.sample_count
-        ranges = len(store.array(path)) - 1
-        if self.is_offsets(path) and samples and not ranges % samples:  # as many classes in each
-            return np.bincount(sample_sources(store), minlength=count) * (ranges // samples)
-        message = "does not say which of its rows are of which source"
-        raise InputError(Problem(f"{store.path}: {path}", message, FIX, "compact"))
+        if part not in self._rows_of:
+            self._rows_of[part] = RowsOfSources(self.stores[part])
+        return self._rows_of[part].of(path)
 
     def rows(self, path: str) -> tuple[Int64s, Int64s]:
         """Return the first row of each source in its part, and the number of its rows, (sources,) each."""
@@ -124,7 +90,7 @@ class Merging:
     def values(self, path: str) -> AnyArray:
         """Return the values of an index array."""
         spec = self.spec(path)
-        if self.is_offsets(path):
+        if spec.is_offsets:
             return offsets_of(self._gathered(path, lambda part: np.diff(self._whole(part, path))))
         values = self._gathered(path, lambda part: self.padded(path, self._whole(part, path)))
         if spec.indexes is not None:
@@ -196,7 +162,7 @@ class Merging:
     def spans_sources(self, path: str) -> bool:
         """Return whether offsets divide the samples into ranges that may hold several sources."""
         spec = self.spec(path)
-        is_free = spec.rows is None and path != SOURCES
+        is_free = spec.rows is None and path != SOURCE_BOUNDS
         return (
             is_free and isinstance(spec.offsets_of, str) and self.spec(spec.offsets_of).rows == (SAMPLES, 0)
         )

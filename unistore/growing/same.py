@@ -9,7 +9,8 @@ import numpy as np
 
 from unistore.errors import InputError
 from unistore.growing.alike import make_alike
-from unistore.growing.merging import SOURCES, KeptSource, Merging
+from unistore.growing.merging import KeptSource, Merging
+from unistore.schemas.array_specs import SOURCE_BOUNDS
 from unistore.store.reader import Store
 from unistore.system.hints import AnyArray
 
@@ -18,8 +19,6 @@ _OF_STORE = (
     "sources/path/",
     "sources/bytes",
     "sources/digest",
-    "sources/first_row",
-    "sources/rows",
     "splits/",
 )
 _BLOCK = 16 << 20  # bytes of rows that are compared at a time
@@ -84,11 +83,11 @@ def _compare(mergings: Sequence[Merging], path: str, same: np.ndarray[tuple[int]
 def _blocks(merging: Merging, path: str, source: KeptSource, first: int, stop: int) -> Iterator[AnyArray]:
     """Yield the rows of a source, free of where it stands in its store."""
     array = merging.stores[source.part].array(path)
-    if merging.is_offsets(path):
+    if merging.spec(path).is_offsets:
         yield np.diff(array.read(first, stop + 1))
         return
     spec = merging.spec(path)
-    is_number = spec.indexes is not None and spec.indexes[0] == SOURCES
+    is_number = spec.indexes is not None and spec.indexes[0] == SOURCE_BOUNDS
     step = max(1, _BLOCK // max(1, merging.fields[path].row_bytes))
     for lo in range(first, stop, step):
         values = merging.padded(path, array.read(lo, min(lo + step, stop)))

@@ -25,18 +25,20 @@ from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, 
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
 from unistore.schemas.array_specs import (
-    MAIN_ROWS,
+    SOURCE_BOUNDS,
     ArrayInfo,
     ArraySpec,
     ArraySpecs,
     RecordedSpecs,
     RuleError,
     StatedRules,
+    counting_array,
     offsets_errors,
+    source_offsets,
 )
-from unistore.schemas.indices import table_columns
-from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken, first_row
-from unistore.schemas.tables import text_values
+from unistore.schemas.indices import RowsOfSources, whole
+from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken
+from unistore.schemas.tables import offsets_of, text_values
 from unistore.store.listing import describe_arrays
 from unistore.store.manifest import Entry
 from unistore.store.names import REPORT, ROOT, STATISTICS, VERSIONS
@@ -135,14 +137,31 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
         for problem in unknown.problems:
             yield Problem(ROOT, f"{problem.file}: {problem.message}", problem.fix, UNKNOWN_FAMILY)
     try:
-        rules = RecordedSpecs(StatedRules(attributes["fields"], ROOT), attributes[MAIN_ROWS])
+        rules = RecordedSpecs(StatedRules(attributes["fields"], ROOT))
         problems += rules.problems(arrays, samples)
+        problems += _table_problems(attributes, rules.rules())
         other = [path for path, rule in stated.items() if rules.of(path) != rule]
         problems += [Problem(path, "has another rule in the root than its family states") for path in other]
     except RuleError as error:
         problems.append(Problem(ROOT, error.reason))
     for problem in dict.fromkeys(problems):
         yield replace(problem, fix=problem.fix or _FIX, kind="schema")
+
+
+def _table_problems(attributes: Attributes, rules: Mapping[str, ArraySpec]) -> Iterator[Problem]:
+    """Yield tables whose rows no offsets divide by source, and columns that have other rows."""
+    tables = attributes["tables"]
+    sample_table = attributes["samples"]["table"]
+    for table in dict.fromkeys([*tables, sample_table, attributes.get("main_table", sample_table)]):
+        path = source_offsets(table)
+        rule = rules[path] if path in rules else ArraySpec()
+        first = str(rule.offsets_of)
+        if rule.rows != (SOURCE_BOUNDS, 0) or not first.startswith(f"{table}/"):
+            yield Problem(path, f"is no array whose rule says that it divides rows of {table} by source")
+            continue
+        for name in tables.get(table, ()):
+            if counting_array(f"{table}/{name}", rules) != counting_array(first, rules):
+                yield Problem(f"{table}/{name}", f"is a column of {table}, and its rule counts other rows")
 
 
 # Value rules of every store (offsets, text, sources, splits), and running rules.
@@ -171,18 +190,36 @@ def _not_text(view: RuleView, path: str) -> Iterator[Problem]:
 
 
 def sources(view: RuleView) -> Iterator[Problem]:
-    """Check that the rows of the sources follow each other and are all rows of the main table."""
-    rows = view.whole("sources/rows")
-    first = view.whole("sources/first_row")
-    wrong = first != np.cumsum(rows) - rows
-    if wrong.any():
-        row = first_row(wrong)
-        yield broken("sources/first_row", f"source {row} begins at {first[row]}, not where others end")
-    main = view.store.attributes.get("main_table", "")
-    lengths = {view.shape(path)[0] for path in table_columns(view.store, main)}
-    if lengths and int(rows.sum()) not in lengths:
-        shortest = min(lengths)
-        yield broken("sources/rows", f"sums up to {int(rows.sum())}, but table {main} has {shortest} rows")
+    """Check that numbers of sources, and offsets, divide rows by source as the offsets of their table do."""
+    store = view.store
+    rows = RowsOfSources(store)
+    is_complete = True
+    for path in store.paths():
+        rule = view.spec(path)
+        message = "gives sources other rows than the offsets of their table do"
+        try:
+            if rule.indexes == (SOURCE_BOUNDS, -1):
+                counts = rows.of(path)
+                expected = np.repeat(np.arange(len(counts)), counts)
+                is_right = np.array_equal(whole(store, path), expected)
+            elif rule.divides is not None and path != SOURCE_BOUNDS:
+                divided = np.diff(whole(store, path)[offsets_of(rows.of(path))])
+                is_right = np.array_equal(divided, rows.of(rule.divides))
+            else:
+                continue
+            if not is_right:
+                yield broken(path, message)
+        except InputError:  # ranges that may hold several sources
+            continue
+        except (
+            StoreError,
+            UnreadableError,
+            UnsupportedError,
+            IndexError,
+        ):  # reported by `indices`, or as damage
+            is_complete = False
+    if not is_complete:
+        raise UnreadableError("sources")
 
 
 def splits(view: RuleView) -> Iterator[Problem]:

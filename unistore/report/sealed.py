@@ -27,7 +27,8 @@ from unistore.report.values import (
     measures_of,
     sample_noun,
 )
-from unistore.schemas.indices import contradiction
+from unistore.schemas.array_specs import source_offsets
+from unistore.schemas.indices import contradiction, main_bounds, main_table
 from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import parse_manifest, root_digest
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside
@@ -302,9 +303,10 @@ def _sources(store: Store) -> SourcesReport:
         return SourcesReport(first=[], attributes=[])
     columns: dict[str, list[Any]] = {"path": store.text("sources/path")}
     rows = np.arange(len(columns["path"]))
-    for name in ("bytes", "rows"):
-        if store.has(f"sources/{name}"):
-            columns[name] = store.array(f"sources/{name}").read_rows(rows).tolist()
+    if store.has("sources/bytes"):
+        columns["bytes"] = store.array("sources/bytes").read_rows(rows).tolist()
+    if store.has(source_offsets(main_table(store))):
+        columns["rows"] = np.diff(main_bounds(store)).tolist()
     shown = range(min(len(rows), SHOWN_SOURCES))
     return SourcesReport(
         count=len(rows),

@@ -28,6 +28,8 @@ class ArrayInfo:
 
 # Stands for an array with one row per sample, in place of an array's path
 SAMPLES = ""
+# Path of an array with one row more than there are sources
+SOURCE_BOUNDS = "sources/path/offsets"
 
 _MOST = np.iinfo(np.int64).max
 
@@ -61,6 +63,7 @@ class ArraySpec:
     row_shape: tuple[int | None, ...] | None = None
     # `(path, n)`: as many rows as the array at `path`, plus `n`; None: any number.
     rows: tuple[str, int] | None = None
+    repeated: bool = False  # whether it has as many rows several times, with `n` at the end
     beside: tuple[str, ...] = ()  # arrays that must be there as well
     # Arrays whose extents this one has on its last axes, the last one divided by `Limit.scale`, rounded up.
     like: tuple[Limit, ...] = ()
@@ -94,6 +97,19 @@ class ArraySpec:
         return [*paths, self.rows[0]] if self.rows else paths
 
     @property
+    def divides(self) -> str | None:
+        """Path of the array whose rows the values divide into ranges, or whose ranges, if it has offsets."""
+        if self.offsets_of is not None:
+            return self.offsets_of if isinstance(self.offsets_of, str) else None
+        has_one_more = self.rows is not None and self.rows[1] == 1
+        return self.indexes[0] if self.indexes is not None and has_one_more else None
+
+    @property
+    def is_offsets(self) -> bool:
+        """Whether the values are where ranges of rows, of other ranges or of bits begin."""
+        return self.offsets_of is not None or self.divides is not None
+
+    @property
     def bounds_values(self) -> bool:
         """Whether the spec restricts values."""
         indexes = self.offsets_of is not None or self.indexes is not None or bool(self.limits)
@@ -119,11 +135,13 @@ class ArraySpec:
                 return f"has shape {info.shape}, expected ({row_text})"
         if self.rows is not None:
             path, extra = self.rows
-            expected = _rows(shape_of, path) + extra
-            if info.shape[0] != expected:
+            counted = _rows(shape_of, path)
+            times = (info.shape[0] - extra) // counted if self.repeated and counted else 1
+            if info.shape[0] != times * counted + extra:
                 origin = "the root's count of samples" if path == SAMPLES else f"the rows of {path}"
                 origin += f" {extra:+d}" if extra else ""
-                return f"has {info.shape[0]} rows, expected {expected} ({origin})"
+                several = f"a multiple of {counted}, {extra:+d}" if self.repeated else f"{counted + extra}"
+                return f"has {info.shape[0]} rows, expected {several} ({origin})"
         for limit in self.like:
             shape = shape_of(limit.path)
             extents = [shape[axis] for axis in limit.axes if axis < len(shape)]
@@ -240,9 +258,6 @@ class ArraySpecs:
     # `others(path, paths) -> ArraySpec`: spec of the array at `path` in a store that has arrays at `paths`;
     # `ArraySpec()` allows anything.
     others: Callable[[str, Collection[str]], ArraySpec] | None = None
-    # Path of an array with the rows of the main table, or `SAMPLES`. None: the columns of the main table that
-    # the root names.
-    main_rows: str | None = None
     # `check(arrays)` yields what the specs cannot say of arrays that match them.
     check: Callable[[Mapping[str, ArrayInfo]], Iterable[Problem]] | None = None
     # Tables with text columns, `<table>/<column>/{data, offsets}`, and the rows of their offsets:
@@ -277,15 +292,19 @@ class ArraySpecs:
             if name == "data":
                 return TEXT
             table = group.partition("/")[0]
-            rows = self.text.get(table, ("sources/path/offsets", 0)) if group != "sources/path" else None
+            rows = self.text.get(table, (SOURCE_BOUNDS, 0)) if path != SOURCE_BOUNDS else None
             return spec_of("int64", rows=rows, offsets_of=f"{group}/data")
         if group == "sources":
-            counted = ("sources/path/offsets", -1)
-            if name in ("bytes", "rows", "first_row"):
-                return spec_of("int64", rows=counted, least=0, ascending=name == "first_row")
+            counted = (SOURCE_BOUNDS, -1)
+            if name == "bytes":
+                return spec_of("int64", rows=counted, least=0)
             if name in ("scale", "offset"):
                 return spec_of("float64", 3, rows=counted)
             return ArraySpec(rows=counted)
+        table = table_of_offsets(path, paths)
+        if table:
+            column = first_column(table, paths, lambda other: self.of(other, paths))
+            return spec_of("int64", rows=(SOURCE_BOUNDS, 0), offsets_of=column or None)
         return None
 
     def _is_text(self, group: str, paths: Collection[str]) -> bool:
@@ -323,10 +342,89 @@ def is_circular(rules: Mapping[str, ArraySpec], path: str) -> bool:
     return False
 
 
-# What a root records: the rule of each array as a JSON object, and the array that has the main rows.
+# The rows of tables, and those of each source.
+
+
+def counting_array(path: str, rules: Mapping[str, ArraySpec]) -> str:
+    """Follow rules from an array to the one that decides how many rows it has, or to `SAMPLES`."""
+    while path in rules:
+        rows = rules[path].rows
+        if rows is None or rows[1] != 0:
+            break
+        path = rows[0]
+    return path
+
+
+def source_offsets(table: str) -> str:
+    """Return the path of the offsets that divide the rows of a table by source."""
+    return f"sources/{table}/offsets"
+
+
+def table_of_offsets(path: str, paths: Collection[str]) -> str:
+    """Return the table whose rows an array divides by source. Empty: the array is something else."""
+    table = path.removeprefix("sources/").removesuffix("/offsets")
+    is_text = path == SOURCE_BOUNDS or f"sources/{table}/data" in paths
+    return "" if path != source_offsets(table) or is_text else table
+
+
+def first_column(table: str, paths: Collection[str], rule_of: Callable[[str], ArraySpec]) -> str:
+    """Return the path of the column that says how many rows a table has. Empty: it has no column.
+
+    Parameters
+    ----------
+    table
+        Name of the table.
+    paths
+        Paths of all arrays.
+    rule_of
+        Returns the rule of an array.
+    """
+    for path in _in_group(table, paths, rule_of):
+        column = path
+        rule = rule_of(column)
+        while _is_column(rule):
+            if rule.rows is None or not rule.rows[0].startswith(f"{table}/"):
+                return column
+            column = rule.rows[0]
+            rule = rule_of(column)
+    return ""
+
+
+def columns_of(table: str, rules: Mapping[str, ArraySpec]) -> list[str]:
+    """Return the paths of the columns of a table: the arrays in its group with a row for each of its rows."""
+    first = first_column(table, rules, rules.__getitem__)
+    counting = counting_array(first, rules)
+    return [
+        path
+        for path in _in_group(table, rules, rules.__getitem__)
+        if first and _is_column(rules[path]) and counting_array(path, rules) == counting
+    ]
+
+
+def _is_column(rule: ArraySpec) -> bool:
+    counts_others = rule.offsets_of is not None or rule.text
+    return not counts_others and (rule.rows is None or rule.rows[1] == 0)
+
+
+def _in_group(table: str, paths: Collection[str], rule_of: Callable[[str], ArraySpec]) -> list[str]:
+    """Return the arrays in the group of a table, without those of tables, texts and ragged columns in it."""
+    inside = sorted([path for path in paths if path.startswith(f"{table}/")])
+    others = {
+        f"{path.removeprefix('sources/').removesuffix('offsets')}"
+        for path in paths
+        if path.startswith(f"sources/{table}/")
+    }
+    for path in inside:
+        group = path.removesuffix("data")
+        if group != path and f"{group}offsets" in paths and rule_of(f"{group}offsets").offsets_of == path:
+            others.add(group)
+    groups = tuple(others.difference([f"{table}/"]))
+    return [path for path in inside if not path.startswith(groups)]
+
+
+# What a root records: the rule of each array as a JSON object.
 
 RULE = "rule"  # member of each object in the root's ``fields``
-MAIN_ROWS = "main_rows"  # member of the root
 MORE = "extends"  # of the member ``side`` of a side table's root: what it adds to rules of its store
 
 _LIMITS = ("like", "limits")
@@ -435,6 +533,7 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "beside": _several(_path),
     "like": _several(_limit),
     "offsets_of": lambda value: _path(value) if isinstance(value, str) else _limit(value),
+    "repeated": _of_type(bool),
     "indexes": _counted,
     "ascending": _of_type(bool),
     "least": _whole,
@@ -487,13 +586,10 @@ class RecordedSpecs:
     ----------
     rules
         Rule of each array, those of side tables included.
-    main_rows
-        Path of an array with the rows of the main table, or `SAMPLES`.
     """
 
-    def __init__(self, rules: Mapping[str, ArraySpec], main_rows: str) -> None:
+    def __init__(self, rules: Mapping[str, ArraySpec]) -> None:
         self._rules = rules
-        self.main_rows = main_rows
 
     def of(self, path: str) -> ArraySpec:
         """Return the rule of an array."""
@@ -512,30 +608,9 @@ class RecordedSpecs:
         return rule_problems(self._rules, arrays, samples)
 
 
-def resolved(specs: ArraySpecs, axes: Mapping[str, Sequence[str]], main_table: str) -> RecordedSpecs:
-    """Return what the specs of a family say of a store that has these arrays.
-
-    Parameters
-    ----------
-    specs
-        Specs of the family.
-    axes
-        Names of the axes of each array, by path.
-    main_table
-        Name of the table that has the rows of the sources.
-    """
-    rules = {path: specs.of(path, axes) for path in axes}
-    main_rows = specs.main_rows
-    if main_rows is None:
-        main_rows = next(iter(columns_of(axes, main_table)), SAMPLES)
-    return RecordedSpecs(rules, main_rows)
-
-
-def columns_of(axes: Mapping[str, Sequence[str]], table: str) -> list[str]:
-    """Return the paths of the columns of a table: its arrays whose first axis is the table's row axis."""
-    first = {path: names[0] for path, names in sorted(axes.items()) if path.startswith(f"{table}/") and names}
-    rows = [axis for axis in first.values() if not axis.endswith(("_bound", "_byte", "_item"))]
-    return [path for path, axis in first.items() if axis == rows[0]] if rows else []
+def resolved(specs: ArraySpecs, paths: Collection[str]) -> RecordedSpecs:
+    """Return what the specs of a family say of a store that has arrays at these paths."""
+    return RecordedSpecs({path: specs.of(path, paths) for path in paths})
 
 
 def with_side_table(
@@ -600,17 +675,20 @@ def relations(axes: Mapping[str, Sequence[str]], specs: ArraySpecs) -> dict[str,
     by_path = {path: specs.of(path, axes) for path in axes}
     of_same_rows = defaultdict(list)
     for path in axes:
-        of_same_rows[_counting_array(path, by_path)].append(path)
+        of_same_rows[counting_array(path, by_path)].append(path)
     attributes: dict[str, JsonObject] = defaultdict(dict)
+    # Rows are told by samples where they can be, else by sources
+    by_path = dict(sorted(by_path.items(), key=lambda item: item[0].startswith("sources/")))
     for path, spec in by_path.items():
         if isinstance(spec.offsets_of, Limit):
             attributes[path]["set_bits_of"] = spec.offsets_of.path
         elif spec.offsets_of is not None:
             attributes[path]["offsets_of"] = spec.offsets_of
-            for divided in of_same_rows[_counting_array(spec.offsets_of, by_path)]:
-                known = attributes[divided].setdefault("ragged", {"offsets": path})
-                if spec.rows is not None and spec.rows[0] == SAMPLES:  # where sources divide the rows, too
-                    known["offsets"] = path
+            counting = counting_array(spec.offsets_of, by_path)
+            if counting == SAMPLES and spec.rows == (SOURCE_BOUNDS, 0):
+                continue
+            for divided in of_same_rows[counting]:
+                attributes[divided].setdefault("ragged", {"offsets": path})
         if spec.indexes is not None:
             attributes[path]["indexes"] = spec.indexes[0].removesuffix("/offsets")
         for limit in spec.limits:
@@ -620,13 +698,3 @@ def relations(axes: Mapping[str, Sequence[str]], specs: ArraySpecs) -> dict[str,
         if spec.text:
             attributes[path]["encoding"] = "utf-8"
     return attributes
-
-
-def _counting_array(path: str, specs: Mapping[str, ArraySpec]) -> str:
-    """Follow specs from an array to the one that decides how many rows it has."""
-    while path in specs:
-        rows = specs[path].rows
-        if rows is None or rows[1] != 0:
-            break
-        path = rows[0]
-    return path

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from unistore.errors import StoreError
+from unistore.errors import InputError, Problem, StoreError
 from unistore.schemas.array_specs import (
     SAMPLES,
+    SOURCE_BOUNDS,
     ArrayInfo,
     ArraySpec,
     Limit,
     RecordedSpecs,
     offsets_errors,
+    source_offsets,
 )
-from unistore.schemas.tables import text_values
+from unistore.schemas.tables import offsets_of, text_values
 from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 # Read-only interface of an open store, for families and rules.
@@ -263,33 +265,95 @@ def texts(store: StoreView, path: str) -> list[str]:
         raise contradiction(store, f"{path}/data", f"is not UTF-8 ({error})") from error
 
 
-def first_rows(store: StoreView) -> Int64s:
-    """First row of every source in the main table, (sources,), ascending from 0."""
-    first = whole(store, "sources/first_row")
-    total = _main_rows(store)
-    if total and (not len(first) or first[0] != 0 or first[-1] > total):
-        bounds = "nothing" if not len(first) else f"{first[0]} to {first[-1]}"
-        message = f"is {bounds}, expected rows from 0 on, {total} at most"
-        raise contradiction(store, "sources/first_row", message)
-    return first
+def source_bounds(store: StoreView, table: str) -> Int64s:
+    """Return where the rows of each source begin in a table, and the last ones end, (sources + 1,)."""
+    path = source_offsets(table)
+    if not store.has(path):
+        msg = f"{store.path}: has no {path}: was made before unistore 0.1.0; convert its sources again"
+        raise StoreError(msg)
+    require_rule(store, path, offsets_of=table)
+    return cast("Int64s", whole(store, path))
 
 
-def source_rows(store: StoreView) -> tuple[Int64s, Int64s]:
-    """First row and number of rows of every source, (sources,) each, which together are the main table."""
-    first = first_rows(store)
-    rows = whole(store, "sources/rows")
-    ends = np.cumsum(rows)
-    wrong = first != ends - rows
-    if wrong.any():
-        source = int(np.argmax(wrong))
-        expected = ends[source] - rows[source]
-        message = f"row {source} is {first[source]}, expected {expected}, where the source before it ends"
-        raise contradiction(store, "sources/first_row", message)
-    total = _main_rows(store)
-    sum_of_rows = int(ends[-1]) if len(ends) else 0
-    if sum_of_rows != total:
-        raise contradiction(store, "sources/rows", f"sums up to {sum_of_rows}, expected all {total} rows")
-    return first, rows
+def source_rows(store: StoreView, table: str) -> Int64s:
+    """Return how many rows each source has in a table, (sources,)."""
+    return np.diff(source_bounds(store, table))
+
+
+def main_bounds(store: StoreView) -> Int64s:
+    """Return the bounds of the sources in the main table, (sources + 1,)."""
+    return source_bounds(store, main_table(store))
+
+
+def main_table(store: StoreView) -> str:
+    """Return the table that has the values of the sources, which is that of the samples in some families."""
+    name: str = store.attributes.get("main_table", store.attributes["samples"]["table"])
+    return name
+
+
+class RowsOfSources:
+    """How many rows each source has in the arrays of a store, as its rules say.
+
+    Rows are counted by another array, by the sources, by the samples, or by offsets that divide them.
+
+    Parameters
+    ----------
+    store
+        The store.
+    ignored
+        Paths of offsets that are not followed.
+    """
+
+    def __init__(self, store: StoreView, ignored: Collection[str] = ()) -> None:
+        self._store = store
+        self._rules = store.specs.rules()
+        self._counts: dict[str, Int64s] = {}
+        self._offsets: dict[str, str] = {}  # by the path of what they divide
+        for path, rule in self._rules.items():
+            if rule.divides is not None and path not in ignored:
+                by_sources = rule.rows is not None and rule.rows[0] == SOURCE_BOUNDS
+                if by_sources or rule.divides not in self._offsets:
+                    self._offsets[rule.divides] = path
+
+    def of(self, path: str) -> Int64s:
+        """Return the number of rows, or of ranges of offsets, of each source, (sources,).
+
+        Raises
+        ------
+        InputError
+            If no rule says which rows are of which source.
+        StoreError
+            If arrays contradict each other.
+        """
+        if path not in self._counts:
+            offsets = self._offsets.pop(path, "")  # which no circle of rules leads to again
+            self._counts[path] = self._counted(path, offsets)
+        return self._counts[path]
+
+    def _counted(self, path: str, offsets: str) -> Int64s:
+        rule = self._rules[path]
+        if path == SOURCE_BOUNDS or (rule.rows is not None and rule.rows[0] == SOURCE_BOUNDS):
+            return np.ones(len(self._store.array(SOURCE_BOUNDS)) - 1, np.int64)
+        if rule.rows is not None:
+            owner, more = rule.rows
+            counts = self._of_samples() if owner == SAMPLES else self.of(owner)
+            rows = len(self._store.array(path)) - more
+            return counts * (rows // max(1, int(counts.sum()))) if rule.repeated else counts
+        if not offsets:
+            message = "does not say which of its rows are of which source"
+            fix = "convert all sources together"
+            raise InputError(Problem(f"{self._store.path}: {path}", message, fix, "compact"))
+        bounds = offsets_of(self.of(offsets))
+        values = whole(self._store, offsets)
+        if bounds[-1] != len(values) - 1:
+            raise contradiction(self._store, offsets, f"divides {len(values) - 1} ranges, not {bounds[-1]}")
+        return np.diff(values[bounds])
+
+    def _of_samples(self) -> Int64s:
+        if SAMPLES not in self._counts:
+            sources = len(self._store.array(SOURCE_BOUNDS)) - 1
+            self._counts[SAMPLES] = np.bincount(sample_sources(self._store), minlength=sources)
+        return self._counts[SAMPLES]
 
 
 def sample_rows(store: StoreView) -> Int64s:
@@ -319,15 +383,11 @@ def sample_ranges(store: StoreView, table: str) -> tuple[Int64s, Int64s] | None:
 def sample_sources(store: StoreView) -> Int64s:
     """Number of the source of every sample, (samples,)."""
     table = store.attributes["samples"]["table"]
-    if table == store.attributes.get("main_table", table):
-        rows = source_rows(store)[1]
-        numbers = np.repeat(np.arange(len(rows)), rows)
-    else:
-        require_rule(store, f"{table}/source", indexes="sources/path/offsets")
-        of_rows = whole(store, f"{table}/source").astype(np.int64)
-        rows = sample_rows(store)
-        numbers = of_rows[rows[rows < len(of_rows)]]
-    if len(numbers) != store.sample_count or (numbers < 0).any():
+    counts = source_rows(store, table)
+    of_rows = np.repeat(np.arange(len(counts)), counts)
+    rows = sample_rows(store)
+    numbers = of_rows[rows[rows < len(of_rows)]]
+    if len(numbers) != store.sample_count:
         raise contradiction(store, table, "does not say which source each sample is from")
     return numbers
 
@@ -339,15 +399,6 @@ def check_codes(store: StoreView, codes: UInt8s, names: list[str]) -> None:
         sample = int(np.argmax(wrong))
         message = f"row {sample} is code {codes[sample]}, but there are {len(names)} names"
         raise contradiction(store, "splits/code", message)
-
-
-def main_column(store: StoreView) -> str:
-    """Return the path of an array with the rows of the main table, or `SAMPLES`."""
-    return store.specs.main_rows
-
-
-def _main_rows(store: StoreView) -> int:
-    return _shape(store, main_column(store))[0]
 
 
 def table_columns(store: StoreView, table: str) -> list[str]:

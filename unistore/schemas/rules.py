@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import Problem, StoreError, UnsupportedError
-from unistore.schemas.array_specs import SAMPLES, ArraySpec
-from unistore.schemas.indices import BLOCK, ArrayView, StoreView, parts_between, rows_of_a_block
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, source_offsets
+from unistore.schemas.indices import BLOCK, ArrayView, StoreView, main_table, parts_between, rows_of_a_block
 from unistore.system.hints import AnyArray, Int64s, Shape
 
 _FIX = "convert the sources again; if it comes back, report it"
@@ -90,7 +90,7 @@ def broken(location: str, message: str) -> Problem:
 def parts_hold_all(view: RuleView, parts: str, rows: str) -> Iterator[Problem]:
     """Yield the first source whose parts, as segments or episodes, do not hold all its rows."""
     lengths = np.diff(view.whole(f"{parts}/offsets"))
-    expected = view.whole("sources/rows")
+    expected = np.diff(view.whole(source_offsets(main_table(view.store))))
     sources = view.whole(f"{parts}/source")
     outside = (sources < 0) | (sources >= len(expected))
     if outside.any():  # also a rule of its own; `bincount` would count up to the largest

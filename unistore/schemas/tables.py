@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -272,13 +272,6 @@ def text_values(data: UInt8s, offsets: Int64s) -> list[str]:
     """Return the strings of UTF-8 bytes between offsets (n + 1,)."""
     raw = data.tobytes()
     return [raw[lo:hi].decode() for lo, hi in pairwise(offsets.tolist())]
-
-
-def stored_tables(paths: Collection[str]) -> list[str]:
-    """Further tables of a store, by the paths of its arrays. Offsets beside ``data`` are those of texts."""
-    groups = [path.removesuffix("/offsets") for path in paths if path.endswith("/offsets")]
-    unspecified = [group for group in groups if group.startswith("sources/") and f"{group}/data" not in paths]
-    return [group.removeprefix("sources/") for group in unspecified]
 
 
 # Text column with one row per source: names of its files as JSON, in families that have several a source

@@ -32,7 +32,7 @@ from unistore.conversion.plan import Plan
 from unistore.converters.families import specs_of
 from unistore.converters.registry import family_of, package_of
 from unistore.errors import AddOptions, writing_failed
-from unistore.schemas.array_specs import MAIN_ROWS, MORE, SAMPLES, ArraySpecs, extensions, resolved
+from unistore.schemas.array_specs import MORE, ArraySpecs, extensions, resolved
 from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
 from unistore.store.reader import Store
 from unistore.store.side_tables import (
@@ -169,15 +169,14 @@ def write_side_table(
     described = {path: field["axes"] for path, field in store.attributes["fields"].items()}
     family = family_of(store.attributes)
     specs: ArraySpecs = specs_of(family)
-    rules = resolved(specs, {**described, **planned_axes(plan)}, store.attributes["main_table"])
+    rules = resolved(specs, {**described, **planned_axes(plan)})
     documents = metadata_documents(plan, {}, groups)
     target = Folder(folder)
     attributes = {
         "format_version": FORMAT_VERSION,
         "family": SIDE_FAMILY,
         "samples": store.attributes["samples"],
-        MAIN_ROWS: SAMPLES,
-        "tables": tables_of(planned_axes(plan), [table] if table else groups),
+        "tables": tables_of(rules, [table] if table else groups, planned_axes(plan)),
         "kinds": [],
         "package": package_of(family),
         "fields": described_fields(plan, rules),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.schemas.array_specs import SAMPLES, ArraySpec
-from unistore.schemas.indices import main_column, table_columns, whole
+from unistore.schemas.array_specs import ArraySpec
+from unistore.schemas.indices import whole
 from unistore.store.listing import ABSENT, ListedArray, describe_array
 from unistore.store.names import OF_SOME, part_folder
 from unistore.store.reader import Store
@@ -154,7 +154,7 @@ class JoinedStore(Store):
         if not self._has_rows_of_one(path):
             raise self._unalike(path, "does not say which of its rows are of which store")
         rows = listed.shapes[:, 0].copy()
-        if self._is_bounds(path):
+        if self._specs_by_path[path].is_offsets:
             rows[:-1] -= 1  # the last bound is the first one of the next store
         parts = ArrayParts(
             folders=[part_folder(store.attributes["seal"]["digest"]) for store in self.stores],
@@ -190,27 +190,19 @@ class JoinedStore(Store):
         spec = self._specs_by_path[path]
         if spec.rows is not None or spec.offsets_of is not None:
             return True
-        needed = any(path in other.needs for other in self._specs_by_path.values())
-        return needed or path in table_columns(self.example, self.attributes["main_table"])
+        return any(path in other.needs for other in self._specs_by_path.values())
 
     def _has_extents(self, path: str) -> bool:
         """Return whether another array says how much of each row there is, so that rows may be padded."""
         specs = self._specs_by_path.values()
         return any(limit.path == path for spec in specs for limit in spec.limits)
 
-    def _is_bounds(self, path: str) -> bool:
-        spec = self._specs_by_path[path]
-        has_one_more = spec.rows is not None and spec.rows[1] == 1
-        return spec.offsets_of is not None or (spec.indexes is not None and has_one_more)
-
     def _added(self, path: str, dtype: Dtype) -> Int64s | None:
         """Return what is added to the values of each part: rows that stand before its own."""
         spec = self._specs_by_path[path]
-        if path == "sources/first_row":
-            counts = self._main_rows()
-        elif isinstance(spec.offsets_of, str):
+        if isinstance(spec.offsets_of, str):
             counts = self._listed(spec.offsets_of).shapes[:, 0]
-        elif self._is_bounds(path):
+        elif spec.is_offsets:
             counts = np.array([self.values_of_part(part, path)[-1] for part in range(len(self.stores))])
         elif spec.indexes is not None:
             target, more = spec.indexes
@@ -220,13 +212,6 @@ class JoinedStore(Store):
         if counts.sum() > np.iinfo(dtype).max:
             raise self._unalike(path, f"counts further than {dtype} does")
         return np.concatenate([[0], np.cumsum(counts[:-1])])
-
-    def _main_rows(self) -> Int64s:
-        """Return the rows of the main table in each part."""
-        path = main_column(self.example)
-        if path == SAMPLES:
-            return np.array([store.sample_count for store in self.stores])
-        return self._listed(path).shapes[:, 0]
 
     def _unalike(self, path: str, why: str) -> UnalikeError:
         return UnalikeError(f"{self.path}: {path} {why}")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import xxhash
 
 from unistore.errors import CorruptionError
-from unistore.schemas.array_specs import MAIN_ROWS, MORE, SAMPLES
+from unistore.schemas.array_specs import MORE
 from unistore.schemas.tables import name_problem
 from unistore.store.names import MANIFEST, ROOT
 from unistore.system.hints import JsonObject
@@ -88,7 +88,7 @@ def parse_split_names(value: object, member: str) -> list[str]:
 
 def parse_root(attributes: JsonObject) -> JsonObject:
     """Parse the ``unistore`` attribute of a sealed store's root. Unknown members are allowed."""
-    if missing := {"family", "samples", "fields", MAIN_ROWS, *OF_SCHEMA, "seal"} - set(attributes):
+    if missing := {"family", "samples", "fields", *OF_SCHEMA, "seal"} - set(attributes):
         msg = f"attribute 'unistore' lacks {', '.join(sorted(missing))}"
         raise GrammarError(msg)
     family = attributes["family"]
@@ -114,8 +114,6 @@ def parse_root(attributes: JsonObject) -> JsonObject:
         parse_object(attributes.get(name, {}), repr(name))
     if "main_table" in attributes:
         parse_path(attributes["main_table"], "'main_table'")
-    if attributes[MAIN_ROWS] != SAMPLES:
-        parse_path(attributes[MAIN_ROWS], f"'{MAIN_ROWS}'")
     parse_count(attributes.get("skipped", 0), "'skipped'")
     parse_seal(attributes["seal"])
     return attributes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
 from unistore.remote.url import BUCKETS, local_folder, local_path, place_of
 from unistore.schemas import indices
-from unistore.schemas.array_specs import MAIN_ROWS, MORE, RecordedSpecs, StatedRules, with_side_table
+from unistore.schemas.array_specs import MORE, RecordedSpecs, StatedRules, with_side_table
 from unistore.store.manifest import (
     MANIFEST_LIMIT,
     OF_SCHEMA,
@@ -212,7 +212,7 @@ class Store:
     @cached_property
     def specs(self) -> RecordedSpecs:
         """Return what its arrays must be, as its root and those of its side tables state it."""
-        return RecordedSpecs(StatedRules(self.attributes["fields"], self.path), self.attributes[MAIN_ROWS])
+        return RecordedSpecs(StatedRules(self.attributes["fields"], self.path))
 
     def array(self, path: str) -> StoredArray:
         """Return the array at `path` (``"points/xyz"``), opened once.
@@ -347,7 +347,7 @@ class Store:
             reads = f"this unistore reads {FORMAT_VERSION}; install a matching unistore"
             msg = f"{self.path}: format version {shown(version)}, {reads}"
             raise StoreError(msg)
-        if not {MAIN_ROWS, *OF_SCHEMA} <= unistore.keys():
+        if not {*OF_SCHEMA} <= unistore.keys():
             msg = f"{self.path}: was made before unistore 0.1.0; convert its sources again"
             raise StoreError(msg)
         if "seal" not in unistore:

@@ -15,7 +15,6 @@ import numpy as np
 
 from unistore.errors import CorruptionError, InputError, Problem, StoreError, first_few
 from unistore.remote.url import BUCKETS, local_path, parse_url, place_of
-from unistore.schemas.array_specs import MAIN_ROWS
 from unistore.schemas.indices import sample_sources
 from unistore.store.listing import (
     Listing,
@@ -232,7 +231,6 @@ def describe_part(store: Store, schemas: list[Attributes], removed: tuple[int, .
         "family": store.family,
         "table": table,
         "main_table": main_table,
-        MAIN_ROWS: attributes[MAIN_ROWS],
         "tables": attributes["tables"],
         "kinds": attributes["kinds"],
         "package": attributes["package"],

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import unistore
 from tests.family_converters import ct as ct_converter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem
@@ -196,3 +197,21 @@ def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
     (problem,) = scan_problems(tmp_path).values()
     assert (problem.location, problem.source) == ("p1/masks/p1_liver_binary.npy", "p1")
     assert problem.message == "is a second mask 'liver' of this volume, beside p1/masks/liver_binary.npy"
+
+
+@pytest.mark.parametrize(("name", "is_taken"), [("offsets", True), ("offset", False)])
+def test_a_window_whose_rows_by_source_meet_those_of_masks(name: str, is_taken: bool, tmp_path: Path) -> None:
+    """Windows of bits are one table, whose offsets are called as the group of the other window's would be."""
+    windows = tmp_path / "scans" / "a" / "windows"
+    windows.mkdir(parents=True)
+    np.save(windows / "brain_w80_l35.npy", (GOOD > 9).astype("u1"))
+    points = np.argwhere(GOOD > 3)
+    np.savez(windows / f"{name}_w1500_l300_sparse.npz", indices=points.astype("i2"), values=GOOD[GOOD > 3])
+    store = tmp_path / "ct.zarr"
+    if is_taken:
+        with pytest.raises(InputError, match="windows/offsets: is no name for a table"):
+            unistore.convert(tmp_path / "scans", store, "ct")
+        return
+    unistore.convert(tmp_path / "scans", store, "ct")
+    assert unistore.Store(store).array(f"sources/windows/{name}/offsets").read().tolist() == [0, len(points)]
+    assert unistore.Store(store).array("sources/windows/offsets").read().tolist() == [0, 1]

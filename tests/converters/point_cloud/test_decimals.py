@@ -42,10 +42,10 @@ def rounded(places: int, seed: int = 0) -> np.ndarray:
 def restored(store: Path, source: int) -> np.ndarray:
     """Coordinates of one source in its own order, by the formula of the format."""
     root = zarr.open_group(store, mode="r")
-    lo, rows = (int(root[f"sources/{name}"][source]) for name in ("first_row", "rows"))
-    q = root["points/xyz"][lo : lo + rows].astype(np.float64)
+    lo, hi = root["sources/points/offsets"][source : source + 2].tolist()
+    q = root["points/xyz"][lo:hi].astype(np.float64)
     values = np.empty_like(q)
-    order = root["points/source_row"][lo : lo + rows]
+    order = root["points/source_row"][lo:hi]
     values[order] = (q + root["sources/offset"][source]) / root["sources/scale"][source]
     return values
 

@@ -277,8 +277,9 @@ def truth_of(files: Sequence[Path], brightness: int = 0) -> Arrays:
         "windows/low/coords": np.concatenate(low).astype(np.uint16),
         "windows/low/offsets": _offsets([len(part) for part in low]),
         "sources/bytes": np.array([file.stat().st_size for file in files]),
-        "sources/rows": np.array(counts),
-        "sources/first_row": _offsets(counts)[:-1],
+        "sources/rows/offsets": _offsets(counts),
+        "sources/points/offsets": _offsets([len(part) for part in kept]),
+        "sources/windows/low/offsets": _offsets([len(part) for part in low]),
         "splits/code": np.repeat([splits.index(f.parent.name) for f in files], counts).astype(np.uint8),
     }
     for path, strings in (("labels/name", [f"höhe {name}" for name in names]), ("sources/path", names)):

@@ -43,7 +43,7 @@ def splits_of(path: Path) -> dict[str, set[str]]:
     """Splits of the rows of each source."""
     store = Store(path)
     codes, names = store.splits()
-    owner = np.repeat(store.text("sources/path"), store.array("sources/rows").read())
+    owner = np.repeat(store.text("sources/path"), np.diff(store.array("sources/rows/offsets").read()))
     return {source: {names[code] for code in codes[owner == source]} for source in store.text("sources/path")}
 
 

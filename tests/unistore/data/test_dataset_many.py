@@ -29,7 +29,7 @@ def make_rows(make_store: Any) -> Callable[..., Path]:
                 "rows/data": np.repeat(value[:, None], 12, axis=1).reshape(-1, 3, 4).astype(np.float32),
                 "rows/value": value,
                 "sources/path": [f"file{first}.h5"],
-                "sources/first_row": np.array([0]),
+                "sources/rows/offsets": np.array([0, len(value)]),
                 **arrays,
             },
             count=count,

@@ -40,6 +40,8 @@ def robots(make_store: Any) -> Path:
                 for number in range(4)
             ],
             "sources/path": ["lab_a/x.hdf5", "lab_a/y.hdf5", "lab_b/x.hdf5"],
+            "sources/episodes/offsets": np.array([0, 1, 3, 4]),
+            "sources/steps/offsets": offsets[[0, 1, 3, 4]],
             "sources/rate": np.array([10.0, 20.0, 30.0]),
         },
         count=len(LENGTHS),

@@ -63,8 +63,7 @@ def test_a_store_cannot_name_files_outside(make_store: Any, tmp_path: Path, host
         {
             "rows/data": np.arange(10),
             "sources/path": ["good.npy", hostile],
-            "sources/rows": np.array([5, 5]),
-            "sources/first_row": np.array([0, 5]),
+            "sources/rows/offsets": np.array([0, 5, 10]),
             "sources/bytes": np.array([10, 10]),
         },
         count=10,

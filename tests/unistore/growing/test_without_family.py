@@ -57,9 +57,8 @@ def broken_values(store: Path) -> dict[str, tuple[str, np.ndarray]]:
             values.reshape(-1)[-1] = 30_000
             found.setdefault("index", (path, values))
         values = np.array(zarr.open_array(store / path, mode="r")[...])
-        if rule.get("ascending") and len(values) > 1 and values[-1] > 0:
-            values[-1] = 0
-            values[-2] = max(1, values[-2])
+        if ("offsets_of" in rule or "ascending" in rule) and len(values) > 2 and values[-1] > 0:
+            values[-2] = values[-1] + 1
             found.setdefault("descending", (path, values))
     return found
 

@@ -36,13 +36,17 @@ _WRIST = "clocks/wrist/observation/images/wrist_timestamps"
 VALUES: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
     ("rows_real", "sources/path/offsets", lambda v: changed(v, 0, 1), "begins with 1"),
     ("rows_real", "sources/path/data", lambda v: changed(v, 0, 255), "not UTF-8"),
-    ("rows_real", "sources/rows", lambda v: v + 1, "sums up to"),
-    ("rows_real", "sources/first_row", lambda v: v + 1, "begins at 1"),
+    ("rows_real", "sources/rows/offsets", lambda v: v + 1, "begins with 1"),
+    ("rows_real", "sources/rows/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
+    ("cloud_real", "sources/segments/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
+    ("cloud_real", "sources/points/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
+    ("cloud_real", "sources/voxels/50/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
+    ("robot_streams", "sources/clocks/force/offsets", lambda v: changed(v, 0, 1), "begins with 1"),
     ("rows_real", "splits/code", lambda v: changed(v, 3, 9), "holds code 9"),
     ("cloud_real", "segments/offsets", lambda v: changed(v, 2, v[-1] + 5), "less than"),
     ("cloud_real", "segments/offsets", lambda v: changed(v, -1, v[-1] + 1), "but there are"),
     ("cloud_real", "segments/source", lambda v: changed(v, 0, 7), "expected at most 1"),
-    ("cloud_real", "segments/source", lambda v: changed(v, np.argmax(v), 0), "points in its segments"),
+    ("cloud_real", "segments/source", lambda v: changed(v, np.argmax(v), 0), "other rows than"),
     ("cloud_real", "segments/number", lambda v: changed(v, 0, -1), "not its source's last"),
     ("cloud_real", "segments/number", lambda v: changed(v, -1, 400), "numbers"),
     ("cloud_real", "segments/origin", lambda v: v + 1, "origin"),
@@ -193,9 +197,7 @@ def test_rules_about_an_array_with_damaged_metadata_are_not_checked(
 
 
 RECORDED = ("begins with 1", "but there are", "expected at most", "less than", "row 2 is 0", "stored in")
-BY_RECORDED_RULES = [
-    case for case in VALUES if case[3].startswith(RECORDED) and case[1] != "sources/first_row"
-]
+BY_RECORDED_RULES = [case for case in VALUES if case[3].startswith(RECORDED)]
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_forged_manifest_is_not_believed(make_case: Callable[..., Any], tmp_pa
     copy = tmp_path / "cache" / sealed
     manifest = copy.read_bytes()
     shard = xxhash.xxh3_128_hexdigest((path / "rows/data/c/0/0").read_bytes())
-    other = (path / "sources/rows/c/0").read_bytes()
+    other = (path / "sources/rows/offsets/c/0").read_bytes()
     planted = xxhash.xxh3_128_hexdigest(other)
     assert shard.encode() in manifest
     copy.write_bytes(manifest.replace(shard.encode(), planted.encode()))
@@ -206,7 +206,7 @@ def test_a_split_code_without_a_name_is_an_error(make_case: Callable[..., Any], 
         Store(path).splits()
 
 
-def soundings(make_store: Any, rows: list[int], main: str | None = "echoes") -> Store:
+def soundings(make_store: Any, rows: list[int]) -> Store:
     """Two segments of seven echoes in all."""
     path = make_store(
         "soundings",
@@ -214,23 +214,16 @@ def soundings(make_store: Any, rows: list[int], main: str | None = "echoes") -> 
             "echoes/offsets": np.array([0, 3, 7]),
             "echoes/depth": np.arange(7.0),
             "sources/path": ["a", "b"],
-            "sources/first_row": np.cumsum([0, *rows])[:-1],
-            "sources/rows": np.array(rows),
+            "sources/echoes/offsets": np.cumsum([0, *rows]),
         },
         count=2,
         table="segments",
-        main_table=main,
+        main_table="echoes",
         axes={"echoes/offsets": ["segment_bound"], "echoes/depth": ["echo"]},
     )
     return Store(path)
 
 
 def test_another_sum_is_refused(make_store: Any) -> None:
-    with pytest.raises(StoreError, match="sources/rows: sums up to 6, expected all 7 rows"):
+    with pytest.raises(StoreError, match="sources/echoes/offsets: ends with 6, but there are 7 rows"):
         sources_of(soundings(make_store, [5, 1]))
-
-
-def test_without_a_main_table_the_rows_are_samples(make_store: Any) -> None:
-    assert len(sources_of(soundings(make_store, [1, 1], main=None))) == 2
-    with pytest.raises(StoreError, match="2 at most"):
-        sources_of(soundings(make_store, [5, 2], main=None))

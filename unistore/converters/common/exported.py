@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,9 +16,9 @@ from unistore.schemas.indices import (
     ArrayView,
     IndexColumn,
     StoreView,
+    main_bounds,
     parts_between,
     rows_of_a_block,
-    source_rows,
 )
 from unistore.schemas.ragged import TEXT_SUFFIX
 from unistore.schemas.tables import stated_of
@@ -148,11 +149,9 @@ class SourceRows(NamedTuple):
 
 def sources_of(store: StoreView) -> list[SourceRows]:
     """Return every source of a store, in order."""
-    first, rows = (values.tolist() for values in source_rows(store))
-    return [
-        SourceRows(number, name, lo, lo + count)
-        for number, (name, lo, count) in enumerate(zip(store.text("sources/path"), first, rows, strict=True))
-    ]
+    names = store.text("sources/path")
+    ranges = zip(names, pairwise(main_bounds(store).tolist()), strict=True)
+    return [SourceRows(number, name, lo, hi) for number, (name, (lo, hi)) in enumerate(ranges)]
 
 
 def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[AnyArray]:

@@ -75,6 +75,7 @@ def finish_clouds(scan: Scan, facts: Sequence[SourceFacts], voxel_sizes: Sequenc
     return Finalized(
         arrays=arrays,
         spilled=tables_of(_columns(scan, joined), voxel_runs, dtype, unit, run, decimal),
+        rows={SEGMENTS: joined["segment_counts"]},
         samples=int(np.count_nonzero(is_sample)),
         sample_source=source[is_sample].astype(np.int64),
     )

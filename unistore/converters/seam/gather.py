@@ -32,7 +32,7 @@ from unistore.converters.seam.sources import (
     ScannedSource,
     TableRows,
 )
-from unistore.converters.seam.specs import FACTS, FORMAT, OF_FAMILY, field_of, table_offsets
+from unistore.converters.seam.specs import FACTS, FORMAT, OF_FAMILY, field_of
 from unistore.converters.seam.values import expected_of, item_bounds, stored_value, value_arrays
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.ragged import value_field
@@ -400,13 +400,6 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
         samples = np.array([origin.rows for origin in origins], np.int64)
     else:
         samples = np.array(scan.sources.rows(schema.table), np.int64)
-    for table in schema.tables:
-        if table in schema.derived:
-            lengths = [int(one[f"derived/{table}"][0]) for one in facts]
-        else:
-            lengths = [origin.tables[table].rows for origin in origins]
-        what = f"{table} of source i are rows offsets[i] to offsets[i + 1] - 1"
-        arrays.append((bounds_field(table_offsets(table), "source", what), offsets_of(lengths)))
     if schema.spatial:
         arrays.append(_extents(schema, origins))
     spilled = {one.name: one for one in scan.tables if one.spilled}

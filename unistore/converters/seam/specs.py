@@ -6,9 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from unistore.converters.schema import Column, Schema
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, Limit
+from unistore.schemas.array_specs import (
+    SAMPLES,
+    SOURCE_BOUNDS,
+    ArraySpec,
+    ArraySpecs,
+    Limit,
+    table_of_offsets,
+)
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec, ragged_specs
-from unistore.schemas.tables import Field, own_axes, stored_tables
+from unistore.schemas.tables import Field, own_axes
 from unistore.system.hints import Shape
 
 FACTS = "sources/facts"
@@ -19,7 +26,7 @@ CLASSES = "classes"  # Attribute of an array: names of its values
 CLASS_KINDS = "biu"  # kinds of dtypes of numbers of classes
 # Chunks of volumes, which samples read as boxes
 _TILE = (32, 32, 32)
-_SOURCES = ("sources/path/offsets", -1)
+_SOURCES = (SOURCE_BOUNDS, -1)
 
 
 def specs_by_schema(schema: Schema) -> ArraySpecs:
@@ -45,7 +52,6 @@ def specs_by_schema(schema: Schema) -> ArraySpecs:
     for table, columns in schema.tables.items():
         first_of_table = _first(table, columns)
         arrays |= _column_specs(table, columns, first_of_table)
-        arrays[table_offsets(table)] = _divides(first_of_table, ("sources/path/offsets", 0))
         if table in schema.of_samples:
             arrays[f"{samples}/{table}/offsets"] = _divides(first_of_table, (SAMPLES, 1))
 
@@ -56,23 +62,24 @@ def specs_by_schema(schema: Schema) -> ArraySpecs:
             first_of_table = min(_plain_paths(table, paths), default=SAMPLES)
             if path in required:
                 return _divides(first_of_table, (SAMPLES, 1))
-        for further in stored_tables(paths):
-            if path == table_offsets(further) or path.startswith(f"{further}/"):
+        for further in further_tables(schema, paths):
+            if path.startswith(f"{further}/"):
                 table, first_of_table = further, min(_plain_paths(further, paths), default=SAMPLES)
-        if path == table_offsets(table):
-            return _divides(first_of_table, ("sources/path/offsets", 0))
         if path.startswith(f"{table}/") and ragged_group(path, paths):
             return ragged_spec(path, (first_of_table, 1))
-        is_column = path.startswith(f"{table}/") and (table != schema.table or not schema.columns)
-        return ArraySpec(rows=(first_of_table, 0)) if is_column and path != first_of_table else ArraySpec()
+        if schema.samples and path.startswith(f"{schema.samples}/"):
+            return ArraySpec(rows=(SAMPLES, 0))
+        is_column = path.startswith(f"{table}/") and path != first_of_table
+        return ArraySpec(rows=(first_of_table, 0)) if is_column else ArraySpec()
 
-    return ArraySpecs(
-        arrays=arrays,
-        required=required,
-        main_rows=None if required else main_rows,
-        others=other,
-        absent={FACTS: "{}"},
-    )
+    return ArraySpecs(arrays=arrays, required=required, others=other, absent={FACTS: "{}"})
+
+
+def further_tables(schema: Schema, paths: Collection[str]) -> list[str]:
+    """Return the tables of a store besides those of rows, of samples and of ragged columns, by its arrays."""
+    tables = [table_of_offsets(path, paths) for path in paths if path.startswith("sources/")]
+    own = ("", schema.table, schema.samples)
+    return [table for table in tables if table not in own and "/" not in table]
 
 
 def _first(table: str, columns: Mapping[str, Column]) -> str:
@@ -120,11 +127,6 @@ def _value_specs(table: str, columns: Mapping[str, Column], rows: tuple[str, int
         else:
             specs[path] = _spec(column, rows)
     return specs
-
-
-def table_offsets(table: str) -> str:
-    """Return the path of the offsets that divide the rows of a further table by source."""
-    return f"sources/{table}/offsets"
 
 
 def _spec(column: Column, rows: tuple[str, int] | None) -> ArraySpec:

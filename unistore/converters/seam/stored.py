@@ -50,19 +50,13 @@ from unistore.converters.seam.formats import (
     open_file,
 )
 from unistore.converters.seam.sources import RowOrigin
-from unistore.converters.seam.specs import (
-    FACTS,
-    FORMAT,
-    OF_FAMILY,
-    ragged_group,
-    table_offsets,
-)
+from unistore.converters.seam.specs import FACTS, FORMAT, OF_FAMILY, further_tables, ragged_group
 from unistore.converters.seam.values import class_texts
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, UnistoreError, printable
+from unistore.schemas.array_specs import source_offsets
 from unistore.schemas.indices import StoreView, table_columns
 from unistore.schemas.ragged import TEXT_SUFFIX
-from unistore.schemas.tables import stored_tables
 from unistore.system.hints import AnyArray, Dtype
 
 # Bytes that are read of a sample, at most
@@ -102,9 +96,9 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
         columns |= _column_of(store, name, path, source, extent)
     for name, path in of_main.ragged.items():
         columns |= _ragged_column_of(store, name, path, source)
-    for table in stored_tables(store.paths()):
+    for table in further_tables(schema, store.paths()):
         if table not in schema.derived:
-            lo, hi = _bounds(store, table_offsets(table), source.number)
+            lo, hi = _bounds(store, source_offsets(table), source.number)
             rows = source._replace(lo=lo, hi=hi)
             of_table = _columns_of(schema, store, table)
             for path in of_table.plain.values():

@@ -14,7 +14,7 @@ from unistore.data.kinds.columns import UnevenColumn
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.errors import InputError, Problem
 from unistore.order.permutation import below, generator, words
-from unistore.schemas.indices import IndexColumn, StoreView, first_rows, require_rule
+from unistore.schemas.indices import IndexColumn, StoreView, main_bounds, require_rule
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import as_names
@@ -169,7 +169,7 @@ def require_arrays(store: Store, kind: object, *paths: str) -> None:
 
 _PREFIX = "sources/"
 # What every store keeps of its sources, and no source says
-_OF_EVERY_STORE = ("path", "bytes", "digest", "first_row", "rows", "format")
+_OF_EVERY_STORE = ("path", "bytes", "digest", "format")
 
 
 def source_keys(store: Store) -> dict[str, str]:
@@ -188,7 +188,7 @@ def source_numbers(store: Store, column: str | None) -> Callable[[Int64s], Int64
     if column is not None:
         require_rule(store, column, indexes=f"{_PREFIX}path/offsets")
         return IndexColumn(store, column).take
-    first = first_rows(store)
+    first = main_bounds(store)[:-1]
     # a source without rows has the same first row as the next one, which the row belongs to
     return lambda rows: range_of_rows(first, rows)
 

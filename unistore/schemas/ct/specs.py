@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -59,7 +60,8 @@ def _spec(path: str, paths: Collection[str]) -> ArraySpec:
         dtypes = ("uint8",) if voxels == 8 else ()
         return ArraySpec(dtypes=dtypes, row_shape=(None, None, None), rows=_ROWS, like=like)
     if family == FOREGROUND and name == "offsets":
-        return ArraySpec(dtypes=("int64",), row_shape=(), offsets_of=coords)
+        ranges = ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=coords)
+        return replace(ranges, repeated=True)  # one of each class in each volume
     if name == "coords" and family in (FOREGROUND, *_CONTENTS):
         return _COORDS
     if name == "offsets" and family in _CONTENTS:
@@ -86,7 +88,6 @@ SPECS = ArraySpecs(
     required=(f"{VOLUMES}/extent", f"{VOLUMES}/name/data", f"{VOLUMES}/name/offsets"),
     others=_spec,
     check=_incomplete_groups,
-    main_rows=SAMPLES,
     text={VOLUMES: (SAMPLES, 1)},
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.schemas.indices import StoreView, contradiction, source_rows, whole
+from unistore.schemas.indices import StoreView, contradiction, source_bounds, whole
 from unistore.schemas.point_cloud import specs
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, Quantum, quantum
 from unistore.schemas.rules import RuleView
@@ -125,7 +125,7 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
     for problem in (*specs.segments(view), *specs.source_rows(view)):
         msg = f"{store.path}: {problem}"
         raise StoreError(msg)
-    first_rows, row_counts = (values.tolist() for values in source_rows(store))
+    rows = source_bounds(store, POINTS).tolist()
     names = store.text("sources/path")
     layouts = store.text("sources/layout")
     headers = store.text("sources/header") if store.has("sources/header/data") else ["{}"] * len(names)
@@ -137,8 +137,8 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
             store=store,
             number=source,
             name=name,
-            lo=first_rows[source],
-            hi=first_rows[source] + row_counts[source],
+            lo=rows[source],
+            hi=rows[source + 1],
             layout=json.loads(layouts[source]),
             header=json.loads(headers[source]),
             segments=range(first, last),

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.indices import StoreView, contradiction, whole
+from unistore.schemas.indices import StoreView, contradiction, source_rows, whole
 from unistore.schemas.tables import Field, IndexValues, bounds_field, lazy_text_arrays, own_axes
 from unistore.system.hints import Float64s, Shape
 
@@ -243,7 +243,7 @@ def quantum(store: StoreView) -> Quantum | None:
         return None
     scale = whole(store, _SCALE)
     offset = whole(store, _OFFSET)
-    filled = whole(store, "sources/rows") > 0
+    filled = source_rows(store, POINTS) > 0
     for path, message in quantum_errors(scale[filled], offset[filled], xyz.attributes.get(DECIMAL)):
         raise contradiction(store, path, message)
     return Quantum(scale, offset, DECIMAL in xyz.attributes)

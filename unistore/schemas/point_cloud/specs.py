@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs, spec_of
+from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs, source_offsets, spec_of
 from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS, SEGMENTS, quantum_errors
 from unistore.schemas.rules import Rule, RuleView, broken, first_row, parts_hold_all
 
@@ -56,7 +56,6 @@ SPECS = ArraySpecs(
     },
     others=_spec,
     check=_unscaled,
-    main_rows=_XYZ,
     text={SEGMENTS: _BOUNDS},
     absent={"sources/header": "{}", f"{SEGMENTS}/name": ""},
 )
@@ -95,7 +94,7 @@ def bounds(view: RuleView) -> Iterator[Problem]:
 
 def source_rows(view: RuleView) -> Iterator[Problem]:
     """Every row of a source occurs at least once."""
-    edges = np.append(0, np.cumsum(view.whole("sources/rows")))
+    edges = view.whole(source_offsets(POINTS))
     for source, order in enumerate(view.parts("points/source_row", edges)):
         rows = len(order)
         most = int(order.max(initial=-1)) + 1
@@ -151,7 +150,7 @@ def coordinates(view: RuleView) -> Iterator[Problem]:
     """Scale and offset restore finite coordinates. The scale of decimals is a power of ten."""
     xyz = view.array(f"{POINTS}/xyz")
     if xyz.dtype.kind == "i":
-        filled = view.whole("sources/rows") > 0
+        filled = np.diff(view.whole(source_offsets(POINTS))) > 0
         scale, offset = (view.whole(f"sources/{name}")[filled] for name in ("scale", "offset"))
         for path, message in quantum_errors(scale, offset, xyz.attributes.get(DECIMAL)):
             yield broken(path, message)

@@ -282,7 +282,6 @@ SPECS = ArraySpecs(
         ),
     },
     others=_spec,
-    main_rows=_VALID,
     text={EPISODES: (SAMPLES, 1)},
     absent={
         f"{EPISODES}/cut": False,

@@ -108,7 +108,7 @@ def write_scans(make_store: Any, dtype: str) -> tuple[Path, list[NDArray[Any]], 
         "volumes/image": image,
         "masks/bone/mask": bits,
         "sources/path": ["a", "b", "c"],
-        "sources/first_row": np.arange(3),
+        "sources/volumes/offsets": np.arange(4),
     }
     return make_store("ct", arrays, count=3), volumes, masks
 
