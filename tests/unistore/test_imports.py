@@ -91,7 +91,7 @@ BY_FAMILIES = BY_FORMATS | {"options", "preview", "protocol", "registry", "scan"
 """What formats and families of this package import of `unistore.converters`: what reads files and describes
 sources, not what asks about them and scans them. Packages of others import `unistore.plugin` alone."""
 
-THROUGH_THE_DOOR = ("ct", "spike", "trajectory")
+THROUGH_THE_DOOR = ("ct", "point_cloud", "spike", "trajectory")
 """Families of this package that import what packages of others may: the plugin, and formats and errors."""
 
 FAMILIES = {path.parent.name for path in (ROOT / "schemas").glob("*/__init__.py")}

@@ -8,11 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from unistore.converters.files.hdf5.attributes import Attributes, IsRewritten, objects_of, read_attributes
 from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.point_cloud.names import (
     AXES,
@@ -558,21 +557,12 @@ def columns_of(opened: Opened) -> dict[str, Array]:
     }
 
 
-def described(
-    opened: Opened,
-    chosen: Described,
-    paths: Sequence[str],
-    inside: Iterable[tuple[str, Any]] = (),
-    is_rewritten: IsRewritten = lambda *_: False,
-) -> Described:
+def described(opened: Opened, chosen: Described, paths: Sequence[str]) -> Described:
     """Complete what is said of a file with its chosen columns: header, attributes, what is left out."""
     header = opened.facts
-    attributes = Attributes()
     memory = opened.memory
     if isinstance(opened, OpenedHdf5):
         header = opened.group_facts(_HEADER) if _HEADER in opened.groups else {}
-        objects = objects_of(opened.handle, opened.tree, paths.__contains__)
-        attributes = read_attributes(chain(objects, inside), is_rewritten)
         memory *= 2 * len(paths)
     scale = _triple(header, "scale")
     offset = _triple(header, "offset")
@@ -582,7 +572,7 @@ def described(
         layout=chosen.layout._replace(header=header, quantum=quantum),
         left_out=(*chosen.left_out, *opened.left_out.items()),
         memory=chosen.memory + memory,
-        attributes=attributes,
+        attributes=chosen.attributes or opened.attributes(paths.__contains__),
     )
 
 

@@ -9,11 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unistore.converters.files.hdf5 import library as h5py
-from unistore.converters.files.hdf5.attributes import Entry
-from unistore.converters.files.hdf5.file import names_in
-from unistore.converters.files.hdf5.tree import follow, unlinked, walk
-from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
+from unistore.converters.formats.hdf5 import HDF5Dataset
+from unistore.converters.formats.hdf5_groups import LargeGroup, rows_of_first
 from unistore.converters.point_cloud.layouts import (
     NO_COLUMN,
     ColumnPoints,
@@ -24,9 +21,9 @@ from unistore.converters.point_cloud.layouts import (
     left_out_of,
 )
 from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Match, Segmented
-from unistore.errors import InputError, Location, Problem, location_of
+from unistore.errors import InputError, Location
 from unistore.plugin import Opened, offsets_of
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.hints import AnyArray, Int64s, JsonObject
 
 SEGMENTS = "segments"
 COUNT = "num_points"  # attribute of every segment of a PointSuite file
@@ -44,11 +41,8 @@ class SegmentGroups:
     # Every method raises an `InputError` with the first problem.
 
     def __init__(self, opened: Opened) -> None:
-        assert isinstance(opened, OpenedHdf5)
-        self.parent = opened.handle[SEGMENTS]
-        self.file = opened.file
-        self.members = names_in(self.parent, location_of(opened.name, SEGMENTS))
-        keys = [name for name in self.members if _SEGMENT.fullmatch(name)]
+        self.members = LargeGroup(opened, SEGMENTS, _FIX)
+        keys = [name for name in self.members.names if _SEGMENT.fullmatch(name)]
         self.keys = sorted(keys, key=_segment_number)
 
     @property
@@ -56,55 +50,32 @@ class SegmentGroups:
         """Number of each segment, (S,)."""
         return np.array([_segment_number(key) for key in self.keys], np.int64)
 
-    def location(self, *path: str) -> Location:
-        """Place of something in ``segments``."""
-        return location_of(self.file.name, "/".join((SEGMENTS, *path)))
+    def location(self, segment: int) -> Location:
+        """Place of a segment in the file."""
+        return self.members.location(self.keys[segment])
 
     def check_names(self) -> None:
         """Check that every group has a number of its own."""
         first: dict[int, str] = {}
-        for key in self.members:
-            if key not in self.keys:
-                link = self.parent.get(key, getlink=True)
-                if not isinstance(link, h5py.HardLink) or isinstance(self.parent[key], h5py.Group):
+        keys = set(self.keys)
+        for key in self.members.names:
+            if key not in keys:
+                if not self.members.is_array(key):
                     message = "is a group among segments whose name is not segment_ and a number"
                     fix = "rename it, or move it out of segments/: its points would belong to no segment"
-                    raise InputError.at(self.location(key), message, fix, "name")
+                    raise InputError.at(self.members.location(key), message, fix, "name")
                 continue
             other = first.setdefault(_segment_number(key), key)
             if other != key:
                 message = f"has the number of another segment, {other}"
-                raise InputError.at(self.location(key), message, "rename it", "twice")
+                raise InputError.at(self.members.location(key), message, "rename it", "twice")
             if _segment_number(key) > _LARGEST:
                 message = f"has a number above {_LARGEST}"
-                raise InputError.at(self.location(key), message, "rename it", "name")
-
-    def group(self, segment: int) -> h5py.Group:
-        """Return the group of a segment."""
-        key = self.keys[segment]
-        return self._follow(self.parent, key, self.location(key), h5py.Group, "is no group")
+                raise InputError.at(self.members.location(key), message, "rename it", "name")
 
     def dataset(self, segment: int, name: str) -> HDF5Dataset:
         """Return a dataset of a segment, whose values can be read."""
-        location = self.location(self.keys[segment], name)
-        item = unlinked(self.parent, self.keys[segment], name)  # faster
-        if not isinstance(item, h5py.Dataset):
-            group = self.group(segment)
-            if name not in group:
-                raise InputError.at(location, "is missing", _FIX, "missing")
-            item = self._follow(group, name, location, h5py.Dataset, "is no dataset")
-        dataset = HDF5Dataset(item, location)
-        if problems := dataset.problems():
-            raise InputError(problems)
-        return dataset
-
-    def _follow(self, parent: h5py.Group, name: str, location: Location, kind: type, message: str) -> Any:
-        item = follow(parent, name, location, self.file.roots)
-        if isinstance(item, Problem):
-            raise InputError(item)
-        if not isinstance(item, kind):
-            raise InputError.at(location, message, _FIX, "format")
-        return item
+        return self.members.array(self.keys[segment], name)
 
 
 def _segment_number(key: str) -> int:
@@ -112,14 +83,14 @@ def _segment_number(key: str) -> int:
 
 
 def _has_segments(opened: Opened) -> bool:
-    return isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups and bool(SegmentGroups(opened).keys)
+    return LargeGroup.is_in(opened, SEGMENTS) and bool(SegmentGroups(opened).keys)
 
 
 def check_names(opened: Opened) -> None:
     """Check that no link leads out of the given paths, and that every group of segments has a number."""
     if opened.unreachable:
         raise InputError(opened.unreachable)
-    if isinstance(opened, OpenedHdf5) and SEGMENTS in opened.groups:
+    if LargeGroup.is_in(opened, SEGMENTS):
         SegmentGroups(opened).check_names()
 
 
@@ -201,15 +172,9 @@ class InSegments(Points):
     def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
         """Choose the columns of the first segment."""
         segments = SegmentGroups(opened)
-        location = location_of(opened.name, f"{SEGMENTS}/{segments.keys[0]}")
-        inside = walk(segments.group(0), location, segments.file.roots)
-        if inside.problems:
-            raise InputError(inside.problems)
-        columns = {
-            key: HDF5Dataset(dataset, location_of(location, key))
-            for key, dataset in inside.datasets.items()
-            if key not in _SUMMARIES and dataset.shape is not None
-        }
+        location = segments.location(0)
+        arrays = segments.members.arrays(segments.keys[0])
+        columns = {key: array for key, array in arrays.items() if key not in _SUMMARIES}
         chosen = choose(cls.name, columns, "", mapping, location)
         chosen = replace(
             chosen,
@@ -265,12 +230,12 @@ def _lengths(groups: SegmentGroups, column: str) -> Int64s:
     lengths = np.zeros(len(groups.keys), np.int64)
     expected: set[str] = set()
     for segment, key in enumerate(groups.keys):
-        names = set(groups.group(segment))
+        names = set(groups.members.inner_names(key))
         expected = expected or names
         if names != expected:
             columns, of_first = (", ".join(sorted(each)) for each in (names, expected))
             message = f"holds {columns}, unlike the first segment: {of_first}"
-            raise InputError.at(groups.location(key), message, _FIX, "columns")
+            raise InputError.at(groups.location(segment), message, _FIX, "columns")
         shape = groups.dataset(segment, column).shape
         lengths[segment] = shape[0] if shape else 0
     return lengths
@@ -279,50 +244,21 @@ def _lengths(groups: SegmentGroups, column: str) -> Int64s:
 def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Described:
     # Complete what is said of a file of segments. `members` are the datasets of each that are read
     segments = SegmentGroups(opened)
-    further: dict[str, None] = {}
+    paths = chosen.layout.paths if chosen.segmented == "indices" else []
 
-    def is_recounted(path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
+    def is_recounted(path: str, item: Any, name: str, entry: JsonObject) -> bool:
         if name != COUNT or not path.startswith(f"{SEGMENTS}/"):
             return False
-        return entry == {"dtype": "<i8", "value": _rows_of(item, members)}
+        return entry == {"dtype": "<i8", "value": rows_of_first(item, members)}
 
-    in_data = chosen.segmented == "indices"
-    whole = described(
-        opened,
-        replace(chosen, memory=len(segments.keys) * _SEGMENT_MEMORY),
-        chosen.layout.paths if in_data else [],
-        _objects_inside(segments, members, further),
-        is_recounted,
-    )
-    left_out = [(f"{SEGMENTS}/segment_N/{name}", NO_COLUMN) for name in further]
+    attributes = segments.members.attributes(paths.__contains__, segments.keys, members, is_recounted)
+    chosen = replace(chosen, memory=len(segments.keys) * _SEGMENT_MEMORY, attributes=attributes)
+    whole = described(opened, chosen, paths)
+    other_names = segments.members.other_names
+    left_out = [(f"{SEGMENTS}/segment_N/{name}", NO_COLUMN) for name in other_names]
     return replace(
         whole,
         layout=whole.layout._replace(unit="m"),
         segments=len(segments.keys),
         left_out=(*whole.left_out, *left_out),
     )
-
-
-def _objects_inside(
-    segments: SegmentGroups, members: Sequence[str], further: dict[str, None]
-) -> Iterator[tuple[str, h5py.HLObject]]:
-    # Groups of the segments and those of their datasets that are read, none of them linked.
-    # Names of what else they hold are added to `further`.
-    for key in segments.keys:
-        path = f"{SEGMENTS}/{key}"
-        group = unlinked(segments.parent, key)
-        if isinstance(group, h5py.Group):
-            names = names_in(group, location_of(segments.file.name, path))
-            further |= dict.fromkeys(name for name in names if name not in members)
-            yield path, group
-            for name in members:
-                item = unlinked(group, name)
-                if isinstance(item, h5py.Dataset):
-                    yield f"{path}/{name}", item
-
-
-def _rows_of(group: h5py.Group, members: Sequence[str]) -> int | None:
-    # The rows of the first dataset that is read of a segment
-    datasets = [unlinked(group, name) for name in members]
-    shapes = [dataset.shape for dataset in datasets if isinstance(dataset, h5py.Dataset)]
-    return shapes[0][0] if shapes and shapes[0] else None
