@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import zarr
 
 import unistore
 from tests.plugins.conftest import EEG, EEG_PAGE
+from tests.programs import printed
 from unistore import plugin
 from unistore.converters.families import preview_of_store
 from unistore.converters.registry import get_family
@@ -312,3 +314,9 @@ def test_the_family_keeps_every_promise(nights: tuple[Path, list[Night]], tmp_pa
         exec(compile(code, "eeg-as-a-package.md", "exec"), names)
         names["test_eeg"](tmp_path)
     assert names["check_family"] is check_family
+    shutil.copytree(nights[0], tmp_path / "use" / "nights")
+    (commands,) = re.findall(r"```console\n(.*?)```", EEG_PAGE, re.DOTALL)
+    for line in commands.splitlines():
+        printed("-m", *line.removeprefix("$ ").split(), cwd=tmp_path / "use", env=dict(os.environ))
+    assert "<img" in (tmp_path / "use" / "nights.html").read_text()
+    assert sorted(path.name for path in (tmp_path / "use" / "again").iterdir()) == sorted(NIGHTS)

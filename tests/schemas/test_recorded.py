@@ -68,6 +68,14 @@ def test_a_golden_store_records_what_its_family_says(path: Any) -> None:
     assert store.specs.problems(arrays, store.sample_count) == []
 
 
+def test_a_rule_bounds_numbers_of_classes() -> None:
+    rule = parse_rule({"least": 0, "most": 2})
+    assert rule == ArraySpec(least=0, most=2)
+    assert list(rule.value_errors(np.array([0, 2, 1], "u1"), dict[str, Any]().__getitem__)) == []
+    (error,) = rule.value_errors(np.array([0, 3, 1], "u1"), dict[str, Any]().__getitem__)
+    assert error == "row 1 is 3, expected at most 2 (the last of its classes)"
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -80,6 +88,7 @@ def test_a_golden_store_records_what_its_family_says(path: Any) -> None:
         ({"rows": ["points/xyz", True]}, "member 'rows'"),
         ({"row_shape": [3.0]}, "member 'row_shape'"),
         ({"least": "0"}, "member 'least'"),
+        ({"most": 2.0}, "member 'most'"),
         ({"ascending": 1}, "member 'ascending'"),
         ({"limits": [{"array": "a/b", "axes": [], "scale": 1}]}, "member 'limits'"),
         ({"limits": [{"array": "a/b", "axes": [-1], "scale": 1}]}, "member 'limits'"),

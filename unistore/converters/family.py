@@ -217,7 +217,8 @@ class Family(Options, ABC):
         What its stores hold.
     kind
         Name of the kind of samples that a Dataset delivers by default: ``"Clips"``. Empty: ``Ragged`` if the
-        schema has a table of samples, ``Volumes`` if it has volumes, else ``Rows``.
+        schema has a table of samples, ``Volumes`` if it has volumes and no tables of `Schema.per`, else
+        ``Rows``.
     other_kinds
         Further kinds that suit, as Python expressions: ``("unistore.Patches(96)",)``. ``inspect`` suggests
         them.
