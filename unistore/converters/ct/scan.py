@@ -13,9 +13,11 @@ import numpy as np
 
 from unistore.converters.ct.names import GEOMETRY, SLICES, TEXTS, folder_of, window_of
 from unistore.converters.ct.options import INFO, METADATA, CtOptions
+from unistore.converters.ct.series import Series
 from unistore.converters.ct.slabs import MEMBERS, VolumeArray, points_in
 from unistore.converters.ct.stacks import gap_in
 from unistore.converters.ct.texts import numbers_in, read_classes, read_info, read_row
+from unistore.converters.formats.dicom_headers import DicomPixels
 from unistore.errors import AddOptions, InputError, Problem
 from unistore.plugin import (
     Group,
@@ -108,12 +110,37 @@ class ScannedVolume(Scanned):
         return self.detail.array("image")
 
 
+class _FilesByRole:
+    """The files of a volume, by what they are to it."""
+
+    def __init__(self, group: Group, files: Sequence[Openable]) -> None:
+        self.images: list[tuple[int, Openable]] = []  # with the resolutions that their names say, or 0
+        self.slices: list[SourceFile] = []  # which continue the only image
+        self.texts: dict[str, SourceFile] = {}  # by kind
+        self.others: list[tuple[str, str, Openable]] = []  # kind and name of arrays
+        for role, source in zip(group.roles, files, strict=True):
+            kind, _, name = role.partition("/")
+            if kind in TEXTS:
+                self.texts[kind] = source.file
+            elif kind == SLICES:
+                self.slices.append(source.file)
+            elif kind == "image":
+                self.images.append((int(name), source))
+            else:
+                self.others.append((kind, name, source))
+
+    def path_of(self, kind: str) -> str:
+        """Return the path of a text, empty if there is none."""
+        return str(self.texts[kind].path) if kind in self.texts else ""
+
+
 class VolumeScan:
     """Scans one volume."""
 
     def __init__(self, options: CtOptions) -> None:
         self._options = options
         self._labels = options.labels
+        self._collected = ProblemCollector()
         self._arrays: dict[str, VolumeArray] = {}
         self._placed: dict[str, Mapping[str, Sequence[float]]] = {}
         self._windows: dict[str, Window] = {}
@@ -124,73 +151,83 @@ class VolumeScan:
         self._notes: list[str] = []
 
     def run(self, group: Group, files: Sequence[Openable]) -> ScannedVolume:
-        """Read every header. Files are named as `unistore.converters.ct.group` says."""
-        series = group.detail
+        """Read every header, and the texts about the volume.
+
+        Parameters
+        ----------
+        group
+            As `unistore.converters.ct.group` makes it: its files are named as messages call them.
+        files
+            The same files.
+
+        Raises
+        ------
+        InputError
+            With every problem of the volume.
+        """
+        series: Series | None = group.detail
         if series is not None and series.problem is not None:
             raise InputError(series.problem)
-        collected = ProblemCollector()
-        texts: dict[str, SourceFile] = {}
-        slices: list[SourceFile] = []
-        images: list[tuple[int, Openable]] = []
-        for role, source in zip(group.roles, files, strict=True):
-            kind, _, name = role.partition("/")
-            if kind in TEXTS:
-                texts[kind] = source.file
-            elif kind == SLICES:
-                slices.append(source.file)
-            elif kind == "image":
-                images.append((int(name), source))
-            else:
-                with collected.attempt(source.file.name):
-                    self._add(kind, name, source)
-        if images:
-            with collected.attempt(group.name):
-                image = _choose_image(images, self._options.resolution, group.name)
-                parts = tuple([file.path for file in slices])
-                pixels = None if series is None else series.pixels
-                if parts or pixels is not None:
-                    image = image.followed_by(parts, pixels)
-                self._add("image", "", image)
-                if parts and pixels is None:
-                    collected.problems += gap_in(group.name, [image.file, *slices])
+        by_role = _FilesByRole(group, files)
+        for kind, name, source in by_role.others:
+            with self._collected.attempt(source.file.name):
+                self._add(kind, name, source)
+        if by_role.images:
+            with self._collected.attempt(group.name):
+                self._add_image(group.name, by_role, None if series is None else series.pixels)
         first = group.files[0]
         path = first.path if first.name == group.name else folder_of(first.path)
-        for kind, file in texts.items():
-            with collected.attempt(file.name):
-                self._read(kind, file, path.name, has_geometry="geometry" in texts)
+        for kind, file in by_role.texts.items():
+            with self._collected.attempt(file.name):
+                self._read(kind, file, path.name, has_geometry="geometry" in by_role.texts)
         arrays = self._used_arrays()
-        dense = [array for array in arrays if not array.is_points]
-        extent = dense[0].shape if dense else None
-        collected.problems += self._displaced()
-        for array in dense:
-            if array.shape != extent:
-                message = f"has shape {array.shape}, its volume {extent}"
-                collected.problems.append(
-                    Problem(array.name, message, "make it again from this volume", "shape")
-                )
-        collected.check()
+        self._collected.problems += self._displaced()
+        self._collected.problems += _unlike_shapes(arrays)
+        self._collected.check()
+        return self._scanned(group.name, path, by_role, arrays, series)
+
+    def _add_image(self, volume: str, by_role: _FilesByRole, pixels: Sequence[DicomPixels] | None) -> None:
+        """Add the image, and the slices or pages that continue it."""
+        image = _choose_image(by_role.images, self._options.resolution, volume)
+        if by_role.slices or pixels is not None:
+            image = image.followed_by([file.path for file in by_role.slices], pixels)
+        self._add("image", "", image)
+        if by_role.slices and pixels is None:
+            self._collected.problems += gap_in(volume, [image.file, *by_role.slices])
+
+    def _scanned(
+        self,
+        name: str,
+        path: Path,
+        by_role: _FilesByRole,
+        arrays: tuple[VolumeArray, ...],
+        series: Series | None,
+    ) -> ScannedVolume:
+        # The files of arrays come first: these are opened again.
         paths = [array.path for array in arrays]
         paths += chain.from_iterable((*array.parts, *array.further) for array in arrays)
+        paths += map(by_role.path_of, by_role.texts)
+        dense = [array for array in arrays if not array.is_points]
         detail = Detail(
             arrays=arrays,
-            extent=extent,  # type: ignore[arg-type]  # three axes were checked
+            extent=dense[0].shape if dense else None,  # type: ignore[arg-type]  # three axes were checked
             geometry=self._geometry,
             stated_by=self._stated_by,
             info=self._texts.get("info", ""),
-            info_path=str(texts["info"].path) if "info" in texts else "",
+            info_path=by_role.path_of("info"),
             metadata=self._texts.get("metadata", ""),
             header=self._header,
             patient=series.patient if series else "",
             series=series.series if series else "",
         )
         return ScannedVolume(
-            name=group.name,
+            name=name,
             path=path,
             detail=detail,
-            files=[*paths, *(str(file.path) for file in texts.values())],
+            files=paths,
             windows=self._windows,
             classes=self._classes(),
-            dataset=str(texts["dataset"].path) if "dataset" in texts else "",
+            dataset=by_role.path_of("dataset"),
             notes=self._notes,
         )
 
@@ -199,11 +236,9 @@ class VolumeScan:
         used = []
         for kind in _CALLED:
             for role, array in self._arrays.items():
-                own_kind, _, name = role.partition("/")
-                is_dense = kind == "sparse" and not self._arrays.keys().isdisjoint(
-                    ("image", f"windows/{name}")
-                )
-                if own_kind == kind and not is_dense:
+                denser = {"image", f"windows/{role.partition('/')[2]}"}
+                is_needless = kind == "sparse" and not denser.isdisjoint(self._arrays)
+                if array.form == kind and not is_needless:
                     used.append(array)
         return tuple(used)
 
@@ -326,6 +361,15 @@ class VolumeScan:
     def _state(self, stated: Mapping[str, Sequence[float]], by: str) -> None:
         self._geometry.update(stated)
         self._stated_by.update(dict.fromkeys(stated, by))
+
+
+def _unlike_shapes(arrays: Sequence[VolumeArray]) -> Iterator[Problem]:
+    """Yield a problem for each array of voxels of another shape than the first one."""
+    dense = [array for array in arrays if not array.is_points]
+    for array in dense:
+        if array.shape != dense[0].shape:
+            message = f"has shape {array.shape}, its volume {dense[0].shape}"
+            yield Problem(array.name, message, "make it again from this volume", "shape")
 
 
 def _choose_image(images: Sequence[tuple[int, Openable]], resolution: int | None, volume: str) -> Openable:
