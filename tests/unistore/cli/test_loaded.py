@@ -28,7 +28,8 @@ CONVERSION = {
     "trajectory": {"gather", "read", "scan"},
 }
 """Modules of the families that are not asked whether a file is theirs."""
-CONVERTERS = {f"unistore.converters.{family}.converter" for family in CONVERSION.keys() - {"ct", "spike"}}
+CONVERTERS = {"unistore.converters.seam.converter"}
+"""What runs the hooks of every family."""
 STEPS = {f"unistore.converters.{family}.{name}" for family, names in CONVERSION.items() for name in names}
 assert all(importlib.util.find_spec(name) for name in STEPS | CONVERTERS)
 
