@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unistore
-from unistore.converters.point_cloud.derive import DecimalPlaces, decimal_of, quantise_decimals
+from unistore.converters.point_cloud.coordinates import DecimalPlaces, decimal_of, quantise_decimals
 from unistore.schemas.point_cloud.fields import quantum_errors
 
 COUNT = 3000
@@ -104,7 +104,7 @@ def test_the_bytes_do_not_depend_on_memory(tmp_path: Path, monkeypatch: pytest.M
     xyz[-1] = np.floor(xyz[-1]) + np.array([0.125, 0.25, 0.0625])  # more places come late
     source = write(tmp_path / "a.h5", xyz)
     digests = {unistore.convert(source, tmp_path / "0.zarr", "point_cloud", voxel_size=50.0).digest}
-    monkeypatch.setattr("unistore.converters.point_cloud.derive._STEP", 7)
+    monkeypatch.setattr("unistore.converters.point_cloud.coordinates._STEP", 7)
     little = {"voxel_size": 50.0, "memory": "700MB"}
     digests.add(unistore.convert(source, tmp_path / "1.zarr", "point_cloud", **little).digest)
     assert len(digests) == 1

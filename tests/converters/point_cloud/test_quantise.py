@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from unistore.converters.point_cloud.derive import bounds_of, dequantise, quantise
+from unistore.converters.point_cloud.coordinates import dequantise, quantise
+from unistore.converters.point_cloud.derive import bounds_of
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 

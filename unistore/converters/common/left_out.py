@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
-from typing import Any
 
 from unistore.errors import first_few, names_without_numbers
 
 NOT_EVERYWHERE = "not in every source in one form (--columns intersection)"
 NOT_MAPPED = "not named by --map"
-NO_COLUMN = "being no column"
 BOOKKEEPING = "bookkeeping of what wrote the file"
 _LISTED = 20
 
@@ -27,8 +24,3 @@ def left_out_notes(left_out: Iterable[tuple[str, str]]) -> list[str]:
         f"left out, {reason}: {first_few(names_without_numbers(left_out_names), _LISTED)}"
         for reason, left_out_names in names.items()
     ]
-
-
-def has_values(array: Any) -> bool:
-    """Return whether an array holds any value. Its shape is None where HDF5 has no dataspace."""
-    return array.shape is not None and prod(array.shape) > 0

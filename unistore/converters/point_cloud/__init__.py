@@ -150,12 +150,12 @@ class PointCloud(PointCloudOptions, Family):
 
     def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
         """Copy rows. Coordinates become floats or decimals if not all sources were quantised."""
-        from unistore.converters.point_cloud.derive import pack_rows
+        from unistore.converters.point_cloud.coordinates import pack_rows
 
         pack_rows(scan.sources.details[source].layout, table.columns()[column], column, rows, out)
 
     def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
         """Return how files have points, without voxels."""
-        from unistore.converters.point_cloud.derive import own_forms
+        from unistore.converters.point_cloud.coordinates import own_forms
 
         return own_forms(scan.sources.details[source].layout, table, source, fields)

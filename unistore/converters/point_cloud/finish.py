@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.point_cloud.derive import decimal_of
+from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.names import PointOrigin, is_label
 from unistore.converters.point_cloud.tables import point_columns, tables_of, typical_length, unit_of
 from unistore.errors import InputError
