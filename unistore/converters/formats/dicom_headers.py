@@ -83,8 +83,10 @@ def _by_pydicom(path: Path) -> DicomHeader:
 
     with path.open("rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they quote values, which may name the patient
-        # Forced: files of old scanners begin without the 128 bytes and the mark
-        data_set = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS, force=True)
+        # Files of old scanners begin without the 128 bytes and the mark
+        is_bare = file.read(_BEGIN)[-4:] != b"DICM"
+        file.seek(0)
+        data_set = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS, force=is_bare)
         start = file.tell()
         has_pixels = file.read(4) in _PIXELS
         start += 12 if file.read(2) in (b"OW", b"OB") else 8
@@ -93,6 +95,8 @@ def _by_pydicom(path: Path) -> DicomHeader:
     if "TransferSyntaxUID" in data_set.file_meta:
         is_plain = data_set.file_meta.TransferSyntaxUID in _PLAIN
     kind = data_set.file_meta.get("MediaStorageSOPClassUID") or data_set.get("SOPClassUID")
+    if not kind and "Rows" not in data_set:
+        raise ValueError("says neither its kind nor the size of an image")
     start = start if is_plain else 0
     return _header(data_set, kind.name if kind else "", start if has_pixels else None)
 
