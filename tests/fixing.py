@@ -75,6 +75,12 @@ def rows_of_other_lengths() -> Words:
 
 
 @case
+def rows_with_a_field_that_is_no_column() -> Words:
+    write("a.h5", t=np.zeros(4, [("a", "i4"), ("s", "S3"), ("c", "c8")]))
+    return convert("rows", "a.h5", "out.zarr")
+
+
+@case
 def rows_on_the_last_axis() -> Words:
     write("a.mat", x=np.zeros((3, 5)), y=np.zeros((2, 5)))
     return convert("rows", "a.mat", "out.zarr")

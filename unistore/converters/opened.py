@@ -341,6 +341,37 @@ class Records:
         return records
 
 
+class FieldOf(Array):
+    """A field of the rows of an array of records, whose rows are read whole."""
+
+    __slots__ = ()
+
+    def __init__(self, records: Array, name: str) -> None:
+        super().__init__(records, field=name)
+
+    @property
+    def shape(self) -> Shape:
+        return (*self.values.shape, *self._form.shape)
+
+    @property
+    def dtype(self) -> Dtype:
+        return self._form.base
+
+    @property
+    def _form(self) -> Dtype:
+        form: Dtype = self.values.dtype[self.field]
+        return form
+
+    @property
+    def chunk_rows(self) -> int:
+        rows: int = self.values.chunk_rows
+        return rows
+
+    def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
+        rows: AnyArray = self.values[lo:hi][self.field]
+        return rows
+
+
 class Origin(NamedTuple):
     """Where values of an array lie.
 

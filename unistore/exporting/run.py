@@ -180,7 +180,8 @@ def _write_dataset(
     import h5py
 
     dtype = values.dtype
-    if dtype.hasobject:
+    has_objects = dtype.hasobject and dtype.names is None  # records have them in fields
+    if has_objects:
         metadata: Attributes = dtype.metadata or {}
         dtype = dtype if is_text(dtype) else h5py.vlen_dtype(metadata.get("vlen", np.uint8))
     storage: dict[str, Any] = {}
@@ -193,7 +194,7 @@ def _write_dataset(
     row = 0
     for block in values.blocks():
         if block.size:
-            is_one_object = values.dtype.hasobject and len(block) == 1
+            is_one_object = has_objects and len(block) == 1
             dataset[row : row + len(block)] = block[0] if is_one_object else block
         disk.check()
         row += len(block)

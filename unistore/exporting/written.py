@@ -31,22 +31,19 @@ class _RowDigests:
         self._digests: dict[str, xxhash.xxh3_128] = {}
 
     def take(self, rows: AnyArray) -> None:
-        dtype = self._dtype
-        if dtype.hasobject:
-            self._take_objects(rows)
-        elif dtype.names is None:
-            self._take("", np.ascontiguousarray(rows, dtype))
+        if self._dtype.names is None:
+            self._take("", rows, self._dtype)
         else:  # not what lies between the fields
-            for name in dtype.names:
-                self._take(name, np.ascontiguousarray(rows[name], dtype[name]))
+            for name in self._dtype.names:
+                self._take(name, rows[name], self._dtype[name])
 
-    def _take(self, name: str, rows: AnyArray) -> None:
+    def _take(self, name: str, rows: AnyArray, dtype: Dtype) -> None:
         digest = self._digests.setdefault(name, xxhash.xxh3_128())
-        digest.update(rows.reshape(-1).view(np.uint8).data if rows.size else b"")
-
-    def _take_objects(self, rows: AnyArray) -> None:
-        digest = self._digests.setdefault("", xxhash.xxh3_128())
-        metadata: Attributes = self._dtype.metadata or {}
+        if not dtype.hasobject:
+            rows = np.ascontiguousarray(rows, dtype.base)
+            digest.update(rows.reshape(-1).view(np.uint8).data if rows.size else b"")
+            return
+        metadata: Attributes = dtype.metadata or {}
         of_items = metadata.get("vlen", np.uint8)
         for item in rows.flat:
             if isinstance(item, str):
@@ -54,7 +51,7 @@ class _RowDigests:
             elif isinstance(item, bytes):
                 data = item
             else:
-                data = np.asarray(item, None if is_text(self._dtype) else of_items).tobytes()
+                data = np.asarray(item, None if is_text(dtype) else of_items).tobytes()
             digest.update(len(data).to_bytes(8, "little") + data)
 
     def hexdigests(self) -> dict[str, str]:
@@ -96,9 +93,9 @@ class Written:
 
 
 def _form(dtype: Dtype) -> object:
-    if dtype.hasobject:
-        return object
-    return dtype if dtype.names is None else {name: dtype[name] for name in dtype.names}
+    if dtype.names is not None:
+        return {name: _form(dtype[name]) for name in dtype.names}
+    return object if dtype.hasobject else dtype
 
 
 def check_written(path: Path, form: Form, written: Mapping[str, Written]) -> None:

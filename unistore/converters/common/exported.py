@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import ANY_TEXT, any_length, row_shapes, within
+from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, any_length, row_shapes, within
 from unistore.schemas.indices import (
     ArrayView,
     IndexColumn,
@@ -227,9 +227,11 @@ class StoredRagged(NamedTuple):
     def values(self, source: int, lo: int, hi: int) -> ExportedArray:
         """Return rows ``lo:hi`` as a source has them: texts, or values of its dtype, as objects."""
         data = self.store.array(f"{self.group}/data")
+        dtype = source_dtype(data.attributes, source, data.dtype)
         if self.group.endswith(TEXT_SUFFIX):
             return self._texts(source_dtype(data.attributes, source, ANY_TEXT), lo, hi)
-        dtype = source_dtype(data.attributes, source, data.dtype)
+        if dtype.kind in TEXT_KINDS:  # pictures that a source has as byte strings
+            return self._texts(dtype, lo, hi)
 
         def blocks() -> Iterator[AnyArray]:
             for row in self.rows(lo, hi):

@@ -64,7 +64,12 @@ def items_in(array: Array, lo: int, hi: int, form: SourceColumn, location: Locat
     """Yield the values of rows ``lo:hi``, about `BLOCK_BYTES` at a time."""
     pending: list[AnyArray] = []
     size = 0
-    step = _TEXTS_TOGETHER if array.is_text else 1
+    step = 1
+    if array.dtype.kind in "SU":  # of a size that is known
+        most = max(1, BLOCK_BYTES // max(1, array.dtype.itemsize))
+        step = min(most, max(_TEXTS_TOGETHER, array.chunk_rows))
+    elif array.is_text:
+        step = _TEXTS_TOGETHER
     for first in range(lo, hi, step):
         for row, value in enumerate(array.objects(first, min(hi, first + step)), first):
             values = _values(value, form)

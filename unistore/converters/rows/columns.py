@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
 
 from unistore.converters.common.columns import is_text, storable
 from unistore.converters.common.left_out import NOT_MAPPED
 from unistore.converters.files.npy import NPY_NAME
+from unistore.converters.formats.images import encoding_of
+from unistore.converters.opened import FieldOf
 from unistore.converters.rows.grouping import group_files
 from unistore.converters.rows.options import RowsOptions
 from unistore.converters.seam.sources import common_length
-from unistore.errors import AddOptions, location_of, printable
+from unistore.errors import AddOptions, first_few, location_of, printable
 from unistore.plugin import (
+    Array,
     Chosen,
     Claim,
     Column,
     Grouping,
     Head,
     InputError,
+    Opened,
     Problem,
     SourceFile,
     no,
@@ -30,6 +37,7 @@ from unistore.system.hints import Dtype, Shape
 
 _REVERSE = AddOptions(("--reverse-axes",), "if rows are on the last axis")
 _MATLAB = b"MATLAB 7.3 MAT-file"
+_FEW = 8  # rows that are searched for a first picture
 _ALIKE = 256  # arrays of many files have the same names and dtypes
 
 
@@ -48,49 +56,101 @@ def group(files: Sequence[SourceFile]) -> Grouping:
     return Grouping(sources=[*groups], problems=problems, notes=[note] if parts > 1 else [])
 
 
+class _Place(NamedTuple):
+    """An array, or a field of an array of records, that becomes a column."""
+
+    array: str
+    field: str
+    dtype: Dtype
+    is_ragged: bool  # texts, pictures, or rows of any length
+    is_picture: bool = False
+
+    @property
+    def key(self) -> str:
+        """What ``--map`` calls it."""
+        return f"{self.array}/{self.field}" if self.field else self.array
+
+
 def choose(options: RowsOptions, head: Head) -> Chosen:
-    """Take all arrays, or those that ``--map`` names."""
-    ragged = {
-        key: (array.shape, array.dtype)
-        for key, array in head.opened.of_any_length.items()
-        if array.value_form is not None
-    }
-    forms = {**head.arrays, **ragged}
-    present = [key for key in forms if key not in head.facts]
-    arrays = _mapped_arrays(options, head, present)
-    if arrays and ragged.keys() >= set(arrays.values()):
+    """Take all arrays, or those that ``--map`` names, of arrays of records every field."""
+    ragged = {key: array for key, array in head.opened.of_any_length.items() if array.value_form is not None}
+    shapes = {key: shape for key, (shape, _) in head.arrays.items()}
+    shapes |= {key: array.shape for key, array in ragged.items()}
+    dtypes = {key: dtype for key, (_, dtype) in head.arrays.items()}
+    places: dict[str, list[_Place]] = {}
+    for key in shapes:
+        if key in ragged:
+            array = ragged[key]
+            places[key] = [_Place(key, "", array.dtype, True, _shows_picture(array))]
+        elif key not in head.facts:
+            places[key] = _places_of(key, dtypes[key], head.opened)
+    taken = _taken(options, head, places)
+    if taken and all(place.is_ragged for place in taken.values()):
         message = "has no array of numbers with a value a row: only texts, or rows of any length"
         raise InputError.at(head.file.name, message, "save the number of each row with them", "columns")
-    named = [(name, key, forms[key][1]) for name, key in arrays.items()]
-    columns = {
-        **columns_of(tuple([one for one in named if one[1] not in ragged])),
-        **_ragged_columns([one for one in named if one[1] in ragged]),
-    }
+    columns = columns_of(tuple(taken.items()))
     read = {location_of(head.file.name, key).dataset for key in ragged}
     problems = [problem for problem in head.problems if problem.dataset not in read]
     left_out: dict[str, str] = {}
     if options.map:
-        places = {location_of(head.file.name, key).dataset for key in options.map.values()}
-        unmapped = [key for key in present if key not in arrays.values()]
+        wanted = {location_of(head.file.name, key.strip("/")).dataset for key in options.map.values()}
+        unmapped = [place.key for own in places.values() for place in own if place not in taken.values()]
         unmapped += [problem.dataset for problem in problems]
         left_out = dict.fromkeys(unmapped, NOT_MAPPED)
-        problems = [problem for problem in problems if problem.dataset in places]
-    problems += _length_problems(options, head.file.name, {key: forms[key][0] for key in arrays.values()})
-    return Chosen(columns, left_out, _notes(head.file, options.reverse_axes), problems)
+        problems = [problem for problem in problems if problem.dataset in wanted]
+    problems += _length_problems(
+        options, head.file.name, {one.array: shapes[one.array] for one in taken.values()}
+    )
+    pictures = [place.key for place in taken.values() if place.is_picture]
+    return Chosen(columns, left_out, _notes(head.file, options.reverse_axes, pictures), problems)
 
 
-def _mapped_arrays(options: RowsOptions, head: Head, present: Sequence[str]) -> dict[str, str]:
-    """Return array in the file of each stored name."""
+def _places_of(key: str, dtype: Dtype, opened: Opened) -> list[_Place]:
+    """Return the columns that an array becomes: one, or one for each field of its records."""
+    if dtype.names is None:
+        return [_Place(key, "", dtype, is_ragged=False)]
+    places = []
+    for field in dtype.names:
+        form = dtype[field]
+        is_ragged = form.shape == () and is_text(form)
+        is_picture = is_ragged and _shows_picture(FieldOf(opened.arrays[key], field))
+        places.append(_Place(key, field, form.base, is_ragged, is_picture))
+    return places
+
+
+def _shows_picture(array: Array) -> bool:
+    """Return whether the first of a few rows that is not empty is a PNG or JPEG. No text begins so."""
+    if array.dtype.kind == "U":
+        return False
+    for row in array.objects(0, min(_FEW, array.shape[0])):
+        value = row.tobytes() if isinstance(row, np.ndarray) else row
+        if isinstance(value, bytes) and value:
+            return encoding_of(value) is not None
+    return False
+
+
+def _taken(options: RowsOptions, head: Head, places: Mapping[str, Sequence[_Place]]) -> dict[str, _Place]:
+    """Return what is stored, by its name in the store."""
     if not options.map:
-        return {key: key for key in present}
-    mapped = {to: key.strip("/") for to, key in options.map.items()}
-    absent = [key for key in mapped.values() if key not in present]
+        return {place.key: place for own in places.values() for place in own}
+    by_key = {place.key: place for own in places.values() for place in own}
+    taken: dict[str, _Place] = {}
+    absent = []
+    for name, text in options.map.items():
+        key = text.strip("/")
+        if key in by_key:
+            taken[name] = by_key[key]
+        elif key in places:
+            taken |= {f"{name}/{place.field}": place for place in places[key]}
+        else:
+            absent.append(key)
     if absent and options.columns == "exact":
-        shown_keys = printable(", ".join(present)) or "none"
+        shown_keys = printable(", ".join(by_key)) or "none"
         message = f"is not there; arrays: {shown_keys}"
-        places = [location_of(head.file.name, key) for key in absent]
-        raise InputError([Problem.at(place, message, kind="missing") for place in places])
-    return {to: key for to, key in mapped.items() if key not in absent}
+        raise InputError(
+            [Problem.at(location_of(head.file.name, key), message, kind="missing") for key in absent]
+        )
+    return taken
 
 
 def _length_problems(options: RowsOptions, file: str, shapes: Mapping[str, Shape]) -> list[Problem]:
@@ -103,34 +163,31 @@ def _length_problems(options: RowsOptions, file: str, shapes: Mapping[str, Shape
     return problems
 
 
-def _notes(file: SourceFile, reverse_axes: bool) -> tuple[str, ...]:
-    if reverse_axes or not file.name.lower().endswith(".mat"):
-        return ()
-    is_by_matlab = file.head(len(_MATLAB)) == _MATLAB
-    return (f"written by MATLAB, which reverses axes; {_REVERSE}",) if is_by_matlab else ()
+def _notes(file: SourceFile, reverse_axes: bool, pictures: Sequence[str]) -> tuple[str, ...]:
+    notes = []
+    if pictures:
+        shown = printable(first_few(pictures))
+        told = "unistore convert trajectory decodes frames, with --map action=DATASET"
+        notes.append(f"{shown}: frames in JPEG or PNG, stored as the bytes that they are ({told})")
+    if not reverse_axes and file.name.lower().endswith(".mat") and file.head(len(_MATLAB)) == _MATLAB:
+        notes.append(f"written by MATLAB, which reverses axes; {_REVERSE}")
+    return tuple(notes)
 
 
 @lru_cache(_ALIKE)
-def columns_of(arrays: tuple[tuple[str, str, Dtype], ...]) -> Mapping[str, Column]:
-    """Columns of arrays, given with their stored names: one, or one for each field of an array of records."""
+def columns_of(taken: tuple[tuple[str, _Place], ...]) -> Mapping[str, Column]:
+    """Columns of arrays and of fields, given with their stored names."""
     columns = {}
-    for name, array, dtype in arrays:
-        if dtype.names is None:
-            columns[name] = _column(name, array, "")
-        for field in dtype.names or ():
-            columns[f"{name}/{field}"] = _column(f"{name}/{field}", array, field)
+    for name, place in taken:
+        column = Column(
+            axes=None,
+            description=f"array {name} of the sources, files concatenated in natural order",
+            source=place.array,
+            field=place.field,
+            ragged=place.is_ragged,
+        )
+        suffix = ""
+        if place.is_ragged:
+            suffix = TEXT_SUFFIX if is_text(place.dtype) and not place.is_picture else RAGGED_SUFFIX
+        columns[f"{name}{suffix}"] = column
     return columns
-
-
-def _ragged_columns(arrays: Sequence[tuple[str, str, Dtype]]) -> dict[str, Column]:
-    """Columns of texts and of rows with any number of values, given as to `columns_of`."""
-    columns = {}
-    for name, array, dtype in arrays:
-        suffix = TEXT_SUFFIX if is_text(dtype) else RAGGED_SUFFIX
-        columns[f"{name}{suffix}"] = replace(_column(name, array, ""), ragged=True)
-    return columns
-
-
-def _column(name: str, array: str, field: str) -> Column:
-    description = f"array {name} of the sources, files concatenated in natural order"
-    return Column(axes=None, description=description, source=array, field=field)

@@ -37,12 +37,11 @@ def files(family: Family, store: StoreView) -> Iterator[File]:
     sources = sources_of(store)
     for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
         columns = {
-            name if store.has(f"{TABLE}/{name}") else _file_name(name): _own_rows(store, name, source)
+            name: _own_rows(store, name, source)
             for name, array in names.items()
             if source.number not in array.attributes.get("missing_in", ())
         }
-        mapping = options.get("map", {})
-        arrays = _unmapped(columns, mapping) if mapping else _with_records(columns, names, source)
+        arrays = _in_file(store, columns, source, options.get("map", {}))
         joint = _JOINT.fullmatch(source.name)
         if joint is not None and not any("/" in name for name in arrays):
             for name, values in arrays.items():
@@ -126,19 +125,24 @@ def _unmapped(arrays: Mapping[str, ExportedArray], mapping: Mapping[str, str]) -
     return datasets
 
 
-def _with_records(
-    columns: Mapping[str, ExportedArray], stored: Mapping[str, ArrayView], source: SourceRows
+def _in_file(
+    store: StoreView,
+    columns: Mapping[str, ExportedArray],
+    source: SourceRows,
+    mapping: Mapping[str, str],
 ) -> dict[str, ExportedArray]:
     """Return arrays by their names in the file. Columns that were fields are arrays of records again."""
     arrays: dict[str, ExportedArray] = {}
     records: dict[str, dict[int, tuple[str, ExportedArray]]] = {}
     for name, values in columns.items():
-        attributes = stored[name].attributes if name in stored else {}
+        is_ragged = not store.has(f"{TABLE}/{name}")
+        attributes = store.array(f"{TABLE}/{name}/data" if is_ragged else f"{TABLE}/{name}").attributes
         array, field, position = names_in_source(attributes, source.number)
         if field:
             records.setdefault(array, {})[position] = field, values
         else:
-            arrays[name] = values
+            arrays[_file_name(name) if is_ragged else name] = values
+    arrays = _unmapped(arrays, mapping)
     for array, fields in records.items():
         arrays[array] = _structured(dict(fields[position] for position in sorted(fields)))
     return arrays

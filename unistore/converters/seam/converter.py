@@ -22,7 +22,7 @@ from unistore.converters.files.folders import Folders, ListedFolders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
-from unistore.converters.opened import BLOCK_BYTES, Array, Format, Head, Opened, Origin, SourceFile
+from unistore.converters.opened import BLOCK_BYTES, Array, FieldOf, Format, Head, Opened, Origin, SourceFile
 from unistore.converters.protocol import Converter, Emit, Facts, Finalized, Scan, Scanned
 from unistore.converters.scan import Candidate, Found, Parts, SourcePart
 from unistore.converters.schema import array_of
@@ -326,8 +326,8 @@ class SeamConverter(Converter):
         tables: dict[str, ScannedTable] = {}
         for table, columns in {main: chosen.columns, **chosen.tables}.items():
             picked = picked_of(picks_of(group, opened, whole, columns))
-            has_map = table == main and hasattr(plugin, "map")
-            rows, wrong = check_columns(columns, head, picked, has_map=has_map)
+            mapped = getattr(plugin, "map", None) if table == main else None
+            rows, wrong = check_columns(columns, head, picked, mapped)
             tables[table] = ScannedTable(picked, rows)
             problems += [problem for problem in wrong if problem.kind != "length" or not has_lengths]
         facts = {**whole.facts, **json_facts(plugin, "choose", part.name, chosen.facts)}
@@ -426,9 +426,14 @@ class SeamConverter(Converter):
                     continue
                 if column:
                     place = origin.tables[owner].places.get(column)
-                    array = "" if place is None else self._array_of(origin, place)
+                    key = "" if place is None else self._array_of(origin, place)
+                    array = opened.all_arrays[key] if key else None
+                    if array is not None and place is not None and place.field:
+                        array = FieldOf(array, place.field)
+                    where = location_of(name, key)
+                    rows = origin.tables[owner].rows
                     with calling(self._formats_by_name[origin.formats[0]], name):
-                        counts = emit_ragged(opened, name, array, origin.tables[owner].rows, table, emit)
+                        counts = emit_ragged(array, where, rows, table, emit)
                     facts[f"{SIZES}{table.name}"] = counts
                 elif table.spilled:
                     self._emit(opened, name, origin, table, emit)

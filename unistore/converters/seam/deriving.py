@@ -7,12 +7,12 @@ import numpy as np
 from unistore.converters.common.columns import SourceColumn
 from unistore.converters.family import Family
 from unistore.converters.formats.ragged import items_in
-from unistore.converters.opened import Opened
+from unistore.converters.opened import Array, Opened
 from unistore.converters.protocol import Emit, Facts
 from unistore.converters.schema import Schema
 from unistore.converters.seam.gather import SIZES
 from unistore.converters.seam.sources import check_derived
-from unistore.errors import location_of
+from unistore.errors import Location
 from unistore.schemas.tables import Table
 from unistore.system.hints import Int64s
 
@@ -37,15 +37,13 @@ def emit_derived(plugin: Family, opened: Opened, name: str, schema: Schema, emit
     return facts | {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
 
-def emit_ragged(opened: Opened, name: str, array: str, rows: int, table: Table, emit: Emit) -> Int64s:
+def emit_ragged(array: Array | None, location: Location, rows: int, table: Table, emit: Emit) -> Int64s:
     """Emit the values of a column with any number of them in a row, and return their numbers.
 
     Parameters
     ----------
-    opened, name
-        The source, and what messages call it.
-    array
-        Name of the column's array there; empty: the source lacks it, and its rows have no values.
+    array, location
+        The column's array, and what messages call it. None: the source lacks it, and its rows have no values.
     rows
         How many rows the source has.
     table
@@ -54,10 +52,10 @@ def emit_ragged(opened: Opened, name: str, array: str, rows: int, table: Table, 
     values = table.fields[0]
     counts = np.zeros(rows, np.int64)
     emit(table.name, "data", np.empty((0, *values.row_shape), values.dtype))
-    if array:
+    if array is not None:
         form = SourceColumn(values.dtype, values.row_shape)
         row = 0
-        for items in items_in(opened.all_arrays[array], 0, rows, form, location_of(name, array)):
+        for items in items_in(array, 0, rows, form, location):
             counts[row : row + len(items.counts)] = items.counts
             emit(table.name, "data", items.values)
             row += len(items.counts)

@@ -21,7 +21,7 @@ from unistore.converters.files.paths import split_of
 from unistore.converters.opened import BLOCK_BYTES, Format
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan import Parts
-from unistore.converters.schema import Column, Schema, array_of
+from unistore.converters.schema import Column, Schema, array_of, bare_name
 from unistore.converters.seam.formats import calling, fault, format_by_ending, is_own
 from unistore.converters.seam.sources import (
     PartGroup,
@@ -120,7 +120,10 @@ class _SourcesTogether:
             path = column if table == plugin.schema.table else f"{table}/{column}"
             is_plain = not any(field for _, field, _ in called)
             names = {array for array, _, _ in called}
-            is_mapped = column in mapped or column.startswith(tuple(f"{name}/" for name in mapped))
+            bare = bare_name(column)
+            is_mapped = (bare in mapped and is_plain) or column.startswith(
+                tuple(f"{name}/" for name in mapped if name != bare)
+            )
             if is_mapped or (is_plain and names <= {plugin.schema.source_of(path)}):
                 continue
             yield table, column, {name: values for name, values in _by_source(called) if values}

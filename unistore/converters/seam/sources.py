@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -19,7 +19,7 @@ from unistore.converters.family import Chosen, Family, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
 from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
 from unistore.converters.scan import Parts, Scanned, SourcePart
-from unistore.converters.schema import Column, Schema, array_of
+from unistore.converters.schema import Column, Schema, array_of, bare_name
 from unistore.converters.seam.formats import fault, names_in, texts_in
 from unistore.converters.seam.specs import CLASS_KINDS
 from unistore.converters.seam.values import coded, expected_of, stored_value
@@ -32,6 +32,8 @@ _RECORD_BLOCK = 8 << 20
 # Arrays of many files have the same names, dtypes and row shapes
 _ALIKE = 256
 _FIX = "write the file again, or leave it out"
+# Kinds of problems of a column that others do not have
+_LEFT_OUT = ("dtype", "empty")
 
 
 class RowPlace(NamedTuple):
@@ -205,8 +207,9 @@ def picks_of(
     picks = []
     for name, column in columns.items():
         key = array_of(name, column)
-        array = None if column.ragged else whole.arrays.get(key)
-        if array is None and (column.ragged or column.classes):
+        is_row = column.ragged and not column.field
+        array = None if is_row else whole.arrays.get(key)
+        if array is None and (is_row or column.classes):
             array = texts.get(key)
         if array is None:
             continue
@@ -219,9 +222,9 @@ def picks_of(
         is_text = bool(column.classes) and array.dtype.kind in TEXT_KINDS
         place = RowPlace(number, inside, column.field, step, position, column.classes, is_text)
         form = SourceColumn(array.dtype.str, array.shape[1:])
-        if column.ragged:
+        if is_row:
             form = array.value_form or form
-        dtype = np.dtype(form.dtype) if column.ragged else array.dtype
+        dtype = np.dtype(form.dtype) if is_row else array.dtype
         picks.append(Pick(name, column, dtype, form.row_shape, place))
     return tuple(picks)
 
@@ -249,7 +252,8 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
             inner = dtype.fields[column.field][0]
             form = SourceColumn(inner.base.str, (*row_shape, *inner.shape))
         wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, column, form))
-        problems += [(array_of(name, column), problem) for problem in wrong]
+        source = array_of(name, column)
+        problems += [(f"{source}/{column.field}" if column.field else source, problem) for problem in wrong]
         if column.spatial:  # volumes of any extent are rows of one form
             form = SourceColumn(form.dtype, ())
         elif column.dtype:
@@ -270,9 +274,9 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
 
 
 def check_columns(
-    columns: Mapping[str, Column], head: Head, picked: Picked, *, has_map: bool
+    columns: Mapping[str, Column], head: Head, picked: Picked, mapped: Mapping[str, str] | None
 ) -> tuple[int, list[Problem]]:
-    """Number of rows of a source in a table, and what is wrong. `has_map`: fixes may name the option."""
+    """Number of rows of a source in a table, and what is wrong. `mapped`: the option, if there is one."""
     file = head.file.name
     keys = [array_of(name, column) for name, column in columns.items()]
     ragged = head.opened.objects if may_be_texts(columns) else {}
@@ -282,10 +286,20 @@ def check_columns(
     shapes |= {key: array.shape for key, array in ragged.items()}
     rows, differing = common_length({key: shapes[key] for key in keys if key not in missing}, file)
     problems += differing
+    unsound = dict(picked.problems)
+    sound = {}
+    for name, column in columns.items():
+        key = array_of(name, column)
+        key = f"{key}/{column.field}" if column.field else key
+        if key not in unsound:
+            sound[bare_name(name)] = key
     for key, problem in picked.problems:
         where = location_of(file, key)
-        problems.append(replace(problem, file=where.file, dataset=where.dataset))
-    return rows, problems if has_map else [replace(problem, fix=_FIX) for problem in problems]
+        fix = problem.fix
+        if problem.kind in _LEFT_OUT and mapped == {} and sound:
+            fix = _how_to_take(sound, "to leave it out")
+        problems.append(replace(problem, file=where.file, dataset=where.dataset, fix=fix))
+    return rows, problems if mapped is not None else [replace(problem, fix=_FIX) for problem in problems]
 
 
 def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]) -> Shape:
@@ -342,17 +356,16 @@ def common_length(shapes: Mapping[str, Shape], name: str) -> tuple[int, list[Pro
             lengths[printable(key)] = shape[0]
     table = length_table(shown)
     most = max(lengths.values(), key=Counter(lengths.values()).__getitem__, default=None)
-    fix = _how_to_take(key for key, length in lengths.items() if length == most)
+    alike = {key: key for key, length in lengths.items() if length == most}
+    fix = _how_to_take(alike, "to take the arrays that belong together")
     return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", fix, "length")]
 
 
-def _how_to_take(names: Iterable[str]) -> Fix:
+def _how_to_take(arrays: Mapping[str, str], purpose: str) -> Fix:
     words: list[str] = []
-    for name in names:
-        words += ["--map", f"{name}={name}"]
-    if not words:
-        return "save arrays whose axis 0 counts the rows"
-    return AddOptions(tuple(words), "to take the arrays that belong together")
+    for name, array in arrays.items():
+        words += ["--map", f"{name}={array}"]
+    return AddOptions(tuple(words), purpose) if words else "save arrays whose axis 0 counts the rows"
 
 
 def _how_to_rename(column: str) -> Fix:
@@ -376,12 +389,12 @@ def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[P
     is_text = (column.ragged or column.classes) and np.dtype(form.dtype).kind in TEXT_KINDS
     if not is_text and not storable(np.dtype(form.dtype)):
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
-        yield Problem("", message, "store numbers, or leave it out with --map", "dtype")
+        yield Problem("", message, "store numbers, or take it out of --map", "dtype")
     if (reason := name_problem(name)) is not None:
         yield Problem("", f"cannot be an array's name: {reason}", _how_to_rename(name), "name")
     if prod(form.row_shape) == 0:
         message = f"has rows of shape {form.row_shape}, which hold no values"
-        yield Problem("", message, "leave it out with --map", "empty")
+        yield Problem("", message, "take it out of --map", "empty")
 
 
 def further_files(opened: Opened, part: SourcePart) -> tuple[str, ...]:

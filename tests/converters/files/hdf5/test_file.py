@@ -343,8 +343,8 @@ def test_records_with_text_of_any_length(tmp_path: Path, layout: str, address_si
     with h5py.File(h5py.h5f.create(str(tmp_path / "a.h5").encode(), fcpl=creation)) as file:
         file.create_dataset("x", data=values, **LAYOUTS[layout])
     with open_hdf5(tmp_path / "a.h5") as file:
-        assert [problem.kind for problem in check_dataset(file["x"], "x")] == ["dtype"]
-        assert not check_dataset(file["x"], "x", allow_object=True)
+        assert not check_dataset(file["x"], "x"), "a field of any length is judged by itself"
+        assert read_rows(file["x"], "x", 1, 3)["number"].tolist() == [[0, 1, 2]] * 2
         assert read_objects(file["x"], "x", 1)["text"].tolist() == [b"0", b"1", b"2"]
 
 

@@ -151,7 +151,8 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     dtype = dataset.dtype
     if shape is None:
         return [Problem.at(location, "has no values (a null dataspace)", kind="dtype")]
-    if dtype.hasobject and not allow_object:
+    # Of records, each field of any length is judged by itself
+    if dtype.hasobject and not allow_object and dtype.names is None:
         return [
             Problem.at(location, "has a variable-length or object dtype", "store fixed-size numbers", "dtype")
         ]
@@ -222,6 +223,9 @@ def read_rows(
 ) -> AnyArray:
     """Return rows ``lo:hi`` of a dataset in native byte order, in `out` (C-contiguous) if there is one."""
     stop = dataset.shape[0] if hi is None else hi
+    if dataset.dtype.hasobject and stop > lo:
+        rows: AnyArray = read_objects(dataset, location, slice(lo, stop))
+        return rows
     if out is None:
         out = np.empty((stop - lo, *dataset.shape[1:]), native(dataset.dtype))
     if out.size == 0:
