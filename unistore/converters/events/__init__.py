@@ -70,10 +70,11 @@ class EventsFamily(EventsOptions, Family):
     def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # others have one tuple
         """Arrays, and the files of Prophesee and iniVation, which no other family takes."""
         from unistore.converters.formats.aedat import Aedat4
+        from unistore.converters.formats.event_text import EventText
         from unistore.converters.formats.frame_times import FrameTimes
         from unistore.converters.formats.prophesee import Dat, Evt
 
-        return ("hdf5", "npy", "npz", Dat, Evt, Aedat4, FrameTimes)
+        return ("hdf5", "npy", "npz", Dat, Evt, Aedat4, FrameTimes, EventText)
 
     def claim(self, file: SourceFile) -> Claim | None:
         """Open only those frames and boxes that lie beside a recording."""

@@ -20,6 +20,11 @@ class EventsOptions(Options):
         None, "Width and height of the sensor, where files do not say them.", metavar="PIXELS", least=1
     )
     unit: Unit = option("auto", "Unit of the times; by default microseconds if they are whole numbers.")
+    order: Literal["auto", "txyp", "xytp", "xypt"] = option(
+        "auto",
+        "Order of the numbers of events in rows of four; auto takes the one that fits.",
+        late=True,
+    )
     events: str = option("", "Group or array of the events in a file: davis/left/events.", metavar="PATH")
 
 

@@ -22,6 +22,7 @@ from unistore.converters.events.options import (
     EventsOptions,
     Unit,
 )
+from unistore.converters.formats.event_text import ORDERS, fits
 from unistore.converters.formats.frame_times import FRAMES
 from unistore.converters.formats.lazy import LazyRows
 from unistore.errors import AddOptions, Fix, Fixes
@@ -73,7 +74,7 @@ _MICROSECONDS = {"auto": (1, 1), "us": (1, 1), "ms": (1_000, 1), "s": (1_000_000
 
 
 class EventPlace(NamedTuple):
-    """Where a column is: an array, a field of its records if it has some, and the dtype as text."""
+    """Where a column is: an array, a field of its records or its column if it has some, the dtype as text."""
 
     array: str
     field: str
@@ -86,7 +87,9 @@ class EventPlace(NamedTuple):
 
     def of(self, rows: AnyArray) -> AnyArray:
         """Return the column of rows of the array."""
-        return rows[self.field] if self.field else rows
+        if not self.field:
+            return rows
+        return rows[self.field] if rows.dtype.names else rows[:, int(self.field)]
 
 
 Layout = Mapping[str, EventPlace]  # place of each column
@@ -104,9 +107,9 @@ def match(options: EventsOptions, head: Head) -> Claim:
         return sure(f"lies beside {_MAPPED}")
     if head.file.path.name in (_TIMES_NAME, _BOXES_NAME):
         return sure(f"lies beside {_MAPPED}")
-    layout = find_layout(head.opened, options.events)
+    layout = find_layout(head.opened, options)
     if not layout:
-        return no(f"holds no t, x, y and p in {options.events or 'events'}")
+        return no(f"holds no t, x, y and p in {options.events or 'events'}, nor rows of these four numbers")
     return sure(f"holds {', '.join([place.label for place in layout.values()])}")
 
 
@@ -133,7 +136,7 @@ def group(files: Sequence[SourceFile]) -> Grouping:
 def choose(options: EventsOptions, head: Head) -> Chosen:
     """Check what is known without the values: the size of the sensor, units, filters."""
     opened = head.opened
-    layout = find_layout(opened, options.events)
+    layout = find_layout(opened, options)
     problems = list(_filter_problems(head, layout))
     sensor = _sensor(options, opened)
     if sensor is None:
@@ -151,7 +154,10 @@ def choose(options: EventsOptions, head: Head) -> Chosen:
         raise InputError(problems)
     columns = {}
     for name, place in layout.items():
-        columns[name] = replace(SCHEMA.columns[name], source=place.array, field=place.field)
+        column = SCHEMA.columns[name]
+        # Columns of one array share a dtype
+        kinds = "iuf" if place.field.isdigit() else column.kinds
+        columns[name] = replace(column, source=place.array, field=place.field, kinds=kinds)
     # Half the bytes of int64, and any time fits that a file has so
     is_narrow = options.unit in ("auto", "us") and time_dtype.kind == "u" and time_dtype.itemsize <= 4
     columns["t"] = replace(columns["t"], dtype="uint32" if is_narrow else "int64")
@@ -176,12 +182,12 @@ def choose(options: EventsOptions, head: Head) -> Chosen:
 
 def cut(options: EventsOptions, opened: Opened) -> Iterator[Cut]:
     """Take each recording as a whole. Readers choose windows."""
-    yield Cut(len(opened.arrays[find_layout(opened, options.events)["t"].array]))
+    yield Cut(len(opened.arrays[find_layout(opened, options)["t"].array]))
 
 
 def derive(options: EventsOptions, opened: Opened) -> Iterator[tuple[str, Mapping[str, AnyArray]]]:
     """Check that times do not fall and agree with the file's index, and mark some of them."""
-    place = find_layout(opened, options.events)["t"]
+    place = find_layout(opened, options)["t"]
     index = np.zeros(0, np.int64)
     if _INDEX in opened.arrays and len(opened.arrays[_INDEX].shape) == 1:
         index = opened.arrays[_INDEX][:].astype(np.int64)
@@ -204,7 +210,7 @@ def derive(options: EventsOptions, opened: Opened) -> Iterator[tuple[str, Mappin
 
 def rows(options: EventsOptions, opened: Opened, lo: int, hi: int) -> Mapping[str, AnyArray]:
     """Read events, with places inside the sensor and polarities of 0 and 1."""
-    layout = find_layout(opened, options.events)
+    layout = find_layout(opened, options)
     # Each array is read once: some have all columns as fields of records
     names = {place.array for place in layout.values()}
     stored = {name: opened.arrays[name][lo:hi] for name in names}
@@ -213,8 +219,8 @@ def rows(options: EventsOptions, opened: Opened, lo: int, hi: int) -> Mapping[st
     width, height = _sensor(options, opened) or (0, 0)
     problems = []
     for name, values, is_wrong, expected, fix in (
-        ("x", x, (x < 0) | (x >= width), f"the sensor has {width} columns", _SENSOR_FIX),
-        ("y", y, (y < 0) | (y >= height), f"the sensor has {height} rows", _SENSOR_FIX),
+        ("x", x, (x < 0) | (x >= width) | (x % 1 != 0), f"the sensor has {width} columns", _SENSOR_FIX),
+        ("y", y, (y < 0) | (y >= height) | (y % 1 != 0), f"the sensor has {height} rows", _SENSOR_FIX),
         ("p", p, (p != 1) & (p != low), f"expected {low} or 1", _POLARITY_FIX),
     ):
         if is_wrong.any():
@@ -235,10 +241,13 @@ def restore(options: EventsOptions, columns: Mapping[str, Array], facts: Facts) 
     """Return the arrays of a file in its unit, its dtypes and its polarities."""
     arrays = {}
     records: dict[str, dict[str, Array]] = {}
+    tables: dict[str, dict[str, Array]] = {}
     for name, described in facts[COLUMNS].items():
         place = EventPlace(*described)
         array = _original(options, name, columns[name], np.dtype(place.dtype), facts[LOW])
-        if place.field:
+        if place.field.isdigit():
+            tables.setdefault(place.array, {})[place.field] = array
+        elif place.field:
             records.setdefault(place.array, {})[place.field] = array
         else:
             arrays[place.array] = array
@@ -246,6 +255,7 @@ def restore(options: EventsOptions, columns: Mapping[str, Array], facts: Facts) 
         source, descr = facts[BOXES]
         records[source] = {name: columns[f"boxes/{name}"] for name, _ in descr}
     arrays |= {name: _records_of(fields) for name, fields in records.items()}
+    arrays |= {name: _table_of(columns_of) for name, columns_of in tables.items()}
     arrays |= {name: array for name, array in columns.items() if name.startswith(f"{FRAMES}/")}
     of_file = {name: value for name, value in facts.items() if not name.startswith(OWN)}
     return Restored(arrays, of_file)
@@ -287,9 +297,11 @@ def _times(options: EventsOptions, opened: Opened, place: EventPlace, stored: An
     return times
 
 
-def find_layout(opened: Opened, group: str = "") -> Layout:
+def find_layout(opened: Opened, options: EventsOptions) -> Layout:
     """Return where the columns are, in one group or array if it is named, empty if they are nowhere."""
-    for place in (group,) if group else _PLACES:
+    for place in (options.events,) if options.events else _PLACES:
+        if layout := _table_at(opened, place, options):
+            return layout
         above, _, name = place.rpartition("/")
         is_array = bool(name) and opened.members(above).get(name) == "array"
         names: Sequence[str] = ()
@@ -310,6 +322,40 @@ def find_layout(opened: Opened, group: str = "") -> Layout:
             layout[column] = EventPlace(array, field, (dtype[field] if field else dtype).str)
         return layout
     return {}
+
+
+def _table_at(opened: Opened, place: str, options: EventsOptions) -> Layout:
+    """Return the columns of an array (N, 4) of events, empty if none is there."""
+    # A cloud may have four columns, too: only such an array that is called events, or named by the user
+    is_events = bool(options.events) or place.endswith("events") or "event" in Path(opened.name).name.lower()
+    above, _, name = place.rpartition("/")
+    if not is_events or not name or opened.members(above).get(name) != "array":
+        return {}
+    array = opened.arrays[place]
+    if len(array.shape) != 2 or array.shape[1] != 4 or array.dtype.kind not in "iuf" or not len(array):
+        return {}
+    beginning = array[0 : min(len(array), _BLOCK)]
+    orders = [one for one in ORDERS if fits(beginning, one)] if options.order == "auto" else [options.order]
+    if len(orders) != 1:
+        found = f"fits {' and '.join(orders)}" if orders else f"fits none of {', '.join(ORDERS)}"
+        message = f"has four columns, and the order of t, x, y and p {found}"
+        fixes = tuple([AddOptions(("--order", one)) for one in orders or ORDERS])
+        raise InputError(Problem(opened.name, message, fixes, "order", dataset=place))
+    return {column: EventPlace(place, str(orders[0].index(column)), array.dtype.str) for column in "txyp"}
+
+
+def _table_of(columns: Mapping[str, Array]) -> Array:
+    """Return columns, by their numbers, as one array (N, columns)."""
+    first = next(iter(columns.values()))
+    form = (len(first), len(columns))
+
+    def read(lo: int, hi: int) -> AnyArray:
+        rows = np.empty((hi - lo, len(columns)), first.dtype)
+        for number, array in columns.items():
+            rows[:, int(number)] = array[lo:hi]
+        return rows
+
+    return Array(LazyRows(form, first.dtype, read))
 
 
 def _records_of(fields: Mapping[str, Array]) -> Array:

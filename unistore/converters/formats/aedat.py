@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from unistore.converters.claims import Claim, no, sure
+from unistore.converters.claims import Claim, sure
 from unistore.converters.formats.lazy import ForwardRecords
 from unistore.converters.opened import Array, Format, Opened, SourceFile
 from unistore.system.hints import AnyArray
@@ -19,6 +19,7 @@ from unistore.system.hints import AnyArray
 EVENTS = "events"  # name of the array of a recording
 _EVENT = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")])
 _MAGIC = b"#!AER-DAT4"
+_VERSION = 14  # bytes that say the version
 
 # What decoding takes is told by the headers of packets. A packet is the number of its stream, the bytes that
 # follow (4 bytes each, little-endian), and a frame of LZ4 or zstd, or its content as it is. The headers of a
@@ -41,7 +42,7 @@ class Aedat4(Format):
     """A stream of events. Frames and inertial measurements beside it are left out."""
 
     name = "aedat4"
-    suffixes = (".aedat4",)
+    suffixes = (".aedat4", ".aedat")
     library = "aedat"
 
     def recognise(self, file: SourceFile) -> Claim:
@@ -50,7 +51,11 @@ class Aedat4(Format):
         if beginning == _MAGIC:
             return sure("begins with #!AER-DAT4")
         if beginning[:-1] == _MAGIC[:-1]:
-            return no("is of another version than AEDAT 4, which is not read")
+            version = file.head(_VERSION)[len(_MAGIC) - 1 :].split()[:1]
+            raise file.problem(
+                f"is AEDAT {b''.join(version).decode('ascii', 'replace')}, which is not read",
+                "convert it to AEDAT 4 with iniVation's dv-processing, or to HDF5",
+            )
         raise file.wrong_beginning("with #!AER-DAT4")
 
     @contextmanager

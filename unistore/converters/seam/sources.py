@@ -251,7 +251,10 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
         if column.field and dtype.fields is not None:
             inner = dtype.fields[column.field][0]
             form = SourceColumn(inner.base.str, (*row_shape, *inner.shape))
-        wrong = (*_schema_problems(column, dtype, row_shape), *_store_problems(name, column, form))
+        elif column.field:  # a column of an array of two axes
+            form = SourceColumn(dtype.str, row_shape[1:])
+        axes = form.row_shape if dtype.fields is None else row_shape
+        wrong = (*_schema_problems(column, dtype, axes), *_store_problems(name, column, form))
         source = array_of(name, column)
         problems += [(f"{source}/{column.field}" if column.field else source, problem) for problem in wrong]
         if column.spatial:  # volumes of any extent are rows of one form
