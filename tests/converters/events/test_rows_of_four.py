@@ -65,7 +65,7 @@ def test_an_array_that_is_called_events_is_recognised(tmp_path: Path, name: str)
 
 def test_a_cloud_of_four_columns_is_no_recording(tmp_path: Path) -> None:
     np.save(tmp_path / "cloud.npy", np.random.default_rng(0).random((50, 4)))
-    with pytest.raises(InputError, match="nor rows of these four numbers"):
+    with pytest.raises(InputError, match="holds no t, x, y and p in events"):
         convert(tmp_path / "cloud.npy", tmp_path / "out.zarr", "events", **SENSOR)
 
 

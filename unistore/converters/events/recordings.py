@@ -109,7 +109,7 @@ def match(options: EventsOptions, head: Head) -> Claim:
         return sure(f"lies beside {_MAPPED}")
     layout = find_layout(head.opened, options)
     if not layout:
-        return no(f"holds no t, x, y and p in {options.events or 'events'}, nor rows of these four numbers")
+        return no(f"holds no t, x, y and p in {options.events or 'events'}")
     return sure(f"holds {', '.join([place.label for place in layout.values()])}")
 
 

@@ -299,7 +299,7 @@ def check_columns(
     for key, problem in picked.problems:
         where = location_of(file, key)
         fix = problem.fix
-        if problem.kind in _LEFT_OUT and mapped == {} and sound:
+        if problem.kind in _LEFT_OUT and mapped == {} and sound and not differing:
             fix = _how_to_take(sound, "to leave it out")
         problems.append(replace(problem, file=where.file, dataset=where.dataset, fix=fix))
     return rows, problems if mapped is not None else [replace(problem, fix=_FIX) for problem in problems]
