@@ -473,6 +473,13 @@ def frames(**options: Any) -> Any:
 SIZE = ("--height", "24", "--width", "40")
 
 
+@case
+def a_sequence_that_lacks_a_frame() -> Words:
+    recordings("p", {"a": (16,) * 5})
+    Path("p/a/blur/002.png").unlink()
+    return convert("spike", "p", "out.zarr", *SIZE)
+
+
 def counted(spikes: Any, bins: int) -> Any:
     """Return spikes a pixel in each of `bins` spans of time."""
     voxel = np.zeros((bins, *spikes.shape[1:]), np.uint8)

@@ -51,8 +51,8 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
         "train/bad/sharp/004.png": ("colour", "is gray, expected rgb of 8 bits"),
         "train/bad/sharp/005.png": ("colour", "is rgb of 16 bits"),
         "train/bad/sharp/006.png": ("shape", "is 40 x 80, but its blur frame is 48 x 80"),
-        "train/less/sharp": ("count", "2 files beside 3 in train/less/spike; none for 001.dat"),
-        "train/less/blur": ("count", "4 files beside 3 in train/less/spike; too many: 003.png"),
+        "train/less/spike/001.dat": ("count", "has no file of its name in train/less/sharp"),
+        "train/less/blur/003.png": ("count", "in train/less/spike and train/less/sharp"),
         "train/none/spike": ("missing", "holds no file of spikes"),
     }
     assert {place: problem.kind for place, problem in found.items()} == {

@@ -84,8 +84,11 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
 def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedStreams:
     """Find the layout and the extents of the streams, of the size that options or files beside them say."""
     by_sequence: dict[str, list[FrameValues]] = {}
+    images: dict[str, tuple[int, int]] = {}
     configs = []
     for frame in frames:
+        for header in frame.images.values():
+            images.setdefault(frame.sequence, (header.height, header.width))
         stream = frame.values.get("spike")
         if stream is not None and stream.is_stream:
             by_sequence.setdefault(frame.sequence, []).append(stream)
@@ -94,7 +97,7 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedS
         return ResolvedStreams({}, "arrays")
     named = [config for config in configs if config is not None]
     if not named:
-        return resolve_streams(by_sequence, options, options.height, options.width)
+        return resolve_streams(by_sequence, options, options.height, options.width, images)
     height, width, name = named[0]
     if len(named) < len(configs) or len({config[:2] for config in named}) > 1:
         message = "says the size of some streams, and of others another file does, or none"
@@ -104,7 +107,7 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedS
     if options.height not in (None, height) or options.width not in (None, width):
         message = f"says {height} x {width} pixels, unlike the one of --height and --width that is given"
         raise InputError(Problem(name, message, "give both, or none", "geometry"))
-    resolved = resolve_streams(by_sequence, options, height, width)
+    resolved = resolve_streams(by_sequence, options, height, width, images)
     note = f"streams are {height} x {width} pixels, as {name} says"
     return resolved._replace(notes=[note, *resolved.notes])
 

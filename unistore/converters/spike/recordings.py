@@ -10,6 +10,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from unistore.converters.spike.options import (
     STREAM_ENDING,
     may_be,
 )
-from unistore.errors import first_few, printable, with_source
+from unistore.errors import AddOptions, printable, with_source
 from unistore.plugin import (
     Columns,
     Group,
@@ -227,23 +228,34 @@ def _is_recording(file: SourceFile) -> bool:
 def pair_files(
     by_role: Mapping[str, Mapping[str, SourceFile]], folders: Mapping[str, str]
 ) -> tuple[dict[str, Frame], list[Problem]]:
-    """Make frames, in natural order, from files of the same stem, or none if a role lacks a file."""
-    # `by_role` has the files by stem for each role; messages call the folders of the roles `folders`.
-    first_role, first_files = next(iter(by_role.items()))
+    """Make frames, in natural order, from files of the same stem, or none if a role lacks a file.
+
+    A frame that lacks a file is a problem of that frame, where most frames have all.
+
+    Parameters
+    ----------
+    by_role
+        Files by stem for each role.
+    folders
+        What messages call the folder of each role.
+    """
+    stems = sorted(dict.fromkeys(chain.from_iterable(by_role.values())), key=natural_key)
+    lacking = {stem: [role for role, files in by_role.items() if stem not in files] for stem in stems}
+    incomplete = [stem for stem in stems if lacking[stem]]
+    if not incomplete:
+        return {stem: {role: files[stem] for role, files in by_role.items()} for stem in stems}, []
+    if 2 * len(incomplete) > len(stems):
+        counts = ", ".join([f"{len(files)} in {folders[role]}" for role, files in by_role.items()])
+        message = f"of {len(stems)} frames, {len(incomplete)} lack a file: {counts}"
+        fix = "every frame needs one file of each, of the same name"
+        return {}, [Problem(folders[next(iter(by_role))], message, fix, "count")]
     problems = []
-    for role, files in by_role.items():
-        lacking = [file.path.name for stem, file in first_files.items() if stem not in files]
-        extra = [file.path.name for stem, file in files.items() if stem not in first_files]
-        if lacking or extra:
-            message = f"{len(files)} files beside {len(first_files)} in {folders[first_role]}"
-            message += f"; none for {first_few(lacking)}" if lacking else ""
-            message += f"; too many: {first_few(extra)}" if extra else ""
-            fix = "every frame needs one file of each, of the same name"
-            problems.append(Problem(folders[role], message, fix, "count"))
-    if problems:
-        return {}, problems
-    stems = sorted(first_files, key=natural_key)
-    return {stem: {role: files[stem] for role, files in by_role.items()} for stem in stems}, []
+    for stem in incomplete:
+        own = next(files[stem] for files in by_role.values() if stem in files)
+        message = f"has no file of its name in {' and '.join([folders[role] for role in lacking[stem]])}"
+        cut = AddOptions(("--exclude", own.name), "to cut the sequence there")
+        problems.append(Problem(own.name, message, (cut, "copy what is missing"), "count", own.name))
+    return {}, problems
 
 
 def split_at_gaps(frames: Mapping[str, Frame], excluded: Iterable[str]) -> list[tuple[Frame, ...]]:

@@ -194,8 +194,12 @@ def resolve_streams(
     options: SpikeOptions,
     height: int | None,
     width: int | None,
+    images: Mapping[str, tuple[int, int]],
 ) -> ResolvedStreams:
-    """Find one layout for all streams, the resolution of each recording, and the length of each file."""
+    """Find one layout for all streams, the resolution of each recording, and the length of each file.
+
+    `images`: height and width of the frames beside the streams of a recording.
+    """
     streams = list(chain.from_iterable(recordings.values()))
     layout: str = options.layout
     reason = "as asked for"
@@ -203,11 +207,18 @@ def resolve_streams(
         layout, reason = detect_layout(streams)
     problems: list[Problem] = []
     if height is None or width is None:
-        sizes = {name: [stream.shape[0] for stream in recorded] for name, recorded in recordings.items()}
-        choices, problems = choose_resolutions(sizes, layout, height, width)
+        choices = _choose_by_images(recordings, images, layout, height, width)
+        sizes = {
+            name: [stream.shape[0] for stream in recorded]
+            for name, recorded in recordings.items()
+            if name not in choices
+        }
+        by_size, problems = choose_resolutions(sizes, layout, height, width)
+        choices |= by_size
     else:
         choices = dict.fromkeys(recordings, Resolution(height, width))
-        if options.layout == "auto" and layout == "packed" and (height, width) in _MISREAD:
+        is_misread = (height, width) in _MISREAD and (height, width) not in images.values()
+        if options.layout == "auto" and layout == "packed" and is_misread:
             message = f"{height} x {width} only divides packed bits of 360 x 640 pixels by chance: {reason}"
             camera = AddOptions(("--height", "360", "--width", "640"))
             fix = camera, AddOptions(("--layout", "packed"), "to insist")
@@ -230,6 +241,80 @@ def resolve_streams(
     for spikes in firsts.values():
         notes += _resolution_notes(spikes)
     return ResolvedStreams(extents, layout, notes)
+
+
+def _choose_by_images(
+    recordings: Mapping[str, Sequence[FrameValues]],
+    images: Mapping[str, tuple[int, int]],
+    layout: str,
+    height: int | None,
+    width: int | None,
+) -> dict[str, Resolution]:
+    """Choose the size of the frames beside streams, or half of it, where that divides most of the files.
+
+    Of both, and of known cameras whose rows are alike where those of neither are, the one whose neighbouring
+    rows are most alike. Recordings of one form are alike: the first one decides.
+    """
+    chosen: dict[str, Resolution] = {}
+    of_form: dict[tuple[tuple[int, int], int], Resolution | None] = {}
+    for name, (rows, columns) in images.items():
+        streams = recordings.get(name, ())
+        halves = [] if rows % 2 or columns % 2 else [(rows // 2, columns // 2)]
+        candidates = [
+            size
+            for size in [(rows, columns), *halves]
+            if height in (None, size[0])
+            and width in (None, size[1])
+            and 2 * sum(frames_in(stream.shape[0], *size, layout) is not None for stream in streams)
+            > len(streams)
+        ]
+        if not candidates:
+            continue
+        form = (rows, columns), streams[0].shape[0]
+        if form not in of_form:
+            of_form[form] = _most_alike(streams, candidates, layout)
+        resolution = of_form[form]
+        if resolution is not None:
+            chosen[name] = resolution
+    return chosen
+
+
+def _most_alike(
+    streams: Sequence[FrameValues], candidates: Sequence[tuple[int, int]], layout: str
+) -> Resolution | None:
+    """Return the size whose rows are most alike. None: those of a known camera are alike, and these not."""
+    fitting: dict[tuple[int, int], float] = {}
+    for size in candidates:
+        fitting[size] = _correlation(streams, size, layout)
+    best = max(fitting, key=lambda size: np.nan_to_num(fitting[size], nan=-1.0))
+    first = streams[0].shape[0]
+    if not fitting[best] >= _MIN_CORRELATION:
+        best = candidates[0]
+        cameras = [camera for camera in CAMERAS if layout in ("bytes", camera.layout)]
+        others = [camera for camera in cameras if camera.frames(first, layout)]
+        if any(_correlation(streams, one[1:3], layout) >= _MIN_CORRELATION for one in others):
+            return None
+    what = "the size of its frames" if best == candidates[0] and len(candidates) > 1 else "as its frames say"
+    extent = f"{frames_in(first, *best, layout)} x {best[0]} x {best[1]}"
+    reason = f"{first:,} bytes are {extent} in {_LAYOUT_NAMES[layout]}, {what}"
+    return Resolution(*best, reason)
+
+
+def _correlation(streams: Sequence[FrameValues], size: tuple[int, int], layout: str) -> float:
+    """Return how alike neighbouring rows of the first file of this size are, see `row_correlation`."""
+    for stream in streams:
+        length = frames_in(stream.shape[0], *size, layout)
+        if length is not None:
+            spikes = Spikes(stream.array, Extent(length, *size), layout, flip=False)
+            frames = np.empty((min(length, _CHECKED_FRAMES), size[0], row_bytes(size[1])), np.uint8)
+            try:
+                spikes.read(frames)
+            except InputError as error:  # bits behind the last pixel: of no such size
+                if {problem.kind for problem in error.problems} != {"values"}:
+                    raise
+                return -1.0
+            return row_correlation(frames, size[1])
+    return float("nan")
 
 
 def _remainder_problem(stream: FrameValues, height: int, width: int, layout: str) -> Problem:
