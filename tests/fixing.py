@@ -475,7 +475,9 @@ SIZE = ("--height", "24", "--width", "40")
 
 @case
 def a_sequence_that_lacks_a_frame() -> Words:
-    recordings("p", {"a": (16,) * 5})
+    from tests.converters.spike.recordings import sequences
+
+    sequences(Path("p"), {"a": (16,) * 5})
     Path("p/a/blur/002.png").unlink()
     return convert("spike", "p", "out.zarr", *SIZE)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.spike.frames import RAW_ARRAY, FrameOrigin
+from unistore.converters.spike.frames import HIGHEST_FIRST, RAW_ARRAY, REVERSED_BITS, FrameOrigin
 from unistore.converters.spike.options import IMAGE_ROLES
 from unistore.errors import InputError, Problem
 from unistore.plugin import (
@@ -96,22 +96,26 @@ class Frame:
         return max(1, nbytes // (height * row_bytes(width)))
 
     def spikes(self, layout: str, *, flip: bool = False) -> ExportedArray:
-        """Its spikes as pixels (T, H, W) u1 of an array, or as the bytes of a stream of a layout."""
+        """Its spikes as an array (T, H, W) u1 of pixels, or packed, or as the bytes of a stream of a layout."""
         length = self.length
         height, width = self.extent
         steps = self._steps_of(_PACKED_BYTES)
-        shape = (length, height, row_bytes(width) if layout == "packed" else width)
+        is_array = layout.startswith("array")
+        is_packed = "packed" in layout
+        shape = (length, height, row_bytes(width) if is_packed else width)
 
         def blocks() -> Iterator[UInt8s]:
             for start in range(0, length, steps):
                 rows = self.packed(start, min(start + steps, length))
-                if layout != "packed":
+                if not is_packed:
                     rows = unpack(rows, width)
+                elif layout.endswith(HIGHEST_FIRST):
+                    rows = REVERSED_BITS[rows]
                 if flip:
                     rows = rows[:, ::-1]
-                yield rows if layout == "array" else rows.reshape(-1)
+                yield rows if is_array else rows.reshape(-1)
 
-        return ExportedArray(shape if layout == "array" else (prod(shape),), np.dtype(np.uint8), blocks)
+        return ExportedArray(shape if is_array else (prod(shape),), np.dtype(np.uint8), blocks)
 
     def stream(self) -> ExportedArray:
         attributes = self.store.group(FRAMES)
@@ -164,7 +168,7 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
             if pixels.ndim == 3 and role in origin.inexact:
                 left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
         elif role == "spike":
-            values = frame.stream() if key == RAW_ARRAY else frame.spikes("array")
+            values = frame.stream() if key == RAW_ARRAY else frame.spikes(origin.layout)
         else:
             bins = origin.shapes[role][0]
             stored = frame.store.array(voxel_path(bins))
@@ -192,7 +196,8 @@ def files(store: StoreView) -> Iterator[File]:
         sequence = path.parent.parent
         if store.has(BITS):
             is_stream = path.suffix.lower() in _STREAM_ENDINGS
-            values = frame.stream() if is_stream else frame.spikes("array")
+            packed = options["layout"] if options["layout"] in ("packed", HIGHEST_FIRST) else ""
+            values = frame.stream() if is_stream else frame.spikes(f"array {packed}".rstrip())
             yield _file(frame, path, "spk", values)
         for voxels in existing:
             beside = sequence / options["voxel_dir"] / f"{path.stem}.npy"

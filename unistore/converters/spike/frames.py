@@ -18,6 +18,10 @@ from unistore.plugin import Array, Group, Openable, Opened, Scanned, SourceFile,
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
 from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
 
+HIGHEST_FIRST = "packed-msb"  # layout of arrays whose first pixel is the highest bit
+REVERSED_BITS = np.packbits(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1), axis=1, bitorder="little"
+).ravel()
 BLOCK = 8 << 20  # pixels that are read at a time, in whole time steps
 RAW_ARRAY = "bytes"  # name of the array of a file without a header
 _NAMES = {"spike": ("spk",), "voxel": ("voxel", "voxels", "spike_vox", "vox", "arr_0")}
@@ -125,6 +129,7 @@ class FrameOrigin(NamedTuple):
     sequence: str
     shapes: Mapping[str, Shape]  # by role: an extent, (B, H, W), or (H, W) of images
     inexact: tuple[str, ...]  # roles of images that lose values as 8-bit RGB
+    layout: str = "array"  # of an array of spikes
 
     @property
     def pixels(self) -> tuple[int, ...]:
@@ -137,7 +142,7 @@ class Spikes(NamedTuple):
 
     array: FrameArray
     extent: Extent
-    layout: str  # "packed" or "bytes" of streams, or "array"
+    layout: str  # "packed" or "bytes" of streams, "array", "array packed" or "array packed-msb"
     flip: bool  # whether the bottom row is the first
 
     def blocks(self, first: int = 0) -> Iterator[UInt8s]:
@@ -149,12 +154,15 @@ class Spikes(NamedTuple):
         with self.array.open() as values:
             for start in range(first, length, steps):
                 stop = min(start + steps, length)
-                if self.layout == "array":
+                if self.layout.startswith("array"):
                     rows = values[start:stop]
                 else:
                     content = values[start * height * row : stop * height * row]
                     rows = content.reshape(stop - start, height, row)
-                packed = rows if self.layout == "packed" else pack(self._checked(rows))
+                if self.layout == f"array {HIGHEST_FIRST}":
+                    packed = REVERSED_BITS[rows]
+                else:
+                    packed = rows if "packed" in self.layout else pack(self._checked(rows))
                 if width % 8 and (packed[..., -1] >> width % 8).any():
                     message = f"rows of {width} pixels have bits behind the last pixel: they are not padded"
                     raise self.array.file.problem(message, "check --width, or save a .npy file", "values")
@@ -166,7 +174,9 @@ class Spikes(NamedTuple):
             what = self.array.key if self.array.source.format.name == "npz" else "the file"
             message = f"{what} holds values up to {largest}, expected spikes of 0 and 1"
             packed = AddOptions(("--layout", "packed"), "if these are packed bits")
-            fix = packed, "put counts of spikes into spike_vox/"
+            highest = AddOptions(("--layout", "packed-msb"), "if np.packbits packed them")
+            counts = "put counts of spikes into spike_vox/"
+            fix = (packed, highest, counts) if self.layout == "array" else (packed, counts)
             raise self.array.file.problem(message, fix, "values")
         return pixels
 

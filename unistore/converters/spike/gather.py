@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.spike.frames import (
+    HIGHEST_FIRST,
     Extent,
     FrameOrigin,
     FrameValues,
@@ -37,13 +38,15 @@ from unistore.plugin import (
     text_arrays,
 )
 from unistore.schemas.spike import fields
-from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, file_table_name
+from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, file_table_name, row_bytes
 from unistore.system.hints import AnyArray, Shape, UInt8s
 
 # Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8
 SATURATED = 0.9  # spikes a pixel and step above which a recording shows nothing
 _LOOKED_AT = 24
+_LOOKED_AT_BYTES = 16 << 10  # bytes of an array that show whether they are pixels
+_MIN_SET_BITS = 16  # that are all the lowest bit of their byte in packed spikes with probability 8**-16
 # Blocks of a recording that its rate is taken from: all of most frames
 _BLOCKS = 8
 # Bytes that reading a block takes above which a recording is not read only to look at it
@@ -125,8 +128,28 @@ def _spikes(
             extent = resolved.extents[frame.name]
             by_name[frame.name] = Spikes(values.array, extent, resolved.layout, options.flip)
         else:
-            by_name[frame.name] = Spikes(values.array, Extent(*values.shape), "array", flip=False)
+            by_name[frame.name] = _spikes_of_array(values, options)
     return by_name
+
+
+def _spikes_of_array(values: FrameValues, options: SpikeOptions) -> Spikes:
+    """Return the spikes of an array, whose bytes may be eight pixels each."""
+    length, height, columns = values.shape
+    if options.layout not in ("packed", HIGHEST_FIRST):
+        return Spikes(values.array, Extent(length, height, columns), "array", flip=False)
+    width = options.width or 8 * columns
+    with values.array.open() as array:
+        beginning = array[: max(1, _LOOKED_AT_BYTES // (height * columns))]
+    problem = ""
+    if values.dtype != np.uint8 or (beginning.max() <= 1 and np.count_nonzero(beginning) >= _MIN_SET_BITS):
+        problem = f"holds {values.dtype} values of 0 and 1, which are pixels and no packed bits"
+        fix = "convert it apart, without --layout"
+    elif row_bytes(width) != columns or options.height not in (None, height):
+        problem = f"has rows of {columns} bytes and {height} rows, unlike --height and --width"
+        fix = "correct them, or leave them out"
+    if problem:
+        raise InputError(Problem(values.name, problem, fix, "layout", values.name))
+    return Spikes(values.array, Extent(length, height, width), f"array {options.layout}", flip=False)
 
 
 class _VoxelPlan(NamedTuple):
@@ -340,6 +363,7 @@ def _source(frame: ScannedFrame, spikes: Mapping[str, Spikes], frames: str) -> S
             sequence=frame.sequence,
             shapes=shapes,
             inexact=tuple([image for image, header in frame.images.items() if not header.exact]),
+            layout=spikes[frame.name].layout if frame.name in spikes else "array",
         ),
     )
 

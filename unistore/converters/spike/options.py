@@ -36,8 +36,8 @@ class SpikeOptions(Options):
 
     height: int | None = option(None, "Rows of a .dat frame in pixels.", least=1)
     width: int | None = option(None, "Columns of a .dat frame in pixels.", least=1)
-    layout: Literal["auto", "packed", "bytes"] = option(
-        "auto", "Eight pixels a byte, or one; auto decides from bytes and sizes, once, and says why."
+    layout: Literal["auto", "packed", "packed-msb", "bytes"] = option(
+        "auto", "Eight pixels a byte, the lowest bit first, or one; packed-msb: arrays of np.packbits."
     )
     flip: bool = option(True, "Whether .dat holds its bottom row first.")
     voxel_bins: tuple[int, ...] = option(

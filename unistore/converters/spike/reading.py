@@ -127,7 +127,7 @@ def _spikes(
 ) -> Spikes:
     """Return the spikes of a frame, to be read."""
     is_stream = arrays["spike"].key == RAW_ARRAY
-    layout = scan.options["found"]["layout"] if is_stream else "array"
+    layout = scan.options["found"]["layout"] if is_stream else origin.layout
     extent = Extent(*origin.shapes["spike"])
     return Spikes(arrays["spike"], extent, layout, flip=is_stream and options.flip)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.spike.frames import Config, Extent, FrameValues, Spikes
+from unistore.converters.spike.frames import HIGHEST_FIRST, Config, Extent, FrameValues, Spikes
 from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import AddOptions, Fix, GiveOptions, InputError, Problem, first_few, printable
 from unistore.plugin import SourceFile, count_of, is_inside
@@ -203,6 +203,11 @@ def resolve_streams(
     streams = list(chain.from_iterable(recordings.values()))
     layout: str = options.layout
     reason = "as asked for"
+    if layout == HIGHEST_FIRST:
+        message = f"has no header, and --layout {HIGHEST_FIRST} is of arrays"
+        raise InputError(
+            Problem(streams[0].name, message, "convert arrays apart, or --layout packed", "layout")
+        )
     if layout == "auto":
         layout, reason = detect_layout(streams)
     problems: list[Problem] = []
