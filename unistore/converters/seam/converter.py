@@ -428,12 +428,12 @@ class SeamConverter(Converter):
                     place = origin.tables[owner].places.get(column)
                     key = "" if place is None else self._array_of(origin, place)
                     where = location_of(name, key)
-                    rows = origin.tables[owner].rows
+                    count = origin.tables[owner].rows
                     with calling(self._formats_by_name[origin.formats[0]], name):
                         array = opened.all_arrays[key] if key else None
                         if array is not None and place is not None and place.field:
                             array = FieldOf(array, place.field)
-                        counts = emit_ragged(array, where, rows, table, emit)
+                        counts = emit_ragged(array, where, count, table, emit)
                     facts[f"{SIZES}{table.name}"] = counts
                 elif table.spilled:
                     self._emit(opened, name, origin, table, emit)

@@ -96,7 +96,7 @@ class Frame:
         return max(1, nbytes // (height * row_bytes(width)))
 
     def spikes(self, layout: str, *, flip: bool = False) -> ExportedArray:
-        """Its spikes as an array (T, H, W) u1 of pixels, or packed, or as the bytes of a stream of a layout."""
+        """Its spikes as an array (T, H, W) u1 of pixels, or packed, or as the bytes of a stream."""
         length = self.length
         height, width = self.extent
         steps = self._steps_of(_PACKED_BYTES)
