@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +70,7 @@ def agree(volumes: Volumes, options: CtOptions) -> Agreement:
     values = dict.fromkeys(windows, image)
     scaled: dict[str, str] = {}
     if not image:
-        brought = [name for volume in volumes for name in volume.windows]
+        brought = set(chain.from_iterable(volume.windows for volume in volumes))
         for name in windows:
             has_points = bool(dtypes.of(f"sparse/{name}"))
             dtypes.problems += _unstorable_window(name, brought, options.sparse, has_points=has_points)
@@ -102,9 +103,9 @@ def arrays_of(volumes: Volumes, role: str) -> Iterator[tuple[ScannedVolume, Volu
 def roles_of(volumes: Volumes, kinds: Sequence[str]) -> list[str]:
     """Return the roles of some kinds that any volume has: by kind, then in natural order."""
     roles: list[str] = []
+    arrays = list(chain.from_iterable(volume.detail.arrays for volume in volumes))
     for kind in kinds:
-        of_kind = {array.role for volume in volumes for array in volume.detail.arrays if array.form == kind}
-        roles += _in_natural_order(of_kind)
+        roles += _in_natural_order({array.role for array in arrays if array.form == kind})
     return roles
 
 
@@ -223,7 +224,7 @@ def _unlike_class_names(volumes: Volumes) -> Iterator[Problem]:
 
 
 def _unstorable_window(
-    name: str, brought: Sequence[str], sparse: str, *, has_points: bool
+    name: str, brought: Collection[str], sparse: str, *, has_points: bool
 ) -> Iterator[Problem]:
     """Yield the problem of a window that cannot be stored without images."""
     if name not in brought:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -208,8 +209,8 @@ class _Finishing:
 
     def _add_locations(self) -> None:
         """Add the locations of every group that has voxels, unless their numbers are those of instances."""
-        located = {key for fact in self._facts for key in fact if key.startswith(_CLASSES)}
-        for key in sorted(located):
+        keys = set(chain.from_iterable(self._facts))
+        for key in sorted(key for key in keys if key.startswith(_CLASSES)):
             group = key.removeprefix(_CLASSES)
             numbers = [fact.get(key, _NO_CLASS) for fact in self._facts]
             classes = np.unique(np.concatenate(numbers))
