@@ -13,6 +13,7 @@ import pytest
 from tests.converters.contract import check_contract, convert_in_memory
 from tests.family_converters import point_cloud
 from unistore.conversion.convert import convert
+from unistore.converters.files.hdf5 import tree
 from unistore.converters.scanning import scan_sources
 from unistore.converters.seam.converter import SeamConverter
 from unistore.errors import InputError
@@ -314,3 +315,41 @@ def test_names_that_a_store_keeps(tmp_path: Path) -> None:
     message = problems_of(point_cloud(), path)
     assert "cannot be stored as 'origin'" in message
     assert "cannot be stored as '__x'" in message
+
+
+def linked(path: Path, target: Path, *groups: str) -> Path:
+    """A file whose groups are links to those of another file."""
+    with h5py.File(path, "w") as file:
+        for group in groups:
+            file[group] = h5py.ExternalLink(target.name, f"/{group}")
+    return path
+
+
+def test_a_link_to_points_does_not_replace_a_file_with_segments(tmp_path: Path) -> None:
+    """The file of the segments says more than the link: neither is left out in silence."""
+    segments = {"segment_0000": np.array([0, 2]), "segment_0001": np.array([1, 3])}
+    target = write(tmp_path / "b.h5", columns(4), segments)
+    linked(tmp_path / "a.h5", target, "data", "header")
+    assert "but not all of them" in problems_of(point_cloud(), tmp_path)
+    linked(tmp_path / "a.h5", target, "data", "header", "segments")
+    converted = check_contract(point_cloud(), [tmp_path], {"points/source_row": np.array([0, 2, 1, 3])})
+    assert len(converted.scan.sources) == 1
+
+
+def test_a_scan_lists_no_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be millions: they are read one by one, also where files show values of others."""
+    segments = {f"segment_{number:04d}": np.array([number]) for number in range(4)}
+    target = write(tmp_path / "b.h5", columns(4), segments)
+    linked(tmp_path / "a.h5", target, "data", "header", "segments")
+    listed: list[str] = []
+    descend = tree._Walker.descend
+
+    def noted(walker: tree._Walker, group: h5py.Group, prefix: str) -> None:
+        listed.append(prefix)
+        descend(walker, group, prefix)
+
+    monkeypatch.setattr(tree._Walker, "descend", noted)
+    scan = scan_sources(point_cloud(), [tmp_path])
+    assert len(scan.sources) == 1
+    assert "data/" in listed
+    assert not [prefix for prefix in listed if prefix.startswith("segments")]
