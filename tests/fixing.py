@@ -474,6 +474,13 @@ SIZE = ("--height", "24", "--width", "40")
 
 
 @case
+def events_in_an_order_that_they_do_not_show() -> Words:
+    t = np.arange(90)
+    np.save("events.npy", np.stack([t // 2, t % 7, t, t % 2], axis=1))
+    return convert("events", "events.npy", "out.zarr", "--sensor", "64", "48")
+
+
+@case
 def a_sequence_that_lacks_a_frame() -> Words:
     from tests.converters.spike.recordings import sequences
 

@@ -142,7 +142,7 @@ OTHERS = [
     (Rosbag, "a.yaml", b"something: 1\n", "is no bag of ROS"),
     (Rosbag, "metadata.yaml", b"something: 1\n", "is no bag of ROS"),
     (Rosbag, "metadata.yaml", b"XXXXXX_bag:\n  storage_identifier: mcap\n", "does not begin with rosbag2"),
-    (Aedat4, "a.aedat4", b"#!AER-DAT2.0\r\n", "is of another version"),
+    (Aedat4, "a.aedat4", b"#!AER-DAT2.0\r\n", "is AEDAT 2.0, which is not read"),
     (Aedat4, "a.aedat4", b"#!AFR-DAT4.0\r\n", "does not begin with #!AER-DAT4"),
     (Evt, "a.raw", b"XX evt 3.0\n% geometry 640x480\n% end\n", "does not begin with %"),
     (Evt, "a.raw", bytes(400), "does not begin with a header of lines"),
