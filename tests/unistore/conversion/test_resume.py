@@ -157,7 +157,7 @@ def test_problems_of_the_values_together_and_nothing_left(
         arrays["value"][7] = np.nan
         np.savez(toys / name, **arrays)
     with pytest.raises(InputError) as caught:
-        run(toy(tables), [toys], tmp_path / "deep/er/out.zarr")
+        run(toy(tables=tables), [toys], tmp_path / "deep/er/out.zarr")
     assert {problem.location for problem in caught.value.problems} == {"train/s0.npz", "val/s2.npz"}
     assert {problem.kind for problem in caught.value.problems} == {"nan"}
     assert len(set(caught.value.problems)) == len(caught.value.problems), "each is told once"
