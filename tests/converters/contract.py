@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.programs import printed
-from unistore.converters.protocol import Converter, Facts, Finalized, Scan
+from unistore.converters.protocol import Facts, Finalized, Scan
 from unistore.converters.scanning import scan_sources
+from unistore.converters.seam.converter import Converter
 from unistore.schemas.tables import Field, Table, name_problem
 
 FORBIDDEN = (

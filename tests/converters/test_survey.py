@@ -15,7 +15,7 @@ from unistore.conversion.convert import detect_family, make_converter
 from unistore.converters.claims import Claim
 from unistore.converters.scan import Candidate
 from unistore.converters.scanning import scan_sources
-from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Answer, Claims, counted_scan, survey
 from unistore.errors import InputError
 
@@ -173,14 +173,14 @@ def test_a_file_that_cannot_be_read_is_no_file_of_another_family(
 ) -> None:
     """The particular family cannot read it, the general one could: it is refused, not given to that."""
     (robot,) = folder.glob("robot.hdf5")
-    look = SeamConverter.look
+    look = Converter.look
 
-    def unread(self: SeamConverter, file: Candidate) -> Claim:
+    def unread(self: Converter, file: Candidate) -> Claim:
         if file.path == robot and self.family == "trajectory":
             raise KeyError(HDF5_READ_ERROR)
         return look(self, file)
 
-    monkeypatch.setattr(SeamConverter, "look", unread)
+    monkeypatch.setattr(Converter, "look", unread)
     problem = dict(survey([folder]))[robot].problem
     assert problem is not None
     assert problem.kind == "unreadable"

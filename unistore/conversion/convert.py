@@ -20,9 +20,9 @@ from unistore.conversion.settings import Settings
 from unistore.converters.families import converter_of, modules_of
 from unistore.converters.family import Family
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
-from unistore.converters.protocol import Converter
 from unistore.converters.registry import conversion_of, families, get_family, is_own
 from unistore.converters.scanning import sources_by_shape
+from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem, RunCommand
 from unistore.progress import resolve_progress

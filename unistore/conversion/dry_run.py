@@ -18,7 +18,8 @@ from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
-from unistore.converters.protocol import Converter, Finalized, Scan
+from unistore.converters.protocol import Finalized, Scan
+from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims, counted_scan
 from unistore.system.hints import Int64s, JsonObject
 

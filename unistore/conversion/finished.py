@@ -15,7 +15,7 @@ from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import scan_valid_sources
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.protocol import Converter
+from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims
 from unistore.errors import Fix, InputError, RunCommand, StoreError, first_few
 from unistore.store.versions import open_stores

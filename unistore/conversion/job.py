@@ -471,9 +471,8 @@ class ShardJob(Job[ShardTask]):
     def _check_all_read(self, name: str, table: str, watched: WatchedColumns) -> None:
         # Fill must not be stored for columns that the converter forgot
         if watched.untouched:
-            kind = type(self.inputs.converter)
             forgotten = ", ".join(sorted(watched.untouched))
-            reader = f"{kind.__module__}.{kind.__qualname__}"
+            reader = self.inputs.converter.class_name
             msg = f"{name}: {reader} did not read {forgotten} of table {table!r}; please report it"
             raise ConversionError(msg)
 

@@ -62,8 +62,9 @@ from unistore.conversion.spill import DeriveJob, Spill, SpilledBatch, source_bat
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import assign_splits, column_values, prepare_splits
 from unistore.converters.files.paths import real_path
-from unistore.converters.protocol import Ask, Converter
+from unistore.converters.protocol import Ask
 from unistore.converters.scan import Stored
+from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import TAKEN, Claims, counted_scan
 from unistore.errors import (
     ConversionError,
@@ -615,7 +616,7 @@ def run(
                         build.withdraw()
                         return report
                 build.begin(
-                    _identity(converter, valid, settings.codec, rule),
+                    _identity(valid, settings.codec, rule),
                     _source_states(inputs),
                     paths,
                     scanned,
@@ -663,10 +664,9 @@ def finished_before(build: Build) -> Report | None:
     return Report(**{**report, **lists})
 
 
-def _identity(converter: Converter, first: ValidScan, codec: str, split: SplitRule | None) -> JsonObject:
+def _identity(first: ValidScan, codec: str, split: SplitRule | None) -> JsonObject:
     identity = {
         "family": first.scan.family,
-        "converter": type(converter).__name__,
         "options": plan_options(first.scan, codec, split),
         "left out": [str(problem) for problem in first.problems],
         "versions": versions(),

@@ -12,23 +12,22 @@ from unistore.converters.registry import find_family
 if TYPE_CHECKING:  # imported where they are used: help needs no numpy, and a reader no converter
     from unistore.converters.files.comparison import Restore
     from unistore.converters.preview import Preview
-    from unistore.converters.protocol import Converter, Scan
+    from unistore.converters.protocol import Scan
+    from unistore.converters.seam.converter import Converter
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
-
-_SEAM = "unistore.converters.seam.converter"
 
 
 def converter_of(family: type[Family], **options: Any) -> Converter:
     """Return the converter of a family with these options."""
-    from unistore.converters.seam.converter import SeamConverter
+    from unistore.converters.seam.converter import Converter
 
-    return SeamConverter(family(**options))
+    return Converter(family(**options))
 
 
 def modules_of(family: type[Family]) -> tuple[str, ...]:
     """Return the modules that a conversion of a family imports."""
-    return family.__module__, _SEAM
+    return family.__module__, "unistore.converters.seam.converter"
 
 
 def specs_of(family: type[Family]) -> ArraySpecs:

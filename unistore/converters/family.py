@@ -405,8 +405,9 @@ class Family(Options, ABC):
     def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
         """Read the headers of a source's files, in any process, once a source.
 
-        By default `match` and `choose` say which columns a source has. A family that overrides this overrides
-        `reconcile`, `finish` and `read`, too: its tables are more than columns of arrays.
+        A family that has no `scan` of its own is converted by its schema: `match`, `choose`, `cut`, `rows`
+        and `derive` are asked. One that has it, because its tables are more than columns of arrays, has
+        `reconcile`, `finish` and `read`, too, and whichever of the methods up to `own` it needs.
 
         Parameters
         ----------
@@ -440,12 +441,15 @@ class Family(Options, ABC):
         """
         raise NotImplementedError
 
-    def forms(self, scanned: Any) -> Mapping[str, SourceColumn]:
+    def forms(self, scanned: Any) -> Mapping[str, SourceColumn] | None:
         """Return the forms of the columns of a scanned source, for ``--one-store-per-shape``.
 
-        By default those that `choose` gave; a family with a `scan` of its own has none, and is refused.
+        None: the source is of another family. By default, of a family with a `scan` of its own, refused.
         """
-        raise NotImplementedError
+        from unistore.errors import InputError, Problem
+
+        message = f"is not for {self.name.replace('_', ' ')}"
+        raise InputError(Problem("--one-store-per-shape", message, "convert them apart", "option"))
 
     def stored_arrays(self, scanned: Any) -> Collection[str] | None:
         """Return the arrays of a scanned source that are stored, as its files call them. None: all."""
@@ -456,7 +460,7 @@ class Family(Options, ABC):
     ) -> SourceFacts:
         """Read a source once before any table is written: count, check, and emit the rows of spilled tables.
 
-        By default `cut` and `derive` of an open source. Called if `Scan.is_derived`.
+        Called if `Scan.is_derived`.
 
         Parameters
         ----------
@@ -472,7 +476,7 @@ class Family(Options, ABC):
         SourceFacts
             Arrays that `finish` gets.
         """
-        raise NotImplementedError
+        return {}
 
     def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
         """Return index arrays, attributes of groups, and the number of samples.
@@ -527,17 +531,20 @@ class Family(Options, ABC):
     def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
         """Copy rows of one dtype that `prepare` emitted into `out`, of the dtype that `finish` chose.
 
-        By default a safe cast.
+        By default a cast of NumPy's rule ``"same_kind"``.
         """
-        raise NotImplementedError
+        import numpy as np
+
+        np.copyto(out, rows, casting="same_kind")
 
     def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
         """Return the form in which a source has its rows of a table, by column, for its digest.
 
-        By default the forms that files have, of the columns that a source has. Each form is known from the
-        source alone: no other source changes the digest.
+        Columns that the source lacks have none. Each form is known from the source alone, so that no other
+        source changes the digest. By default the forms that the fields name.
         """
-        raise NotImplementedError
+        forms = {column: field.own_form(source) for column, field in fields.items()}
+        return {column: form for column, form in forms.items() if form is not None}
 
     def cut(self, opened: Opened) -> Iterator[Cut]:
         """Divide the rows of a file, and of the tables of `Schema.per`, into samples, in order."""

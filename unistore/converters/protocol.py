@@ -1,32 +1,14 @@
-"""Define what a converter is: options in the constructor, and methods from ``look`` to ``read``."""
-
-# ``look(file)``          once a file                     whether it is one of the family's, by its content
-# ``find(listing)``       once                            which files make up each source, by their names
-# ``scan(part)``          once a source                   its headers: shapes and dtypes
-# ``gather(scanned)``     once                            what all sources share: tables and their columns
-# ``derive(source)``      once a source, if needed        reads all its values: facts, and rows to spill
-# ``finalize(facts)``     once                            index arrays, and the final form of derived tables
-# ``read(rows)``          in any order, any process       rows that a shard needs
-#
-# A converter is a frozen dataclass of its options and can be pickled. It opens sources itself and keeps no
-# file open between calls (h5py handles must not cross processes). It imports neither the store nor the
-# engine. `unistore.converters.survey` calls ``look``, `unistore.converters.scanning` the next three,
-# `unistore.conversion` the others.
+"""Define what reads sources for a conversion, and how functions are run in any process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from unistore.converters.claims import Claim
-from unistore.converters.common.columns import SourceColumn
-from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import Listing
-from unistore.converters.opened import Origin
 from unistore.converters.scan import (
     Candidate,
     Finalized,
@@ -38,14 +20,12 @@ from unistore.converters.scan import (
     SourcePart,
     Sources,
 )
-from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, OwnForm, Table
 from unistore.system.hints import AnyArray
 
 __all__ = [
     "Ask",
     "Candidate",
-    "Converter",
     "Emit",
     "Facts",
     "Finalized",
@@ -94,6 +74,12 @@ def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int 
 
 class SourceReader(Protocol):
     """Reads rows of sources that are scanned: all that a conversion needs to write shards."""
+
+    @property
+    def class_name(self) -> str:
+        """Name of the class that reads, for errors of its code."""
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}"
 
     # Whether `scan` and `read` may run on several sources at once, in threads; false for HDF5, which threads
     # must not share.
@@ -146,58 +132,3 @@ class SourceReader(Protocol):
     def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
         """Copy spilled rows of one dtype into the shard's memory, converting to the final dtype."""
         np.copyto(out, rows, casting="same_kind")
-
-
-class Converter(SourceReader, Protocol):
-    """Reads the sources of one family: base of frozen dataclasses whose fields are the options."""
-
-    family: ClassVar[str]  # name of the family: "point_cloud"
-    # Whether `scan` says in `Scanned.certain` that a file is of the family for sure, so that no other family
-    # is asked about it.
-    scan_identifies: ClassVar[bool] = False
-    # Endings of formats that the family takes and does not name: those that do are asked before it.
-    further_suffixes: tuple[str, ...] = ()
-    exclude: tuple[str, ...]
-
-    @property
-    def suffixes(self) -> tuple[str, ...]:
-        """Lower-case endings of the files that are taken from folders. Mostly a constant of the class."""
-        ...
-
-    def look(self, file: Candidate) -> Claim:
-        """Return whether a file is one of the family's, by its name and content."""
-        # An exception becomes the file's Problem. The verdict may depend on whether a partner file exists
-        # (the mask of an image), not on the content of other files.
-        ...
-
-    def find(self, listing: Listing, exclusion: Exclusion) -> Found:
-        """Return which files make up each source, by names alone, without those left to other families."""
-        # Parts whose names the exclusion covers may be returned.
-        ...
-
-    def scan(self, part: SourcePart) -> Scanned:
-        """Read the headers of a source, not all its values, in any order, in any process."""
-        # An `InputError` has every problem of the source.
-        ...
-
-    def gather(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
-        """Merge all sources into one scan, where `scanned` has what ``scan`` returned for each of `parts`."""
-        # If some sources have problems, this is called with the others, to report what these disagree on.
-        ...
-
-    def forms(self, parts: Parts, scanned: Sequence[Any]) -> Iterable[tuple[str, Mapping[str, SourceColumn]]]:
-        """Return the name and columns of each source, for ``--one-store-per-shape``."""
-        message = f"is not for {self.family.replace('_', ' ')}"
-        raise InputError(Problem("--one-store-per-shape", message, "convert them apart", "option"))
-
-    def origins(self, part: SourcePart, scanned: Any) -> Sequence[Origin]:
-        """Return where the values of a source that was scanned lie, see `Opened.shows`."""
-        return ()
-
-    def twins(self) -> Sequence[tuple[str, ...]]:
-        """Return the endings that a file may have in two compressions or containers, see `Format.twins`."""
-        return ()
-
-    def excluding(self, names: tuple[str, ...]) -> Converter:
-        """Return the same converter that leaves out these names."""
-        ...

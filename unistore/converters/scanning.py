@@ -19,9 +19,10 @@ from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.files.formats import may_have_ending
 from unistore.converters.files.paths import Listing, real_path, rows_below
 from unistore.converters.opened import Origin
-from unistore.converters.protocol import Ask, Converter, ask_here
+from unistore.converters.protocol import Ask, ask_here
 from unistore.converters.registry import conversion_of, families, get_family
 from unistore.converters.scan import Found, Parts, Scan, Scanned, SourcePart, Stored
+from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import (
     EXCLUDED,
     Claims,

@@ -22,7 +22,7 @@ from unistore.converters.family import Family
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import is_about, may_have_ending, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
-from unistore.converters.protocol import Ask, Converter, ask_here
+from unistore.converters.protocol import Ask, ask_here
 from unistore.converters.registry import (
     conversion_of,
     families,
@@ -32,6 +32,7 @@ from unistore.converters.registry import (
     reason_of,
 )
 from unistore.converters.scan import TWO_FAMILIES, Candidate
+from unistore.converters.seam.converter import Converter
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, UnistoreError, first_few, printable
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.hints import Int64s, JsonObject

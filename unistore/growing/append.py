@@ -19,8 +19,8 @@ from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.protocol import Converter
 from unistore.converters.scan import Found, SourcePart, Stored
+from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts, default_kind

@@ -15,7 +15,7 @@ from tests.family_converters import point_cloud
 from unistore.conversion.convert import convert
 from unistore.converters.files.hdf5 import tree
 from unistore.converters.scanning import scan_sources
-from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.converter import Converter
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(3)
@@ -51,7 +51,7 @@ def write(
     return path
 
 
-def problems_of(converter: SeamConverter, *paths: Path) -> str:
+def problems_of(converter: Converter, *paths: Path) -> str:
     """Problems that the scan reports, or all that deriving reports."""
     with pytest.raises(InputError) as caught:
         scan = scan_sources(converter, paths)

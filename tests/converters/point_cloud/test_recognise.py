@@ -11,11 +11,11 @@ import pytest
 from tests.family_converters import point_cloud
 from unistore.converters.claims import Claim, sure
 from unistore.converters.scan import Candidate
-from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.converter import Converter
 from unistore.errors import InputError
 
 
-def look(path: Path, converter: SeamConverter | None = None) -> Claim:
+def look(path: Path, converter: Converter | None = None) -> Claim:
     with Candidate(path, [path.parent]) as file:
         return (converter or point_cloud()).look(file)
 

@@ -17,7 +17,7 @@ from unistore.converters.opened import SourceFile
 from unistore.converters.scan import Found
 from unistore.converters.scanning import scan_sources
 from unistore.converters.schema import Column, Schema
-from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.converter import Converter
 from unistore.converters.seam.formats import group_of
 from unistore.errors import InputError
 
@@ -60,7 +60,7 @@ def write(folder: Path, *names: str) -> None:
 
 
 def find(family: Family, *paths: Path) -> Found:
-    return SeamConverter(family).find(list_files(paths), Exclusion(family.exclude))
+    return Converter(family).find(list_files(paths), Exclusion(family.exclude))
 
 
 def test_roles_and_details_reach_the_scan_of_a_source(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_roles_and_details_reach_the_scan_of_a_source(tmp_path: Path) -> None:
 
 def test_no_split_divides_a_unit(tmp_path: Path) -> None:
     write(tmp_path, "a_1", "a_2", "b_1")
-    scan = scan_sources(SeamConverter(Walks()), [tmp_path])
+    scan = scan_sources(Converter(Walks()), [tmp_path])
     assert list(scan.units) == ["a", "a", "b"]
 
 

@@ -26,7 +26,7 @@ from tests.steps import Stopping
 from unistore.conversion.run import run
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Source, Sources
 from unistore.converters.scan import Scanned, SourcePart
-from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.converter import Converter
 from unistore.errors import InputError, Problem
 from unistore.plugin import Family, Group, Openable, Schema
 from unistore.schemas.tables import Field, Table, text_arrays
@@ -219,7 +219,7 @@ class ToyFamily(Family):
         )
 
 
-class Toy(SeamConverter):
+class Toy(Converter):
     """The converter of the toy family, of which tests make others."""
 
     def __init__(self, family: Family | None = None, **options: Any) -> None:

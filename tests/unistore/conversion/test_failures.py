@@ -151,7 +151,6 @@ def test_a_reader_that_fails_names_the_source(toys: Path, toy: Any, tmp_path: Pa
                 raise OSError("Can't synchronously read data")
             super().read(scan, table, source, lo, hi, out)
 
-    Failing.__name__ = "Toy"
     said = r"val/s2\.npz: cannot be read: OSError: Can't synchronously read data"
     with pytest.raises(InputError, match=said) as caught:
         run(Failing(), [toys], tmp_path / "store", Settings(codec=codec))
@@ -176,7 +175,7 @@ def test_a_converter_that_forgets_a_column_is_refused(
             else:
                 super().read(scan, table, source, lo, hi, out)
 
-    said = r"s3\.npz: .*Forgetting did not read deep/flag of table 'rows'; please report it"
+    said = r"s3\.npz: .*ToyFamily did not read deep/flag of table 'rows'; please report it"
     for on_error in ("fail", "skip"):
         with pytest.raises(ConversionError, match=said):
             run(Forgetting(), [toys], tmp_path / "store", Settings(codec=codec, on_error=on_error))
@@ -190,7 +189,7 @@ def test_planes_that_a_converter_forgets_are_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr("unistore.conversion.plan.LARGE", 0)
     converter = make_converter("ct", {})
     monkeypatch.setattr(Ct, "read_planes", lambda *arguments: None)
-    with pytest.raises(ConversionError, match=r"a\.npy: .*Converter did not read image of table 'volumes'"):
+    with pytest.raises(ConversionError, match=r"a\.npy: .*Ct did not read image of table 'volumes'"):
         run(converter, [tmp_path / "a.npy"], tmp_path / "a.zarr")
 
 

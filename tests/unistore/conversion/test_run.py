@@ -20,7 +20,7 @@ import unistore
 from tests.stores import attributes_of
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import Report, run
-from unistore.converters.seam.converter import SeamConverter
+from unistore.converters.seam.converter import Converter
 from unistore.errors import ConversionError
 
 Arrays = dict[str, NDArray[Any]]
@@ -267,13 +267,13 @@ def test_less_than_the_prediction_is_warned_of_before_anything_is_read(
 ) -> None:
     with_room(monkeypatch, 1_000_000)
     told: list[str] = []
-    read = SeamConverter.read
+    read = Converter.read
 
     def reading(*given: Any) -> None:
         told.append("read")
         read(*given)
 
-    monkeypatch.setattr(SeamConverter, "read", reading)
+    monkeypatch.setattr(Converter, "read", reading)
 
     class Listener:
         def begin(self, stage: str, total: int) -> None: ...

@@ -167,7 +167,7 @@ def gather_sources(
     # Samples of several rows have no mask
     padded = set(seen.tables[main]).difference(ragged) if not plugin.schema.samples else ()
     for table in seen.tables:
-        forms = list(forms_in(table, parts, scanned))
+        forms = list(_forms_in(table, parts, scanned))
         # Sources without a further table have no rows in it.
         having = forms if table == main else [(name, form) for name, form in forms if form]
         may_pad = (padded if table == main else ()).__contains__
@@ -238,7 +238,7 @@ def gather_sources(
     )
 
 
-def forms_in(
+def _forms_in(
     table: str, parts: Parts, scanned: Sequence[ScannedSource]
 ) -> Iterator[tuple[str, Mapping[str, SourceColumn]]]:
     """Name and columns of each source of the family in a table, of which it may have none."""

@@ -18,7 +18,7 @@ from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storabl
 from unistore.converters.family import Chosen, Family, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
 from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
-from unistore.converters.scan import Parts, Scanned, SourcePart
+from unistore.converters.scan import Parts, Scanned
 from unistore.converters.schema import Column, Schema, array_of, bare_name
 from unistore.converters.seam.formats import fault, names_in, texts_in
 from unistore.converters.seam.specs import CLASS_KINDS
@@ -400,9 +400,10 @@ def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[P
         yield Problem("", message, "take it out of --map", "empty")
 
 
-def further_files(opened: Opened, part: SourcePart) -> tuple[str, ...]:
+def further_files(opened: Opened, group: Group) -> tuple[str, ...]:
     """Return the paths of the files that are read for a source beside its own."""
-    further = [str(file.path) for file in opened.further if file.path not in part.files]
+    own = [file.path for file in group.files]
+    further = [str(file.path) for file in opened.further if file.path not in own]
     return tuple(dict.fromkeys(further))
 
 
