@@ -287,6 +287,13 @@ def _aedat4(folder: Path, name: str, rng: Generator) -> Made:
     return Made(folder / f"{name}.aedat4", _columns(events))
 
 
+def _event_text(folder: Path, name: str, rng: Generator) -> Made:
+    events = _events(rng)
+    lines = [f"{t} {x} {y} {p}\n" for t, x, y, p in events.tolist()]
+    (folder / f"{name}_events.txt").write_text("".join(["64 48\n", *lines]))
+    return Made(folder / f"{name}_events.txt", _columns(events))
+
+
 def _frame_times(folder: Path, name: str, rng: Generator) -> Made:
     events = _events(rng)
     for inner in ("events/left", "images/left/rectified"):
@@ -433,6 +440,7 @@ SAMPLES: Mapping[str, Sample] = {
     "prophesee_dat": Sample("events", _prophesee_dat, blind={TRUNCATED: _ANY_END}),
     "prophesee_raw": Sample("events", _prophesee_raw, blind={TRUNCATED: _ANY_END}),
     "aedat4": Sample("events", _aedat4),
+    "event_text": Sample("events", _event_text, options=("--unit", "us")),
     "frame_times": Sample("events", _frame_times, options=("--sensor", "64", "48")),
     "bag": Sample("trajectory", _ros1, {ROWS: ("<u4",)}),
     "bag mcap": Sample("trajectory", _mcap, {ROWS: ("<u8",)}),

@@ -46,6 +46,7 @@ class _Ct(_Shared, total=False):
 class _Events(_Shared, total=False):
     sensor: tuple[int, int] | None
     unit: Literal["auto", "us", "ms", "ns", "s"]
+    order: Literal["auto", "txyp", "xytp", "xypt"]
     events: str
 
 class _PointCloud(_Shared, total=False):
@@ -67,7 +68,7 @@ class _Rows(_Shared, total=False):
 class _Spike(_Shared, total=False):
     height: int | None
     width: int | None
-    layout: Literal["auto", "packed", "bytes"]
+    layout: Literal["auto", "packed", "packed-msb", "bytes"]
     flip: bool
     voxel_bins: int | Sequence[int]
     frames: Literal["tiles", "keep"]

@@ -43,11 +43,13 @@ def _columns_of_sample(store: StoreView, sample: int, detail: ViewLimits) -> Vie
     sample_table = store.attributes["samples"]["table"]
     ranges = {sample_table: (sample, sample + 1)}
     main = main_table(store)
-    rules = store.specs.rules()
-    for path, rule in rules.items():
-        if rule.offsets_of == rules[source_offsets(main)].offsets_of and path.startswith(f"{sample_table}/"):
-            (lo,), (hi,) = IndexColumn(store, path).ranges(np.array([sample]))
-            ranges[main] = int(lo), int(hi)
+    if main != sample_table:
+        rules = store.specs.rules()
+        rows_of_main = rules[source_offsets(main)].offsets_of
+        for path, rule in rules.items():
+            if rule.offsets_of == rows_of_main and path.startswith(f"{sample_table}/"):
+                (lo,), (hi,) = IndexColumn(store, path).ranges(np.array([sample]))
+                ranges[main] = int(lo), int(hi)
     paths = {path: rows for table, rows in ranges.items() for path in table_columns(store, table)}
     share = detail.read // max(1, len(paths))
     columns = {}

@@ -103,6 +103,6 @@ def test_a_terminal_gets_tables(store: Path) -> None:
             assert expected in text
         assert ("blosc lz4" in text) == (columns == 160)
         assert ("as the terminal is narrow: codec" in text) == (columns == 80 and bool(options))
-        assert ("+ storage of all 8 arrays: --all" in text) == (not options)
+        assert ("+ storage of all 7 arrays: --all" in text) == (not options)
         table = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("arrays")[2].partition("load it")[0]
         assert max(map(len, table.splitlines())) <= columns

@@ -229,6 +229,12 @@ def frame_times(folder: Path) -> None:
     (folder / "seq/images/timestamps.txt").write_text(times + "\n")
 
 
+def event_text(folder: Path) -> None:
+    count = 400_000
+    columns = [np.arange(count), *RNG.integers(0, 48, (2, count)), RNG.integers(0, 2, count)]
+    np.savetxt(folder / "events.txt", np.stack(columns, 1), "%d", header="64 48", comments="")
+
+
 SENSOR = {"sensor": (64, 48)}
 SPIKES = {"height": 100, "width": 104}
 # By format: family, options, and what makes files of it
@@ -262,6 +268,7 @@ SOUND: dict[str, tuple[str, dict[str, Any], Callable[[Path], None]]] = {
     "prophesee_raw": ("events", {}, by_faery("a.raw", "evt3")),
     "prophesee_raw/evt2": ("events", {}, by_faery("a.raw", "evt2")),
     "aedat4": ("events", {}, by_faery("a.aedat4")),
+    "event_text": ("events", {"unit": "us"}, event_text),
     "frame_times": ("events", SENSOR, frame_times),
     "raw": ("spike", SPIKES, spikes),
     "png": ("spike", {"height": 250, "width": 400}, frame(".png")),

@@ -36,7 +36,7 @@ HEADERS: dict[str, tuple[int, int, Patch, list[float] | None]] = {  # codes of s
     "spacing 0 and no forms": (0, 0, f4(88, 0.0), None),
     "a negative spacing": (0, 0, f4(88, -2.5), [2.5, 2.0, 1.5]),
     "a negative spacing and a qform": (0, 1, f4(80, -1.5), [2.5, 2.0, 1.5]),
-    "an sform of zeros": (1, 1, flat_sform, None),
+    "an sform of zeros": (1, 1, flat_sform, [2.5, 2.0, 1.5]),
     "qfac 0": (0, 1, f4(76, 0.0), [2.5, 2.0, 1.5]),
     "an unknown unit": (1, 0, lambda raw: raw.__setitem__(123, 7), [2.5, 2.0, 1.5]),
     "nothing odd": (1, 1, lambda _: None, [2.5, 2.0, 1.5]),

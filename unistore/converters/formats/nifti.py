@@ -75,6 +75,9 @@ class Nifti(VolumeFormat):
                 planes.check_size(file.size - planes.start)
             facts = _facts(header)
             taken += [_SFORM_TAKEN] if _contradicts(facts["header"]) else []
+            for form in ("sform", "qform"):
+                if header[f"{form}_code"] and facts["header"][form] is None:
+                    taken.append(f"{form} has no extent, and was not taken")
             notes = {"image": "; ".join(taken)} if taken else {}
             yield Opened({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=notes)
 
