@@ -22,7 +22,6 @@ from unistore.converters.family import Family
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.registry import conversion_of, families, get_family, is_own
 from unistore.converters.scanning import sources_by_shape
-from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims, Detection, nothing_found, survey
 from unistore.errors import InputError, Problem, RunCommand
 from unistore.progress import resolve_progress
@@ -34,6 +33,7 @@ from unistore.system.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:
     from unistore.conversion.executors.dask_executor import Dask
+    from unistore.converters.seam.converter import Converter
 
 
 def convert(

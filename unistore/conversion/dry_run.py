@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +20,11 @@ from unistore.conversion.skipping import scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
 from unistore.converters.protocol import Finalized, Scan
-from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims, counted_scan
 from unistore.system.hints import Int64s, JsonObject
+
+if TYPE_CHECKING:
+    from unistore.converters.seam.converter import Converter
 
 # Most samples that are assigned to splits only to tell their shares
 _MAX_NAMES = 1_000_000

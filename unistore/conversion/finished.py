@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unistore.conversion.build import FinishedStoreError, differences
 from unistore.conversion.executors.local import asking
@@ -15,11 +16,13 @@ from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import scan_valid_sources
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims
 from unistore.errors import Fix, InputError, RunCommand, StoreError, first_few
 from unistore.store.versions import open_stores
 from unistore.system.sizes import count_of
+
+if TYPE_CHECKING:
+    from unistore.converters.seam.converter import Converter
 
 _SHOWN = 5  # Options of which the message says what they were
 

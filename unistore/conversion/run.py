@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -64,7 +64,6 @@ from unistore.conversion.splits import assign_splits, column_values, prepare_spl
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Ask
 from unistore.converters.scan import Stored
-from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import TAKEN, Claims, counted_scan
 from unistore.errors import (
     ConversionError,
@@ -83,6 +82,9 @@ from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of, size
 from unistore.zarr3.durable import Folder
+
+if TYPE_CHECKING:
+    from unistore.converters.seam.converter import Converter
 
 T = TypeVar("T")
 # Problems after which the conversion fails without looking for more, unless bad sources are skipped

@@ -9,18 +9,20 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from unistore.conversion.build import Journal
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Ask, Scan, ask_here
 from unistore.converters.scan import Stored
 from unistore.converters.scanning import claims_for, scan_sources
-from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims
 from unistore.errors import AddOptions, ConversionError, Fixes, InputError, Problem
 from unistore.store.names import file_name_problem
 from unistore.system.hints import JsonObject
+
+if TYPE_CHECKING:
+    from unistore.converters.seam.converter import Converter
 
 SKIP = "skip"  # Step of the journal
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, compress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from unistore.converters.opened import Origin
 from unistore.converters.protocol import Ask, ask_here
 from unistore.converters.registry import conversion_of, families, get_family
 from unistore.converters.scan import Found, Parts, Scan, Scanned, SourcePart, Stored
-from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import (
     EXCLUDED,
     Claims,
@@ -33,6 +32,9 @@ from unistore.converters.survey import (
 from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable, with_source
 from unistore.system.packed import PackedObjects
 from unistore.system.sizes import count_of
+
+if TYPE_CHECKING:
+    from unistore.converters.seam.converter import Converter
 
 _THREADS = 8
 _SHOWN = 5

@@ -32,7 +32,6 @@ from unistore.converters.registry import (
     reason_of,
 )
 from unistore.converters.scan import TWO_FAMILIES, Candidate
-from unistore.converters.seam.converter import Converter
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, UnistoreError, first_few, printable
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.hints import Int64s, JsonObject
@@ -40,6 +39,7 @@ from unistore.system.packed import view
 
 if TYPE_CHECKING:
     from unistore.converters.scan import Scan
+    from unistore.converters.seam.converter import Converter
 
 TAKEN = "taken"
 LEFT_OUT = "left out"

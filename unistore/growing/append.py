@@ -20,7 +20,6 @@ from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.scan import Found, SourcePart, Stored
-from unistore.converters.seam.converter import Converter
 from unistore.converters.survey import Claims
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts, default_kind
@@ -37,6 +36,8 @@ from unistore.system.progress import ProgressLike
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from unistore.converters.seam.converter import Converter
 
 _REPLACE = AddOptions(("--replace",), "to put it in the place of the old one")
 _FIX = "convert these sources into a store of their own; unistore compact STORE OTHER NEW makes them one"
