@@ -440,7 +440,7 @@ SAMPLES: Mapping[str, Sample] = {
     "prophesee_dat": Sample("events", _prophesee_dat, blind={TRUNCATED: _ANY_END}),
     "prophesee_raw": Sample("events", _prophesee_raw, blind={TRUNCATED: _ANY_END}),
     "aedat4": Sample("events", _aedat4),
-    "event_text": Sample("events", _event_text, options=("--unit", "us")),
+    "event_text": Sample("events", _event_text, blind={CUT: _OF_OTHERS}, options=("--unit", "us")),
     "frame_times": Sample("events", _frame_times, options=("--sensor", "64", "48")),
     "bag": Sample("trajectory", _ros1, {ROWS: ("<u4",)}),
     "bag mcap": Sample("trajectory", _mcap, {ROWS: ("<u8",)}),

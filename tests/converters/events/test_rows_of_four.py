@@ -8,6 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import unistore
 from tests.converters.events.recordings import HEIGHT, WIDTH, made_up
@@ -128,3 +129,20 @@ def test_older_recordings_of_inivation_are_refused_by_name(tmp_path: Path, versi
     (tmp_path / "in/a.aedat").write_bytes(f"#!AER-DAT{version}\r\n# header\r\n".encode() + bytes(80))
     with pytest.raises(InputError, match=f"is AEDAT {version}, which is not read"):
         convert(tmp_path / "in", tmp_path / "out.zarr", "events")
+
+
+def test_a_first_line_that_lost_its_sense_is_damage_and_prose_is_of_others(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a_events.txt").write_text(
+        "64 48\n" + "".join(f"{n} 9 {9 - n} {n % 2}\n" for n in range(9))
+    )
+    damaged = tmp_path / "in/b_events.txt"
+    damaged.write_text("0 2 X 0\n" + "".join(f"{n} 9 {9 - n} {n % 2}\n" for n in range(9)))
+    with pytest.raises(
+        InputError, match=r"b_events\.txt: line 1 is '0 2 X 0', the next ones are t, x, y and p"
+    ):
+        convert(tmp_path / "in", tmp_path / "out.zarr", "events", unit="us", **SENSOR)
+    damaged.write_text("The events of the day:\nnone\n")
+    convert(tmp_path / "in", tmp_path / "out.zarr", "events", unit="us", **SENSOR)
+    store = zarr.open_group(tmp_path / "out.zarr", mode="r")
+    assert store["events/t"][:].tolist() == [*range(9)]

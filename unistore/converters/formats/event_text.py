@@ -27,15 +27,24 @@ class EventText(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         """Take lines that fit."""
-        _, rows, _ = _beginning(file)
-        if len(rows) < _LEAST or not any(fits(rows, order) for order in ORDERS):
-            return no("does not begin with lines of t, x, y and p")
-        return sure("begins with lines of t, x, y and p")
+        lines = _lines(file)
+        _, rows, _ = _beginning(lines)
+        if _are_events(rows):
+            return sure("begins with lines of t, x, y and p")
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.lstrip().startswith(_COMMENTS) or len(line.split()) == 2:
+                continue
+            _, behind, _ = _beginning(lines[number:])
+            if _are_events(behind):  # a first line that lost its sense
+                message = f"line {number} is {line.strip()[:40]!r}, the next ones are t, x, y and p"
+                raise file.problem(message, "mend the line, or remove it")
+            break
+        return no("does not begin with lines of t, x, y and p")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[Opened]:
         file.check_whole()
-        first, _, facts = _beginning(file)
+        first, _, facts = _beginning(_lines(file))
         rows = TextRows(file, np.dtype([(EVENTS, "f8", (4,))]), first)
         yield Opened({EVENTS: Array(rows.columns()[EVENTS])}, facts, memory=rows.memory)
 
@@ -50,12 +59,21 @@ def fits(rows: AnyArray, order: str) -> bool:
     return is_place and is_flag and bool((t[1:] >= t[:-1]).all())
 
 
-def _beginning(file: SourceFile) -> tuple[int, AnyArray, Facts]:
-    """Return the number of lines before the events, the first events, and the size that a line says."""
+def _are_events(rows: AnyArray) -> bool:
+    return len(rows) >= _LEAST and any(fits(rows, order) for order in ORDERS)
+
+
+def _lines(file: SourceFile) -> list[str]:
+    """Return the whole lines at the beginning of a file."""
     head = file.head()
     lines = head.decode("utf-8-sig", "replace").split("\n")
     if len(head) == HEAD_BYTES:
         lines.pop()  # it may be cut
+    return lines
+
+
+def _beginning(lines: Sequence[str]) -> tuple[int, AnyArray, Facts]:
+    """Return the number of lines before the events, the first events, and the size that a line says."""
     facts: Facts = {}
     first = 0
     events: list[Sequence[float]] = []
