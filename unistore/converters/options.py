@@ -141,7 +141,7 @@ def option(
     default
         Value where none is given.
     help
-        One or two sentences. Options `columns` and `map`, which several families have, need none.
+        One or two sentences. May be left out for `columns` and `map`, which several families have.
     metavar
         How help shows the value: ``"window:SIZE"``.
     least, most

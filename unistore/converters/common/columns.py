@@ -58,7 +58,7 @@ class Merged(NamedTuple):
 
     @property
     def source_forms(self) -> JsonObject:
-        """Attributes of a column whose sources are not told apart: their dtypes, and row shapes if padded."""
+        """Attributes without the numbers of sources: dtypes of a column, and row shapes if rows are padded."""
         dtypes = self.attributes.get("source_dtype")
         forms: JsonObject = {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
         if self.is_padded:

@@ -208,7 +208,7 @@ class _Finishing:
         self._add_present(group, {group})
 
     def _add_locations(self) -> None:
-        """Add the locations of every group that has voxels, unless their numbers are those of instances."""
+        """Add the locations of every group that has voxels, unless its numbers count instances."""
         keys = set(chain.from_iterable(self._facts))
         for key in sorted(key for key in keys if key.startswith(_CLASSES)):
             group = key.removeprefix(_CLASSES)

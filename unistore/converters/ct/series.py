@@ -1,7 +1,7 @@
 """Group DICOM files into series, and find what keeps a series from being one volume."""
 
 # A series is called by its number, ``series-0007``, and no text of its files is stored: names, folders and
-# UIDs may tell who the patient is. Digests say which volumes are of one patient, and which are the same
+# UIDs may identify the patient. Digests say which volumes are of one patient, and which are the same
 # series:
 #
 # - of a series, BLAKE2b of its SeriesInstanceUID: who has the UID finds it again, and nobody else;

@@ -325,7 +325,7 @@ def find_layout(opened: Opened, options: EventsOptions) -> Layout:
 
 
 def _table_at(opened: Opened, place: str, options: EventsOptions) -> Layout:
-    """Return the columns of an array (N, 4) of events, empty if none is there."""
+    """Return the columns of an array (N, 4) of events. Empty: the file has no such array."""
     # A cloud may have four columns, too: only such an array that is called events, or named by the user
     is_events = bool(options.events) or place.endswith("events") or "event" in Path(opened.name).name.lower()
     above, _, name = place.rpartition("/")

@@ -94,8 +94,8 @@ class Slices:
         numbers = np.fromfile(path, self._pixels.dtype, height * width, offset=plane.start)
         if numbers.size < height * width:
             raise self._file.problem("ends before its last voxel", "copy it again", "truncated")
-        # Bits above are no part of a number: overlays, or nothing where a sign should be (PS3.5, 8.1.1). If
-        # HighBit says that the used bits lie elsewhere, readers disagree, and none may be set beside these.
+        # Unused high bits hold overlays, or zeros in place of the sign (PS3.5, 8.1.1). Readers disagree about
+        # other values of HighBit: numbers stay as they are then, and must fit.
         unused = 8 * numbers.itemsize - self._pixels.bits
         if unused and self._pixels.high_bit == self._pixels.bits - 1:
             np.left_shift(numbers, unused, out=numbers)

@@ -34,7 +34,7 @@ def tables_of(
     Parameters
     ----------
     columns
-        Columns of the points, beside those that every store has.
+        Columns of the points without ``xyz`` and ``source_row``, which every store has.
     voxel_runs
         Voxels of a typical segment, by the size of the grid.
     xyz_dtype, decimal

@@ -298,7 +298,7 @@ def _in_units(units: Iterable[str]) -> list[AddOptions]:
 
 
 def _ignoring(stream: Stream) -> AddOptions:
-    """Return options that leave out timestamps and their stream: the group, or what is called alike."""
+    """Return options that leave out timestamps and their stream, by group or by name."""
     group, _, name = stream.timestamps.rpartition("/")
     start = f"{group}/" if group else ""
     stem = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), "")

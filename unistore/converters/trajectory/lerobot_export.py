@@ -487,7 +487,7 @@ def _rate(store: StoreView, facts: Sequence[Mapping[str, Any]], asked: float | N
 
 
 def _stated_rate(facts: Mapping[str, Any]) -> float | None:
-    """Return the rate that a source states: LeRobot's, or that of robosuite's controller."""
+    """Return the rate that a source states, by LeRobot or for robosuite's controller."""
     rate = facts.get("fps")
     arguments = facts.get("env_args")
     if rate is None and isinstance(arguments, str):

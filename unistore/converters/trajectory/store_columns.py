@@ -93,7 +93,7 @@ class StoredColumn:
 
     @property
     def spilled_table(self) -> str:
-        """Table of a column with any number of values, or bytes, in a row. Empty: it has none of its own."""
+        """Name of its own table, if a row has any number of values or bytes. Empty: it has no such table."""
         rows = self.rows_of_any_length
         return "" if rows is None else f"{table_of(self.clock)}/{self.name}{SUFFIXES[rows]}"
 
