@@ -380,6 +380,22 @@ TWINS: list[tuple[str, Callable[..., None], tuple[str, str], tuple[str, str]]] =
 ]
 
 
+def test_volumes_with_the_same_label_behind_two_headers_are_not_one(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "shared.raw").write_bytes((VOXELS > 0).astype("i2").tobytes())
+    for number, case in enumerate("AB"):
+        (folder / case / "labels").mkdir(parents=True)
+        np.save(folder / case / "ct_original.npy", VOXELS + number)
+        header = f"ObjectType = Image\nNDims = 3\nDimSize = {' '.join(map(str, VOXELS.shape[::-1]))}\n"
+        header += "ElementType = MET_SHORT\nElementDataFile = ../../shared.raw\n"
+        (folder / case / "labels/x.mhd").write_text(header)
+    said = problems(folder, "ct")
+    assert "shows values of" in said
+    assert "--exclude A" in said
+    assert not (tmp_path / "refused.zarr").exists()
+
+
 @pytest.mark.parametrize(("family", "make", "same", "others"), TWINS)
 def test_two_files_of_one_name_are_refused(
     family: str,

@@ -35,7 +35,6 @@ from unistore.converters.seam.formats import (
     open_file,
     origins_in,
     returned,
-    source_file,
 )
 from unistore.converters.seam.sources import (
     Choices,
@@ -117,10 +116,12 @@ class Converter(SourceReader):
         """
         if not has_ending(file.path, self.suffixes):
             return no(f"is no {', '.join(self.suffixes)} file")
-        source = self._source_file(file.path, file.path.name, Neighbours(self, file.folders, file.roots))
+        fitting = self._fitting(file.path)
+        near = Neighbours(self, file.folders, file.roots)
+        name = fitting[0].name if fitting else ""
+        source = SourceFile(file.path, file.path.name, near.roots, near, name)
         with calling(self.plugin, source.name):
             by_name = self.plugin.claim(source)
-        fitting = self._fitting(file.path)
         if by_name is not None or not fitting:
             return by_name or no("is a companion of no source")
         opening, claim = self._recognised(source, fitting)
@@ -270,16 +271,10 @@ class Converter(SourceReader):
         files = [FileToScan(file, self._recognised_anew, unlisted) for file in group.files]
         with self._calling(part.name):
             scanned = returned(Scanned, self.plugin, "scan", part.name, self._steps.scan(group, files))
-        return self._with_shown(scanned, files)
-
-    def _with_shown(self, scanned: Scanned, files: Sequence[FileToScan]) -> Scanned:
-        """Add where the values of stored arrays lie, if files that were scanned show those of others."""
-        shown = list(chain.from_iterable(file.origins for file in files))
-        if not shown:
+        if not any(file.shows for file in files):
             return scanned
-        stored = self._steps.stored_arrays(scanned)
-        origins = [places for name, places in shown if not name or stored is None or name in stored]
-        return replace(scanned, origins=tuple(chain.from_iterable(origins)))
+        # Of all its files: another source is equal if it has the values of each.
+        return replace(scanned, origins=tuple(self.origins(part, scanned)))
 
     def origins(self, part: SourcePart, scanned: Any) -> Sequence[Origin]:
         """Return where the values of a source lie that was scanned, see `Opened.shows`."""
@@ -368,18 +363,17 @@ class Converter(SourceReader):
         return nullcontext() if isinstance(self._steps, SchemaSteps) else calling(self.plugin, location)
 
     def _files_of(self, scan: Scan, source: int) -> list[FileToOpen]:
-        origin = scan.sources.details[source]
-        paths = scan.sources.paths(source)
-        files = []
-        for number in range(len(origin.files)):
-            opening, file = self._file_of(origin, paths, number)
-            files.append(FileToOpen(file, opening, self.plugin.unlisted_groups))
-        return files
+        """Return the files of a source, which its ``detail`` names with their formats.
 
-    def _file_of(self, origin: Any, paths: Sequence[str], number: int) -> tuple[Format, SourceFile]:
-        """Return a file of a source by its number, and its format, as the ``detail`` of every family says."""
-        opening = self._formats_by_name[origin.formats[number]]
-        return opening, source_file(paths, number, origin.files[number])
+        They may read the files that the scan named, and no other.
+        """
+        origin = scan.sources.details[source]
+        paths = tuple(map(Path, scan.sources.paths(source)))
+        unlisted = self.plugin.unlisted_groups
+        return [
+            FileToOpen(SourceFile(path, name, paths), self._formats_by_name[kind], unlisted)
+            for path, name, kind in zip(paths, origin.files, origin.formats, strict=False)
+        ]
 
 
 def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, Claim]:

@@ -211,9 +211,8 @@ class FileToScan:
 
     Attributes
     ----------
-    origins
-        Where the values of its arrays lie, by name, if it shows those of other files. Single values, which
-        are stored with every source, have no name.
+    shows
+        Whether it, or the same file continued by others, was open and shows values of other files.
     """
 
     def __init__(
@@ -223,7 +222,8 @@ class FileToScan:
         unlisted: Collection[str] = (),
     ) -> None:
         self.file = file
-        self.origins: Sequence[tuple[str, Sequence[Origin]]] = ()
+        self.shows = False
+        self._alone = self
         self._recognise = recognise
         self._unlisted = unlisted
 
@@ -245,18 +245,19 @@ class FileToScan:
 
     def followed_by(self, parts: Sequence[Path], known: Any = None) -> FileToScan:
         """See `Openable`."""
-        whole = replace(self.file, parts=tuple(parts), known=known)
-        return FileToScan(whole, self._recognise, self._unlisted)
+        whole = FileToScan(
+            replace(self.file, parts=tuple(parts), known=known), self._recognise, self._unlisted
+        )
+        whole._alone = self._alone
+        return whole
 
     @contextmanager
     def open(self) -> Iterator[Opened]:
         """See `Openable`."""
         with FileToOpen(self.file, self.format, self._unlisted).open() as opened:
             yield opened
-            if opened.shows:  # which lists all of the file
-                arrays = opened.all_arrays.items()
-                origins = [(name if array.shape else "", opened.origins(name)) for name, array in arrays]
-                self.origins = [*origins, ("", opened.unlisted)]
+            if opened.shows:
+                self._alone.shows = True
 
 
 @cache
@@ -382,11 +383,6 @@ def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, st
 def texts_in(group: Group, opened: Opened) -> Collection[str]:
     """Return arrays of texts, or of any number of values a row, of a file whose arrays have their names."""
     return opened.objects.keys() - opened.arrays.keys() if not group.arrays else ()
-
-
-def source_file(paths: Sequence[str], number: int, name: str) -> SourceFile:
-    """Return a file of a source, which may read the files that the scan named alone."""
-    return SourceFile(Path(paths[number]), name, tuple(map(Path, paths)))
 
 
 # What damaged bytes do not raise by themselves
