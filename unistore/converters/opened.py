@@ -102,6 +102,12 @@ class SourceFile:
     known: Any = field(default=None, compare=False, repr=False)
 
     @property
+    def surroundings(self) -> Near:
+        """What lies near a file that is claimed or grouped. Files that are read have none."""
+        assert self.near is not None, f"nothing is known of what lies near {self.name}"
+        return self.near
+
+    @property
     def is_given(self) -> bool:
         """Whether the user named the file itself, not its folder."""
         alike = [root for root in self.roots if root.name == self.path.name]
@@ -447,6 +453,11 @@ class Opened:
         """What messages call the file."""
         assert self.file is not None
         return self.file.name
+
+    def further_paths(self, own: Sequence[SourceFile]) -> tuple[str, ...]:
+        """Return the paths of `further`, each once, without those of a source's own files."""
+        paths = {file.path for file in own}
+        return tuple(dict.fromkeys([str(file.path) for file in self.further if file.path not in paths]))
 
     def bytes(self) -> Array:
         """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""

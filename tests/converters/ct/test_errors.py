@@ -215,3 +215,13 @@ def test_a_window_whose_rows_by_source_meet_those_of_masks(name: str, is_taken: 
     unistore.convert(tmp_path / "scans", store, "ct")
     assert unistore.Store(store).array(f"sources/windows/{name}/offsets").read().tolist() == [0, len(points)]
     assert unistore.Store(store).array("sources/windows/offsets").read().tolist() == [0, 1]
+
+
+def test_a_text_whose_name_only_ends_like_one_about_volumes_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in/ct_1.npy", np.ones((9, 8, 7), np.int16))
+    (tmp_path / "in/my_dataset.json").write_text("{}")
+    unistore.convert(tmp_path / "in", tmp_path / "out.zarr", "ct")
+    assert unistore.Store(tmp_path / "out.zarr").sample_count == 1
+    with pytest.raises(InputError, match=r"my_dataset\.json: is JSON, which is not read"):
+        unistore.convert([tmp_path / "in/ct_1.npy", tmp_path / "in/my_dataset.json"], tmp_path / "b", "ct")

@@ -58,12 +58,18 @@ class Merged(NamedTuple):
 
     @property
     def source_forms(self) -> JsonObject:
-        """Attributes without the numbers of sources: dtypes of a column, and row shapes if rows are padded."""
+        """Attributes without the numbers of sources: dtypes, and row shapes if rows are padded."""
         dtypes = self.attributes.get("source_dtype")
         forms: JsonObject = {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
         if self.is_padded:
             forms[ROW_SHAPES] = sorted(self.attributes[ROW_SHAPES])
         return forms
+
+    @staticmethod
+    def promotion_notes(merged: Mapping[str, Merged]) -> list[str]:
+        """Return a remark on each column whose sources have several dtypes, and the one it is stored as."""
+        notes = [promotion_note(name, form.dtype, form.origins) for name, form in merged.items()]
+        return list(filter(None, notes))
 
     @staticmethod
     def padding_notes(merged: Mapping[str, Merged]) -> list[str]:
@@ -240,12 +246,6 @@ def _origins(name: str, column_sets: Sequence[_ColumnSet]) -> dict[str, list[str
             others = f" (+{column_set.count - 1})" if column_set.count > 1 else ""
             origins.setdefault(np.dtype(column.dtype).name, []).append(f"{column_set.source}{others}")
     return origins
-
-
-def promotion_notes(merged: Mapping[str, Merged]) -> list[str]:
-    """Return a remark on each column whose sources have several dtypes: which, and what became of them."""
-    notes = [promotion_note(name, form.dtype, form.origins) for name, form in merged.items()]
-    return list(filter(None, notes))
 
 
 def promotion_note(name: str, dtype: str, origins: Mapping[str, Sequence[str]]) -> str:

@@ -153,9 +153,8 @@ class Ct(CtOptions, Family):
 
         reader = VolumeReader(scan, source, files)
         facts = reader.facts()
-        if self.foreground_locations is None:
-            return facts
-        return {**facts, **reader.locations(self.foreground_locations, emit)}
+        most = scan.options.get("foreground_locations")
+        return facts if most is None else {**facts, **reader.locations(most, emit)}
 
     def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
         """Choose points or bits for each window, and make the index arrays."""

@@ -124,9 +124,9 @@ def _match_loose(file: SourceFile) -> Claim | None:
 def _match_page(file: SourceFile) -> Claim:
     """Take a page that another follows, or that follows another."""
     name = page_name(file.path)
-    if name is not None and file.near is not None:
+    if name is not None:
         for neighbour in name.neighbours:
-            if file.near.has(f"{file.path.parent}{os.sep}{neighbour}"):
+            if file.surroundings.has(f"{file.path.parent}{os.sep}{neighbour}"):
                 return sure("is a page of a stack", FILES)
     return no("is one page, a volume several")
 
@@ -202,16 +202,14 @@ def _labels(paths: Iterable[str], file: SourceFile) -> Iterable[tuple[Path, Shap
 
 def _found(bare: str, file: SourceFile) -> Path | None:
     """Return the path with a suffix of voxels, if there is such a file near a file."""
-    if file.near is None:
-        return None
     for ending in suffixes():
         path = f"{bare}{ending}"
-        if file.near.has(path):
+        if file.surroundings.has(path):
             return Path(path)
     return None
 
 
 def _array_of(path: Path, file: SourceFile) -> tuple[Shape, np.dtype[Any]] | None:
     """Return shape and dtype of the array of another file. None: that is damaged, and told of that file."""
-    head = None if file.near is None else file.near.head(path)
+    head = file.surroundings.head(path)
     return None if head is None else next(iter(head.arrays.values()), None)

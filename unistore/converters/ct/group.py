@@ -210,13 +210,18 @@ def group(files: Sequence[SourceFile], known: Collection[str], *, keep_names: bo
     volumes.run(arrays, texts)
     groups = [*of_series.sources, *volumes.groups(stacks.following)]
     problems = volumes.grouping.problems
+    strays = []
     for file in stacks.files:
-        if not is_array(file.path) and file.path not in texts:
+        if is_array(file.path) or file.path in texts:
+            continue
+        if not file.is_given:  # its name only ends like that of a text about volumes
+            strays.append((file, "describes no volume"))
+        else:
             fix = f"CT volumes are {_formats()} files"
             problems.append(Problem(str(file.path), f"is {file.why_unread}", fix, "format"))
     return Grouping(
         sources=sorted(groups, key=lambda group: natural_key(group.name)),
-        left_out=[*of_series.left_out, *stacks.left_out, *volumes.grouping.left_out],
+        left_out=[*of_series.left_out, *stacks.left_out, *volumes.grouping.left_out, *strays],
         problems=problems,
         notes=[*stacks.notes, *volumes.grouping.notes],
     )

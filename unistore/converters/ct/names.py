@@ -184,12 +184,12 @@ def is_case_window(file: Path) -> bool:
 
 def has_image(folder: Path, file: SourceFile) -> bool:
     """Return whether a folder near a file holds ``ct_original_N.npy``."""
-    return file.near is not None and file.near.holds(folder, is_image)
+    return file.surroundings.holds(folder, is_image)
 
 
 def has_windows(folder: Path, file: SourceFile) -> bool:
     """Return whether the folder ``windows/`` of a folder near a file holds any."""
-    return file.near is not None and file.near.holds(f"{folder}{os.sep}windows", is_case_window)
+    return file.surroundings.holds(f"{folder}{os.sep}windows", is_case_window)
 
 
 def is_case(folder: Path, file: SourceFile) -> bool:

@@ -304,7 +304,7 @@ def _missing(field: Field, rows: int) -> AnyArray:
     return np.full((rows, *field.row_shape), missing_value(field.dtype), field.dtype)
 
 
-# Bytes of a point that `derive_points` holds, beside its columns
+# Bytes of a point that `DerivedCloud.derive` holds, beside its columns
 _FIXED = 16 << 20
 _STEP_POINT = 120  # in a step: coordinates, order, a column, and what numpy sorts with
 _STEP_CELLS = 130  # in a step whose voxels or windows are found: cells, keys, order
@@ -314,14 +314,14 @@ _VOXEL = 28  # of a large segment: cells, key, voxel
 
 
 class Memory(NamedTuple):
-    """Bytes that `derive_points` holds at its peak."""
+    """Bytes that `DerivedCloud.derive` holds at its peak."""
 
     on_disk: int  # with a folder for temporary columns: the same for larger files
     in_core: int  # with all points in memory
 
 
 def derive_memory(file: Described, options: PointCloudOptions) -> Memory:
-    """Bound the memory of `derive_points`."""
+    """Bound the memory of `DerivedCloud.derive`."""
     xyz = 3 * np.dtype(file.layout.xyz_dtype).itemsize
     columns = file.layout.columns.values()
     widths = [xyz, *(np.dtype(place.dtype).itemsize * prod(place.row_shape) for place in columns)]

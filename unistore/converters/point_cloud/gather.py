@@ -24,7 +24,6 @@ from unistore.plugin import (
     Sources,
     count_of,
     left_out_notes,
-    promotion_note,
     reconcile,
 )
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
@@ -73,7 +72,7 @@ def gather_clouds(parts: Parts, scanned: Sequence[Described], options: PointClou
             *_folder_notes(sources, sorted(classes.values())),
             *attributes.notes(),
             *rooms.notes,
-            *_promotion_notes(columns),
+            *Merged.promotion_notes(columns.together),
         ),
         estimated_rows=dict.fromkeys([POINTS, *map(voxel_group, options.voxel_size)], points),
         shared={"segment_columns": _segment_fields(columns, classes)},
@@ -234,8 +233,3 @@ def _folder_notes(sources: Sources, classes: Collection[str]) -> Iterator[str]:
     if classes:
         names = first_few(list(classes), _SHOWN_CLASSES)
         yield f"labels of segments are their folders, one a class: {names}; --map label= leaves them out"
-
-
-def _promotion_notes(columns: _MergedColumns) -> list[str]:
-    notes = [promotion_note(name, form.dtype, form.origins) for name, form in columns.together.items()]
-    return list(filter(None, notes))

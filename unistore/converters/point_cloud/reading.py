@@ -36,7 +36,7 @@ def scan_cloud(options: PointCloudOptions, group: Group, files: Sequence[Openabl
             raise InputError.at(group.name, message, "check what wrote it", "format")
         check_names(opened)
         described = layout.describe(opened, options.map)
-        further = _further_files(group, opened)
+        further = opened.further_paths(group.files)
     if options.labels is not None:
         numbering = options.labels.numbering(group.files[0].path, group.name)
         described = replace(described, layout=with_label_dtype(described.layout, numbering.dtype.str))
@@ -60,13 +60,6 @@ def _opened(files: Sequence[Openable], names: Sequence[str]) -> Iterator[Opened]
         arrays = [array for one in opened for array in one.arrays.values()]
         memory = max(one.memory for one in opened)
         yield replace(opened[0], arrays=dict(zip(names, arrays, strict=True)), memory=memory)
-
-
-def _further_files(group: Group, opened: Opened) -> tuple[str, ...]:
-    """Return the paths of files that links lead to, without those of the group."""
-    own_paths = {file.path for file in group.files}
-    further_paths = [str(file.path) for file in opened.further if file.path not in own_paths]
-    return tuple(dict.fromkeys(further_paths))
 
 
 def _notes_on_column_files(group: Group, described: Described) -> list[str]:

@@ -159,8 +159,7 @@ def _not_called(file: SourceFile) -> str:
 
 def _match(file: SourceFile, path: Path) -> Match:
     # How sure it is that arrays near a file are a cloud. Damaged ones may be one, which a scan tells
-    assert file.near is not None
-    head = file.near.head(path)
+    head = file.surroundings.head(path)
     return Match.DAMAGED if head is None else Arrays.match(head.opened, {})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Merged, SourceColumn, promotion_notes, reconcile
+from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
 from unistore.converters.family import Cut, Family
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
@@ -221,7 +221,7 @@ def gather_sources(
             *seen.remarks(),
             *left_out_notes(seen.left_out),
             *Merged.padding_notes(merged[main]),
-            *chain.from_iterable(map(promotion_notes, merged.values())),
+            *chain.from_iterable(map(Merged.promotion_notes, merged.values())),
             *([f"left out: {first_few(seen.not_taken)}"] if seen.not_taken else ()),
             *attributes.notes(),
         ),

@@ -400,13 +400,6 @@ def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[P
         yield Problem("", message, "take it out of --map", "empty")
 
 
-def further_files(opened: Opened, group: Group) -> tuple[str, ...]:
-    """Return the paths of the files that are read for a source beside its own."""
-    own = [file.path for file in group.files]
-    further = [str(file.path) for file in opened.further if file.path not in own]
-    return tuple(dict.fromkeys(further))
-
-
 def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> Iterator[Problem]:
     """Yield values of a source that its facts do not say."""
     for name, column in names.items():
