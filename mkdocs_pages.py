@@ -19,11 +19,11 @@ MOVED = {
 # Public names by what people do; those that are in no list stand last.
 TASKS = {
     "Convert": "convert Report",
-    "Look": "inspect Inspection view doctor Checkup",
+    "Look": "inspect Inspection view doctor DoctorReport",
     "Read": "Dataset Store open_zarr",
     "Samples": "Rows Ragged Segments Volumes Patches SparsePoints Clips Steps Events "
     "Transitions Windows Episodes",
-    "Load": "Loader collate Collate Shuffle At replay Replayed",
+    "Load": "Loader collate Collate Shuffle EpochIndex replay Replayed",
     "Train": "ReplayBuffer Normalize Statistics keep_statistics stitch",
     "Grow": "append Appended remove Removed versions VersionSummary compact attach derive",
     "Check and give back": "verify Verified Receipt repair Repaired export Exported",

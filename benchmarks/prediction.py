@@ -35,7 +35,7 @@ from unistore.conversion.dry_run import dry_run
 from unistore.conversion.executors.worker_process import end_spare
 from unistore.conversion.memory import PROCESS, estimate
 from unistore.conversion.settings import Settings
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.system.sizes import size
 
 MOST = 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from unistore.converters.survey import Detection, survey
+from unistore.converters.detection import Detection, survey
 
 
 def detect(paths: Sequence[Path]) -> Detection | None:

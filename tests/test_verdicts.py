@@ -20,9 +20,9 @@ import pytest
 from tests.cases import DATA, MAKERS
 from tests.mixtures import JUNK, SETS, Mixture, Shelf
 from unistore.conversion.convert import detect_family, make_converter
+from unistore.converters.detection import Answer, Claims, survey
 from unistore.converters.registry import own_families
-from unistore.converters.scanning import scan_sources
-from unistore.converters.survey import Answer, Claims, survey
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 RECORD = Path(__file__).with_suffix(".json")

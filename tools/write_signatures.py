@@ -21,7 +21,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 from distributed import Client
 
 from unistore.conversion.run import Report
-from unistore.converters.survey import Detection
+from unistore.converters.detection import Detection
 from unistore.system.progress import Progress
 
 PathLike = str | os.PathLike[str]

@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from unistore.loader import WorkerDiedError as WorkerDiedError
     from unistore.loader.replay import Replayed as Replayed
     from unistore.loader.replay import replay as replay
-    from unistore.order.permutation import At as At
+    from unistore.order.permutation import EpochIndex as EpochIndex
     from unistore.order.sampler import Shuffle as Shuffle
-    from unistore.report.doctor import Checkup as Checkup
+    from unistore.report.doctor import DoctorReport as DoctorReport
     from unistore.report.doctor import doctor as doctor
     from unistore.report.inspection import Inspection as Inspection
     from unistore.report.inspection import inspect as inspect
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from unistore.side.derive import derive as derive
     from unistore.store.reader import Store as Store
     from unistore.store.reader import open_zarr as open_zarr
-    from unistore.store.warming import Warmed as Warmed
+    from unistore.store.warming import CacheReport as CacheReport
     from unistore.store.warming import warm_cache as warm_cache
 
     __version__: str
@@ -112,15 +112,15 @@ _NAMES = {
     "integrity.verify": "Verified verify",
     "loader": "Loader LoaderError SampleError WorkerDiedError",
     "loader.replay": "Replayed replay",
-    "order.permutation": "At",
+    "order.permutation": "EpochIndex",
     "order.sampler": "Shuffle",
-    "report.doctor": "Checkup doctor",
+    "report.doctor": "DoctorReport doctor",
     "report.inspection": "Inspection inspect",
     "report.serve": "view",
     "side.attach": "attach",
     "side.derive": "derive",
     "store.reader": "Store open_zarr",
-    "store.warming": "Warmed warm_cache",
+    "store.warming": "CacheReport warm_cache",
 }
 # Module of each public name; the imports above say the same to type checkers, and a test compares both
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}

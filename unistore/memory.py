@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import LoaderError
-from unistore.system.hints import AnyArray, Shape
+from unistore.system.types import AnyArray, Shape
 
 # Sizes of slabs are multiples of this: few distinct sizes, whole pages on every platform.
 GRANULE = 64 * 1024

@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unistore.converters.adapter.formats import formats_of
     from unistore.converters.claims import Claim, maybe, no, sure
     from unistore.converters.common.columns import (
         Merged,
@@ -47,18 +48,26 @@ if TYPE_CHECKING:
     from unistore.converters.files.libraries import OpenedByLibrary, open_image
     from unistore.converters.files.links import real_files
     from unistore.converters.files.paths import is_inside, natural_key, split_of
-    from unistore.converters.opened import Array, Facts, Format, Head, Opened, Origin, SourceFile, as_json
+    from unistore.converters.opened import (
+        Array,
+        Facts,
+        FileSummary,
+        Format,
+        OpenFile,
+        Origin,
+        SourceFile,
+        as_json,
+    )
     from unistore.converters.options import Columns, LabelOptions, Options, option
     from unistore.converters.preview import Measure, Preview, evenly, parts_of
     from unistore.converters.protocol import Emit
     from unistore.converters.protocol import Facts as SourceFacts
     from unistore.converters.registry import conversion_of
-    from unistore.converters.scan import Finalized, Parts, Scan, Scanned, Source, Sources
+    from unistore.converters.scan_types import Finalized, Parts, Scan, Scanned, Source, Sources
     from unistore.converters.schema import Column, Schema
-    from unistore.converters.seam.formats import formats_of
     from unistore.converters.views import View, ViewLimits, limits, stride
     from unistore.data.kinds.protocol import Kind
-    from unistore.data.kinds.protocol import UnitPicks as Picks
+    from unistore.data.kinds.protocol import UnitIndices as SampleIndices
     from unistore.data.packed import Packed
     from unistore.errors import InputError, Problem
     from unistore.schemas.array_specs import ArraySpecs
@@ -93,27 +102,26 @@ __all__ = [
     "Family",
     "Field",
     "File",
+    "FileSummary",
     "Finalized",
     "Form",
     "Format",
     "Group",
     "Grouping",
-    "Head",
     "IndexColumn",
     "InputError",
     "Kind",
     "LabelOptions",
     "Measure",
     "Merged",
+    "OpenFile",
     "Openable",
-    "Opened",
     "OpenedByLibrary",
     "Options",
     "Origin",
     "OwnForm",
     "Packed",
     "Parts",
-    "Picks",
     "Preview",
     "Problem",
     "ProblemCollector",
@@ -124,6 +132,7 @@ __all__ = [
     "RestoredFile",
     "RestoredFiles",
     "Rule",
+    "SampleIndices",
     "Scan",
     "Scanned",
     "Schema",
@@ -229,8 +238,8 @@ _NAMES = {
         "Array",
         "Facts",
         "Format",
-        "Head",
-        "Opened",
+        "FileSummary",
+        "OpenFile",
         "Origin",
         "SourceFile",
         "as_json",
@@ -252,7 +261,7 @@ _NAMES = {
         "SourceFacts",
     ),
     "unistore.converters.registry": ("conversion_of",),
-    "unistore.converters.scan": (
+    "unistore.converters.scan_types": (
         "Finalized",
         "Parts",
         "Scan",
@@ -264,7 +273,7 @@ _NAMES = {
         "Column",
         "Schema",
     ),
-    "unistore.converters.seam.formats": ("formats_of",),
+    "unistore.converters.adapter.formats": ("formats_of",),
     "unistore.converters.views": (
         "View",
         "ViewLimits",
@@ -273,7 +282,7 @@ _NAMES = {
     ),
     "unistore.data.kinds.protocol": (
         "Kind",
-        "Picks",
+        "SampleIndices",
     ),
     "unistore.data.packed": ("Packed",),
     "unistore.errors": (
@@ -302,7 +311,7 @@ _NAMES = {
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 # Those that have another name in their module
-_CALLED = {"Picks": "UnitPicks", "SourceFacts": "Facts"}
+_CALLED = {"SampleIndices": "UnitIndices", "SourceFacts": "Facts"}
 
 
 if not TYPE_CHECKING:  # or every misspelt name would pass for one of ours

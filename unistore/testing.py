@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 import unistore
-from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
-from unistore.converters.seam.formats import calling
+from unistore.converters.adapter.formats import calling
+from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.errors import InputError, UnistoreError
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 # Lengths at which each file is truncated
 CUTS = 20
@@ -81,7 +81,7 @@ def check_format(
             _check_written(format, path, Path(folder) / f"again{path.suffix}")
 
 
-def _arrays_of(opened: Opened) -> dict[str, Array]:
+def _arrays_of(opened: OpenFile) -> dict[str, Array]:
     return {name: array for name, array in opened.arrays.items() if name not in opened.facts}
 
 

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.programs import printed
+from unistore.converters.adapter.converter import Converter
 from unistore.converters.protocol import Facts, Finalized, Scan
-from unistore.converters.scanning import scan_sources
-from unistore.converters.seam.converter import Converter
+from unistore.converters.source_scan import scan_sources
 from unistore.schemas.tables import Field, Table, name_problem
 
 FORBIDDEN = (

@@ -17,7 +17,7 @@ import pytest
 import unistore
 from tests.cases import DATA
 from tests.programs import call
-from unistore.converters.survey import survey
+from unistore.converters.detection import survey
 from unistore.errors import InputError
 
 IMAGE = np.arange(2048, dtype=np.int16).reshape(8, 16, 16)

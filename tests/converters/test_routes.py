@@ -15,9 +15,9 @@ import zarr
 
 import unistore
 from unistore import Dataset, convert
-from unistore.converters.seam.formats import LATER
+from unistore.converters.adapter.formats import LATER
 from unistore.errors import InputError
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 ROWS = np.arange(36, dtype="f4").reshape(12, 3)
 VOXELS = np.arange(8 * 9 * 10, dtype="i2").reshape(8, 9, 10) - 900

@@ -13,8 +13,8 @@ import pytest
 import unistore
 from unistore import testing
 from unistore.converters import registry
+from unistore.converters.adapter import formats
 from unistore.converters.ct import names
-from unistore.converters.seam import formats
 from unistore.data.kinds import named
 
 ENTRY_POINTS = """\

@@ -191,7 +191,7 @@ def test_sources_that_mean_other_classes_are_not_joined(
     every = get_family("every")
     choose = every.choose
 
-    def turned(family: Any, head: plugin.Head) -> plugin.Chosen:
+    def turned(family: Any, head: plugin.FileSummary) -> plugin.Chosen:
         chosen = choose(family, head)
         mode = plugin.Column(classes=KINDS if head.file.name == "a.h5" else KINDS[::-1])
         return chosen._replace(columns={**chosen.columns, "mode": mode})

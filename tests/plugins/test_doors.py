@@ -17,7 +17,7 @@ import unistore
 from unistore import plugin
 from unistore.converters.checking import checked_family
 from unistore.errors import InputError
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("in_this_process")]
 ROWS = np.arange(24, dtype="f4").reshape(8, 3)
@@ -196,7 +196,7 @@ def _packed(write: Callable[..., None]) -> Callable[..., None]:
 # Formats
 
 
-def _opening(change: Callable[[plugin.Opened], Any]) -> Any:
+def _opening(change: Callable[[plugin.OpenFile], Any]) -> Any:
     from unistore_pack import Pack
 
     right = Pack.open
@@ -223,8 +223,8 @@ class _Failing(_Short):
         raise ValueError("no such block")
 
 
-OPENED: list[tuple[Callable[[plugin.Opened], Any], str]] = [
-    (lambda opened: None, r"Pack\.open gave None, expected an Opened"),
+OPENED: list[tuple[Callable[[plugin.OpenFile], Any], str]] = [
+    (lambda opened: None, r"Pack\.open gave None, expected an OpenFile"),
     (lambda opened: replace(opened, arrays={"x": ROWS}), r"Pack\.open gave .* expected an Array"),
     (
         lambda opened: replace(opened, facts={"a": {1, 2}}),
@@ -243,7 +243,7 @@ OPENED: list[tuple[Callable[[plugin.Opened], Any], str]] = [
 
 @pytest.mark.parametrize(("change", "message"), OPENED)
 def test_what_a_format_opens_is_checked(
-    change: Callable[[plugin.Opened], Any], message: str, packs: Path, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[plugin.OpenFile], Any], message: str, packs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unistore_pack import Pack
 

@@ -276,7 +276,7 @@ def test_samples_must_have_all_rows_of_their_tables(
     eeg = get_family("eeg")
     whole = eeg.cut
 
-    def cut(family: Any, opened: plugin.Opened) -> Iterator[plugin.Cut]:
+    def cut(family: Any, opened: plugin.OpenFile) -> Iterator[plugin.Cut]:
         for one in whole(family, opened):
             yield one._replace(tables={**one.tables, "notes": 0})
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 import unistore
 from tests.plugins.conftest import forget_installed
 from unistore import plugin
+from unistore.converters.adapter import formats
+from unistore.converters.adapter.formats import formats_for
+from unistore.converters.detection import survey
 from unistore.converters.registry import families
-from unistore.converters.seam import formats
-from unistore.converters.seam.formats import formats_for
-from unistore.converters.survey import survey
 from unistore.errors import InputError
 from unistore.testing import check_format
 

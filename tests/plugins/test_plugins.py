@@ -1,4 +1,4 @@
-"""Packages of others on the seam: every promise, and what is said of faults in their code."""
+"""Packages of others from outside: every promise, and what is said of faults in their code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import unistore.plugin
 from unistore import plugin
 from unistore.converters.registry import families
 from unistore.errors import InputError, UnistoreError
-from unistore.pictures import sample_view
+from unistore.html import sample_view
 from unistore.testing import check_family, check_format
 
 pytestmark = pytest.mark.timeout(300)
@@ -223,7 +223,7 @@ def test_values_below_the_bounds_of_a_schema_are_not_sealed(
     }
     whole = Audio.cut
 
-    def cut(self: Audio, opened: plugin.Opened) -> Iterator[plugin.Cut]:
+    def cut(self: Audio, opened: plugin.OpenFile) -> Iterator[plugin.Cut]:
         for one in whole(self, opened):
             yield one._replace(numbers={"length": one.rows} if part == "per_sample" else {})
 
@@ -257,7 +257,7 @@ def test_numbers_of_a_sample_that_the_schema_does_not_declare(
 ) -> None:
     from unistore_events import Events
 
-    def cut(self: Events, opened: plugin.Opened) -> Iterator[plugin.Cut]:
+    def cut(self: Events, opened: plugin.OpenFile) -> Iterator[plugin.Cut]:
         yield plugin.Cut(len(opened.arrays["dvs/t"]), numbers)
 
     monkeypatch.setattr(Events, "cut", cut)
@@ -305,10 +305,10 @@ def test_a_forward_only_file_is_opened_once_for_its_values(
     whole = Wav.open
 
     @contextmanager
-    def forward(self: Wav, file: Any) -> Iterator[plugin.Opened]:
+    def forward(self: Wav, file: Any) -> Iterator[plugin.OpenFile]:
         with whole(self, file) as opened:
             tapes.append(Tape(np.asarray(opened.arrays["pcm"].values)))
-            yield plugin.Opened({"pcm": plugin.Array(tapes[-1])}, opened.facts, forward_only=True)
+            yield plugin.OpenFile({"pcm": plugin.Array(tapes[-1])}, opened.facts, forward_only=True)
 
     monkeypatch.setattr(Wav, "open", forward)
     monkeypatch.setattr("unistore.conversion.plan.SHARD", 32 << 10)
@@ -330,11 +330,11 @@ def test_files_beside_a_source_are_read_inside_of_the_given_folders_alone(
     whole = Wav.open
 
     @contextmanager
-    def with_notes(self: Wav, file: Any) -> Iterator[plugin.Opened]:
+    def with_notes(self: Wav, file: Any) -> Iterator[plugin.OpenFile]:
         notes = file.beside("a.txt")
         with whole(self, file) as opened:
             facts = {**opened.facts, "notes": notes.path.read_text()}
-            yield plugin.Opened(opened.arrays, facts, further=(notes,))
+            yield plugin.OpenFile(opened.arrays, facts, further=(notes,))
 
     monkeypatch.setattr(Wav, "open", with_notes)
     (sources / "a.txt").write_text("rain")

@@ -86,7 +86,7 @@ def test_columns_of_tables_that_only_some_sources_have(
 
     forces = Robot.schema.tables["forces"]
 
-    def choose(family: Robot, head: plugin.Head) -> plugin.Chosen:
+    def choose(family: Robot, head: plugin.FileSummary) -> plugin.Chosen:
         own = {name: column for name, column in forces.items() if column.source in head.arrays}
         return plugin.Chosen(family.schema.columns, tables={"forces": own} if own else {})
 
@@ -183,9 +183,9 @@ def test_tables_of_forward_only_files_are_the_same(
     whole = Hdf5.open
 
     @contextmanager
-    def forward(self: Hdf5, file: Any) -> Iterator[plugin.Opened]:
+    def forward(self: Hdf5, file: Any) -> Iterator[plugin.OpenFile]:
         with whole(self, file) as opened:
-            yield plugin.Opened(opened.arrays, opened.facts, forward_only=True, file=file)
+            yield plugin.OpenFile(opened.arrays, opened.facts, forward_only=True, file=file)
 
     monkeypatch.setattr(Hdf5, "open", forward)
     unistore.convert(robots[0], tmp_path / "f.zarr", "robot")

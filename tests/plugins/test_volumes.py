@@ -103,7 +103,7 @@ def test_a_mask_of_another_extent_is_refused(
     def cut(self: Scan, file: plugin.SourceFile):  # type: ignore[no-untyped-def]
         for opened in whole(self, file):
             mask = plugin.Array(opened.arrays["mask"][0:1][:, 1:])
-            yield plugin.Opened({"density": opened.arrays["density"], "mask": mask})
+            yield plugin.OpenFile({"density": opened.arrays["density"], "mask": mask})
 
     from contextlib import contextmanager
 

@@ -24,7 +24,7 @@ class Wav(plugin.Format):
         return plugin.no("does not begin as a RIFF/WAVE file")
 
     @contextmanager
-    def open(self, file: plugin.SourceFile) -> Iterator[plugin.Opened]:
+    def open(self, file: plugin.SourceFile) -> Iterator[plugin.OpenFile]:
         with wave.open(str(file.path)) as header:
             channels, width, rate, frames = header.getparams()[:4]
         if width != 2:
@@ -36,7 +36,7 @@ class Wav(plugin.Format):
         pcm = np.zeros((0, channels), "<i2")
         if frames:
             pcm = np.memmap(file.path, "<i2", "r", start, (frames, channels))
-        yield plugin.Opened({"pcm": plugin.Array(pcm)}, {"rate": rate})
+        yield plugin.OpenFile({"pcm": plugin.Array(pcm)}, {"rate": rate})
 
     def write(self, path: Path, arrays: Mapping[str, plugin.Array], facts: Mapping[str, int]) -> None:
         pcm = arrays["pcm"]
@@ -63,11 +63,11 @@ class Audio(plugin.Family):
         per_source={"rate": plugin.Column(kinds="i", unit="Hz", description="sample rate")},
     )
 
-    def cut(self, opened: plugin.Opened) -> Iterator[plugin.Cut]:
+    def cut(self, opened: plugin.OpenFile) -> Iterator[plugin.Cut]:
         frames = len(opened.arrays["pcm"])
         step = max(1, round(self.seconds * opened.facts["rate"]))
         for lo in range(0, frames, step):
             yield plugin.Cut(min(step, frames - lo))
 
-    def typical_rows(self, head: plugin.Head) -> int:
+    def typical_rows(self, head: plugin.FileSummary) -> int:
         return max(1, round(self.seconds * head.facts["rate"]))

@@ -32,7 +32,7 @@ class Events(plugin.Family):
         per_source={"t_offset": plugin.Column(kinds="i", unit="us", description="added to t: its clock")},
     )
 
-    def cut(self, opened: plugin.Opened) -> Iterator[plugin.Cut]:
+    def cut(self, opened: plugin.OpenFile) -> Iterator[plugin.Cut]:
         times = opened.arrays["dvs/t"]
         counts = np.zeros(0, np.int64)
         first = last = int(times[0:1].sum())
@@ -47,7 +47,7 @@ class Events(plugin.Family):
         for number, count in enumerate(counts.tolist()):
             yield plugin.Cut(count, {"start": first + number * self.window})
 
-    def typical_rows(self, head: plugin.Head) -> int:
+    def typical_rows(self, head: plugin.FileSummary) -> int:
         return 20_000
 
     def view(self, sample: Mapping[str, np.ndarray], detail: plugin.ViewLimits) -> plugin.View:

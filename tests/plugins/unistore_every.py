@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.plugin import Chosen, Claim, Column, Cut, Family, Head, Opened, Schema, no, sure
+from unistore.plugin import Chosen, Claim, Column, Cut, Family, FileSummary, OpenFile, Schema, no, sure
 
 KINDS = ("low", "high")
 TEXT = Column(ragged=True)
@@ -49,14 +49,14 @@ class Every(Family):
         per={"peaks": "sample"},
     )
 
-    def match(self, head: Head) -> Claim:
+    def match(self, head: FileSummary) -> Claim:
         return sure("holds marks") if "marks" in head.opened.objects else no("holds no marks")
 
-    def choose(self, head: Head) -> Chosen:
+    def choose(self, head: FileSummary) -> Chosen:
         facts = {name: head.opened.group_facts()[name] for name in ("site", "grade", "bounds")}
         return super().choose(head)._replace(facts=facts)
 
-    def cut(self, opened: Opened) -> Iterator[Cut]:
+    def cut(self, opened: OpenFile) -> Iterator[Cut]:
         x = opened.arrays["x"][:]
         for first in range(0, len(x), 2):
             own = x[first : first + 2]
@@ -64,7 +64,7 @@ class Every(Family):
             numbers = {"title_utf8": f"clip {first}", "kind": kind, "spans_ragged": own.tolist()}
             yield Cut(len(own), numbers, {"peaks": int((own > 0).sum())})
 
-    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def derive(self, opened: OpenFile) -> Iterator[tuple[str, Mapping[str, Any]]]:
         x = opened.arrays["x"][:]
         at = np.flatnonzero(x > 0)
         near = [x[max(0, peak - 1) : peak + 2].astype("f4") for peak in at]
@@ -87,6 +87,6 @@ class Boxes(Family):
         per={"boxes": "sample"},
     )
 
-    def cut(self, opened: Opened) -> Iterator[Cut]:
+    def cut(self, opened: OpenFile) -> Iterator[Cut]:
         for count in opened.arrays["count"][:].tolist():
             yield Cut(1, tables={"boxes": count})

@@ -72,14 +72,14 @@ class Native(plugin.Format):
         return plugin.no("begins with another word")
 
     @contextmanager
-    def open(self, file: plugin.SourceFile) -> Iterator[plugin.Opened]:
+    def open(self, file: plugin.SourceFile) -> Iterator[plugin.OpenFile]:
         word = file.head(5)
         if word in FATES:
             FATES[word]()
         values = HangingRows() if word == b"HANGS" else np.fromfile(file.path, "u1", offset=5)
         if word.islower():
             values = FatefulRows(word.upper())
-        yield plugin.Opened({"values": plugin.Array(values)})
+        yield plugin.OpenFile({"values": plugin.Array(values)})
 
 
 class Bytes(plugin.Family):

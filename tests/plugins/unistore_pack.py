@@ -20,7 +20,7 @@ class Pack(plugin.Format):
         return plugin.sure("begins with PACK") if file.head(4) == b"PACK" else plugin.no("is no PACK")
 
     @contextmanager
-    def open(self, file: plugin.SourceFile) -> Iterator[plugin.Opened]:
+    def open(self, file: plugin.SourceFile) -> Iterator[plugin.OpenFile]:
         length = int.from_bytes(file.head(8)[4:], "little")
         start = 8 + length
         listed = json.loads(file.head(start)[8:])
@@ -31,7 +31,7 @@ class Pack(plugin.Format):
                 raise file.problem(f"ends inside of {name}", "copy it again", "truncated")
             arrays[name] = plugin.Array(np.memmap(file.path, dtype, "r", start, tuple(shape)))
             start += size
-        yield plugin.Opened(arrays, listed["facts"])
+        yield plugin.OpenFile(arrays, listed["facts"])
 
     def write(self, path: Path, arrays: Mapping[str, plugin.Array], facts: Mapping[str, object]) -> None:
         listed = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]

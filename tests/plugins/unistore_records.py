@@ -17,10 +17,10 @@ class Tracks(plugin.Family):
         per_source={"count": plugin.Column(kinds="i", description="Points of the track", least=0)},
     )
 
-    def match(self, head: plugin.Head) -> plugin.Claim:
+    def match(self, head: plugin.FileSummary) -> plugin.Claim:
         return plugin.sure("holds points") if self._records(head) else plugin.no("holds no points")
 
-    def choose(self, head: plugin.Head) -> plugin.Chosen:
+    def choose(self, head: plugin.FileSummary) -> plugin.Chosen:
         records = self._records(head)
         columns = {
             name: plugin.Column(axes=None, source=records, field=name)
@@ -31,5 +31,5 @@ class Tracks(plugin.Family):
             columns["label_utf8"] = plugin.Column(source="label", ragged=True)
         return plugin.Chosen(columns, facts={"count": head.arrays[records][0][0]})
 
-    def _records(self, head: plugin.Head) -> str:
+    def _records(self, head: plugin.FileSummary) -> str:
         return next((name for name in head.arrays if name.lower() == "points"), "")

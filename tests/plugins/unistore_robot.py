@@ -37,7 +37,7 @@ class Robot(plugin.Family):
         },
     )
 
-    def derive(self, opened: plugin.Opened) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
+    def derive(self, opened: plugin.OpenFile) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
         times = opened.arrays["force/t"]
         touched = [
             np.linalg.norm(rows, axis=1) > self.least for _, rows in opened.arrays["force/value"].blocks()

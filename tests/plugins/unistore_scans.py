@@ -22,14 +22,14 @@ class Scan(plugin.Format):
         return plugin.sure("begins with SCAN") if file.head(4) == b"SCAN" else plugin.no("is no SCAN")
 
     @contextmanager
-    def open(self, file: plugin.SourceFile) -> Iterator[plugin.Opened]:
+    def open(self, file: plugin.SourceFile) -> Iterator[plugin.OpenFile]:
         extent = tuple(np.frombuffer(file.head(16)[4:].ljust(12, b"\0"), "<u4").tolist())
         count = int(np.prod(extent))
         if not count or file.size != 16 + 3 * count:
             raise file.problem(f"has {file.size} bytes, its header tells of {extent}", "copy it again")
         density = np.memmap(file.path, "<i2", "r", 16, (1, *extent))
         mask = np.memmap(file.path, "u1", "r", 16 + 2 * count, (1, *extent))
-        yield plugin.Opened({"density": plugin.Array(density), "mask": plugin.Array(mask)})
+        yield plugin.OpenFile({"density": plugin.Array(density), "mask": plugin.Array(mask)})
 
     def write(self, path: Path, arrays: Mapping[str, plugin.Array], facts: Mapping[str, object]) -> None:
         values = [array[0:1] for array in (arrays["density"], arrays["mask"])]

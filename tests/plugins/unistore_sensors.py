@@ -18,7 +18,7 @@ class Sensors(plugin.Family):
     formats = ("npy",)
     schema = plugin.Schema(table="readings")
 
-    def match(self, head: plugin.Head) -> plugin.Claim:
+    def match(self, head: plugin.FileSummary) -> plugin.Claim:
         if head.file.path.name.endswith((".time.npy", ".values.npy")):
             return plugin.sure("is called as a log")
         return plugin.no("is called otherwise")
@@ -37,7 +37,7 @@ class Sensors(plugin.Family):
         found.notes.append(f"{len(found.sources)} logs in pairs")
         return found
 
-    def choose(self, head: plugin.Head) -> plugin.Chosen:
+    def choose(self, head: plugin.FileSummary) -> plugin.Chosen:
         columns = {"time": plugin.Column(kinds="iu", unit="us", description="when")}
         for field in head.arrays["values"][1].names or ():
             columns[field] = plugin.Column(source="values", field=field, description=f"sensor {field}")

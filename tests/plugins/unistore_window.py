@@ -24,7 +24,7 @@ class Window(plugin.Kind):
     def counts(self, store) -> np.ndarray:
         return np.full(store.sample_count, self.per_sample)
 
-    def read(self, store, keys: Sequence[str], picks: plugin.Picks) -> Mapping[str, object]:
+    def read(self, store, keys: Sequence[str], picks: plugin.SampleIndices) -> Mapping[str, object]:
         offsets = store.array(f"{store.sample_table}/offsets")
         lo = offsets.read_rows(picks.units)
         lengths = offsets.read_rows(picks.units + 1) - lo

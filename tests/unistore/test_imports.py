@@ -28,25 +28,24 @@ ROOMS: dict[str, set[str]] = {
     "zarr3": {"errors", "system"},
     "memory": {"errors", "system"},
     "order": {"errors", "system"},
-    "pictures": {"errors", "system", "schemas", "converters", "remote"},
+    "html": {"errors", "system", "schemas", "converters", "remote"},
     "progress": {"errors", "system", "remote"},
     "converters": LOW,
     "families": LOW | {"converters", "plugin"},
     "plugin": LOW | {"converters", "data"},
     "remote": {"errors", "system", "zarr3"},
-    "store": (STORES - {"store"}) | {"pictures"},
-    "data": STORES | {"memory", "order", "converters", "pictures"},
-    "loader": {"errors", "system", "memory", "order", "data", "pictures"},
+    "store": (STORES - {"store"}) | {"html"},
+    "data": STORES | {"memory", "order", "converters", "html"},
+    "loader": {"errors", "system", "memory", "order", "data", "html"},
     "conversion": STORES | {"converters", "progress"},
     "growing": STORES | {"converters", "conversion", "data", "progress"},
     "exporting": STORES | {"converters", "conversion", "progress"},
     "side": STORES | {"converters", "conversion", "data", "progress"},
     "integrity": STORES | {"converters", "conversion", "data", "exporting", "progress"},
-    "report": STORES
-    | {"converters", "conversion", "order", "data", "growing", "loader", "pictures", "progress"},
+    "report": STORES | {"converters", "conversion", "order", "data", "growing", "loader", "html", "progress"},
     "unistore": STORES
     | {"order", "data", "loader", "conversion", "exporting", "growing", "integrity", "report", "side"},
-    "cli": STORES | {"converters", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
+    "cli": STORES | {"converters", "conversion", "exporting", "integrity", "html", "progress", "report"},
     "testing": {"errors", "system", "converters", "unistore"},
     "__main__": {"cli"},
 }
@@ -70,7 +69,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.data.kinds": {"cv2"},
     "unistore.exporting": {"cv2", "h5py"},
     "unistore.loader": {"torch"},
-    "unistore.pictures": {"cv2"},
+    "unistore.html": {"cv2"},
     "unistore.remote": {"obstore"},
     "unistore.store": {"zarr"},
 }
@@ -87,7 +86,7 @@ NEVER: dict[str, set[str]] = {
 """What single modules and packages may not import beyond that, `unistore.data.kinds.replay` apart."""
 
 BY_FORMATS = {"claims", "common", "family", "files", "formats", "opened", "views"}
-BY_FAMILIES = BY_FORMATS | {"options", "preview", "protocol", "registry", "scan", "seam"}
+BY_FAMILIES = BY_FORMATS | {"options", "preview", "protocol", "registry", "scan_types", "adapter"}
 """What formats and families of this package import of `unistore.converters`: what reads files and describes
 sources, not what asks about them and scans them. Packages of others import `unistore.plugin` alone."""
 
@@ -269,7 +268,7 @@ def test_families_and_formats_keep_to_the_seam(package: str, folders: set[str]) 
 @pytest.mark.parametrize("name", THROUGH_THE_DOOR)
 def test_a_family_imports_the_plugin(name: str) -> None:
     own = {f"unistore.converters.{name}", f"unistore.schemas.{name}"}
-    shared = {"unistore.plugin", "unistore.errors", "unistore.system.hints", "unistore.converters.formats"}
+    shared = {"unistore.plugin", "unistore.errors", "unistore.system.types", "unistore.converters.formats"}
     wrong = [
         f"{module} imports {imported}"
         for module, imported in sorted(edges())

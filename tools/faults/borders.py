@@ -29,7 +29,7 @@ from fuzz_samples import SAMPLES
 from numpy.random import Generator
 
 from unistore.conversion.convert import convert
-from unistore.converters.survey import survey
+from unistore.converters.detection import survey
 from unistore.errors import InputError, printable
 
 ASKED = "asked"

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from trials import DATA
 
 from unistore.conversion.convert import make_converter
+from unistore.converters.adapter.formats import formats
 from unistore.converters.registry import own_families
-from unistore.converters.seam.formats import formats
 
 ROWS = 1013
 """Rows of most files: a number that nothing else in them is."""

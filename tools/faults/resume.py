@@ -37,7 +37,7 @@ import xxhash
 from numpy.typing import NDArray
 
 import unistore
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 from unistore.order.sequences import BlockShuffle, Weighted
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
@@ -64,7 +64,7 @@ class Case:
         indices = self.order(epoch)
         if self.labels is not None:
             return self.labels[indices]
-        samples = (self.dataset[At(index, epoch)] for index in indices)
+        samples = (self.dataset[EpochIndex(index, epoch)] for index in indices)
         return np.array([_mark(sample[self.drawn]) for sample in samples], np.int64)
 
     def marks(self, batch: Any) -> NDArray[np.int64]:

@@ -121,7 +121,7 @@ def inspect(
 
 
 def _sample(path: str, sample: int, plot: str | None, version: str | None, *, as_json: bool) -> int:
-    from unistore.pictures import check_sample, sample_picture
+    from unistore.html import check_sample, sample_picture
     from unistore.report.blocks import sample_blocks
     from unistore.report.sealed import describe_sample
     from unistore.store.versions import open_stores

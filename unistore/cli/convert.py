@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unistore.conversion.dry_run import DryRun
     from unistore.conversion.run import Report
     from unistore.conversion.settings import Settings
-    from unistore.converters.survey import Detection
+    from unistore.converters.detection import Detection
 
 
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
@@ -246,7 +246,7 @@ def detect(**arguments: Any) -> int:
 
 def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings) -> str:
     """Return what would be written, and the memory and time that it takes."""
-    from unistore.converters.survey import counted_scan, verdict_counts
+    from unistore.converters.detection import counted_scan, verdict_counts
     from unistore.report.text import aligned, terminal_width
 
     lines = [
@@ -296,7 +296,7 @@ def _cost_lines(cost: Cost, destination: str, processes: int) -> list[str]:
 
 def report_text(report: Report) -> str:
     """Return what was written, and how often labels are."""
-    from unistore.converters.survey import verdict_counts
+    from unistore.converters.detection import verdict_counts
     from unistore.report.values import label_lines, sample_noun
 
     samples = count_of(report.samples, sample_noun(report.sample_table))

@@ -17,8 +17,8 @@ import click
 
 from unistore.cli.commands import doctor, export, inspect, statistics, verify, view
 from unistore.cli.convert import convert
+from unistore.cli.maintenance import attach, cache, clean, compact, derive, remove, replay, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
-from unistore.cli.upkeep import attach, cache, clean, compact, derive, remove, replay, versions
 from unistore.errors import InputError, UnistoreError, shown_once
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``

@@ -105,7 +105,7 @@ def _is_plain() -> bool:
 def check_target(path: str, *, overwrite: bool = False) -> None:
     """Raise `InputError` if a report may not be written to a path."""
     # In place of a report only with `overwrite`, never in place of anything else or inside a store
-    from unistore.pictures import MARK
+    from unistore.html import MARK
 
     target = Path(path)
     if any((folder / "zarr.json").exists() for folder in target.absolute().parents):

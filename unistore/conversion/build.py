@@ -29,8 +29,8 @@ from unistore.errors import (
 )
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
-from unistore.system.hints import JsonObject, PathLike
 from unistore.system.progress import COUNTS
+from unistore.system.types import JsonObject, PathLike
 from unistore.zarr3.durable import Folder, Target, is_there, sync_folder
 
 # The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unistore.conversion.answers import ANSWERS
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
+from unistore.conversion.shared_scan import ANSWERS
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import local_path, parse_url
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, ROOT, build_folder, copies_folder
 from unistore.system.arguments import Arguments
-from unistore.system.hints import PathLike
+from unistore.system.types import PathLike
 from unistore.zarr3.durable import is_there
 
 _FOLDERS = (build_folder, copies_folder)

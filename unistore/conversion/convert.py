@@ -10,30 +10,30 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from unistore.conversion.answers import asked_once
 from unistore.conversion.build import FinishedStoreError, is_store
-from unistore.conversion.executors.local import asking
+from unistore.conversion.executors.local import parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.executors.worker_process import CONVERSION
 from unistore.conversion.run import Report, open_build, run
 from unistore.conversion.settings import Settings
+from unistore.conversion.shared_scan import shared_scan
+from unistore.converters.detection import Claims, Detection, nothing_found, survey
 from unistore.converters.families import converter_of, modules_of
 from unistore.converters.family import Family
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.registry import conversion_of, families, get_family, is_own
-from unistore.converters.scanning import sources_by_shape
-from unistore.converters.survey import Claims, Detection, nothing_found, survey
+from unistore.converters.source_scan import sources_by_shape
 from unistore.errors import InputError, Problem, RunCommand
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url, local_path, parse_url, require_local_path
 from unistore.store.names import copies_folder
 from unistore.system.arguments import Arguments
-from unistore.system.hints import PathLike
 from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.types import PathLike
 
 if TYPE_CHECKING:
     from unistore.conversion.executors.dask_executor import Dask
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
 
 
 def convert(
@@ -191,7 +191,7 @@ def destinations_by_shape(
         by_label = sources_by_shape(
             converter,
             paths,
-            asking(executor),
+            parallel_map(executor),
             is_named=isinstance(family, str),
             claims=None if isinstance(family, str) else family.claims,
         )
@@ -317,7 +317,7 @@ def detect_family(
     """Detect the family of the sources."""
     check_exist(paths)
     with Processes() as executor:
-        surveyed = survey(paths, asked_once(asking(executor), build_folder, paths))
+        surveyed = survey(paths, shared_scan(parallel_map(executor), build_folder, paths))
     detections = surveyed.detected()
     # the scan of the only family tells what cannot be read, or leaves it out if the user says so
     if surveyed.unreadable and len(detections) != 1:

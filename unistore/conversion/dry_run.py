@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unistore.conversion.executors.local import asking
+from unistore.conversion.executors.local import parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import Inputs
 from unistore.conversion.memory import Estimate, Peak, estimate, provisional_tables
@@ -19,12 +19,12 @@ from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
+from unistore.converters.detection import Claims, counted_scan
 from unistore.converters.protocol import Finalized, Scan
-from unistore.converters.survey import Claims, counted_scan
-from unistore.system.hints import Int64s, JsonObject
+from unistore.system.types import Int64s, JsonObject
 
 if TYPE_CHECKING:
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
 
 # Most samples that are assigned to splits only to tell their shares
 _MAX_NAMES = 1_000_000
@@ -102,7 +102,7 @@ def dry_run(
             converter,
             paths,
             skip=settings.skips,
-            ask=asking(executor),
+            ask=parallel_map(executor),
             is_named=is_named,
             claims=claims,
         )

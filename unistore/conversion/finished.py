@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unistore.conversion.build import FinishedStoreError, differences
-from unistore.conversion.executors.local import asking
+from unistore.conversion.executors.local import parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import SourceState, read_states
 from unistore.conversion.new_store import plan_options, versions
@@ -16,13 +16,13 @@ from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import scan_valid_sources
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.survey import Claims
+from unistore.converters.detection import Claims
 from unistore.errors import Fix, InputError, RunCommand, StoreError, first_few
 from unistore.store.versions import open_stores
 from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
 
 _SHOWN = 5  # Options of which the message says what they were
 
@@ -94,7 +94,9 @@ def _other_options(
     """Return how the options of a conversion of the same sources differ from those of the store."""
     store = open_stores(destination).stores[0]
     with Processes() as executor:
-        scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor), claims=claims).scan
+        scan = scan_valid_sources(
+            converter, paths, skip=False, ask=parallel_map(executor), claims=claims
+        ).scan
     rule = prepare_splits(settings.rule, paths, scan)
     now = json.loads(json.dumps(plan_options(scan, settings.codec, rule)))
     before = dict(store.attributes.get("options", {}))

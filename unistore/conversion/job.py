@@ -20,8 +20,8 @@ import xxhash
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.keys import ColumnDigest, Inputs, check_unchanged, joined_digest
 from unistore.conversion.memory import scan_memory, shard_memory
-from unistore.conversion.moments import Moments
 from unistore.conversion.plan import ArrayPlan, Piece, Plan, ShardTask, TablePlan
+from unistore.conversion.running_statistics import Moments
 from unistore.conversion.spill import MIN_BATCHES, SHOWN, Spill
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
@@ -29,7 +29,7 @@ from unistore.errors import ConversionError, InputError, Problem, first_few, wit
 from unistore.schemas.array_specs import ArraySpec, ArraySpecs
 from unistore.schemas.tables import IndexValues, OwnForm, Table
 from unistore.store.manifest import Entry
-from unistore.system.hints import AnyArray, JsonObject
+from unistore.system.types import AnyArray, JsonObject
 from unistore.zarr3.durable import Files, Folder, Target
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.writer import (

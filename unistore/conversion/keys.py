@@ -24,8 +24,8 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import ConversionError, InputError, UnistoreError, with_source
 from unistore.store.names import SOURCES
-from unistore.system.hints import Int64s, JsonObject, PathLike
 from unistore.system.packed import PackedObjects, view
+from unistore.system.types import Int64s, JsonObject, PathLike
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
 from unistore.zarr3.storage import AbsentError, Storage
 

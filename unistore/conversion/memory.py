@@ -17,9 +17,9 @@ import numpy as np
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Scan, SourceReader
 from unistore.errors import AddOptions, InputError, Problem
-from unistore.system.hints import Int64s
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
+from unistore.system.types import Int64s
 from unistore.zarr3.writer import MAX_PENDING_BYTES
 
 PROCESS = 128 << 20  # Bytes of one process before its first step: interpreter, libraries, plan

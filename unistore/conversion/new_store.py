@@ -18,14 +18,14 @@ import numpy as np
 from unistore.conversion.build import Journal
 from unistore.conversion.job import ShardJob, index_rows, metadata_of, write_column
 from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
-from unistore.conversion.moments import Moments
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
+from unistore.conversion.running_statistics import Moments
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes
 from unistore.converters.families import kinds_of, specs_of
-from unistore.converters.protocol import Ask, Finalized, Scan
+from unistore.converters.protocol import Finalized, ParallelMap, Scan
 from unistore.converters.registry import get_family, package_of
 from unistore.errors import ConversionError, InputError, Problem, first_few, printable
 from unistore.schemas.array_specs import (
@@ -45,7 +45,7 @@ from unistore.schemas.array_specs import (
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT, SOURCES
-from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
+from unistore.system.types import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.zarr3.codecs import encoder
 from unistore.zarr3.durable import Files, Target
 from unistore.zarr3.writer import choose_codec, chunk_slices, compressor_of, pad_chunk
@@ -389,7 +389,7 @@ MIN_SAMPLE = 4 << 10  # Columns with fewer sampled bytes get ``fast``
 
 def choose_codecs(
     job: ShardJob,  # which has the rows of `sampled_rows` of all tables whose rows are not read in planes
-    ask: Ask,  # reads the others
+    ask: ParallelMap,  # reads the others
 ) -> dict[str, str]:
     """Return the codec of every column of the tables of a plan, by the path of its array."""
     chosen: dict[str, str] = {}

@@ -19,7 +19,7 @@ from unistore.errors import ConversionError, InputError
 from unistore.remote.client import ObjectClient, map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, ROOT, build_folder
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 from unistore.zarr3.documents import parse_json
 from unistore.zarr3.durable import WrittenFile, write_file
 

@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 
 from unistore.schemas.tables import Field, Table
-from unistore.system.hints import AnyArray, JsonObject, Shape
 from unistore.system.packed import Items
+from unistore.system.types import AnyArray, JsonObject, Shape
 
 # Chunk and shard shapes from shape, dtype and access pattern.
 #

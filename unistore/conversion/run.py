@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from unistore.conversion.answers import asked_once
 from unistore.conversion.build import Build, FinishedStoreError, FolderBuild, wait_turn
-from unistore.conversion.executors.local import STOP, Executor, Job, Serial, asking
+from unistore.conversion.executors.local import STOP, Executor, Job, Serial, parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import RowsRead, ShardJob, bounded_columns, parts_of
 from unistore.conversion.keys import (
@@ -48,6 +47,7 @@ from unistore.conversion.new_store import (
 from unistore.conversion.parts import SEALING, JobPart
 from unistore.conversion.plan import Plan, ShardTask, json_digest
 from unistore.conversion.settings import DEFAULTS, Settings
+from unistore.conversion.shared_scan import shared_scan
 from unistore.conversion.skipping import (
     SKIP,
     ValidScan,
@@ -61,10 +61,10 @@ from unistore.conversion.skipping import (
 from unistore.conversion.spill import DeriveJob, Spill, SpilledBatch, source_batches
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import assign_splits, column_values, prepare_splits
+from unistore.converters.detection import TAKEN, Claims, counted_scan
 from unistore.converters.files.paths import real_path
-from unistore.converters.protocol import Ask
-from unistore.converters.scan import Stored
-from unistore.converters.survey import TAKEN, Claims, counted_scan
+from unistore.converters.protocol import ParallelMap
+from unistore.converters.scan_types import Stored
 from unistore.errors import (
     ConversionError,
     InputError,
@@ -77,14 +77,14 @@ from unistore.errors import (
 from unistore.remote.url import local_path, require_local_path
 from unistore.store.names import copies_folder
 from unistore.store.reader import Store
-from unistore.system.hints import Int64s, JsonObject, PathLike
 from unistore.system.packed import view
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of, size
+from unistore.system.types import Int64s, JsonObject, PathLike
 from unistore.zarr3.durable import Folder
 
 if TYPE_CHECKING:
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
 
 T = TypeVar("T")
 # Problems after which the conversion fails without looking for more, unless bad sources are skipped
@@ -236,7 +236,7 @@ class Conversion:
         codec = self.settings.codec
         spill = self._derive()
         finalized = self.inputs.converter.finalize(scan, spill if scan.is_derived else ())
-        ask = asking(self.executor)
+        ask = parallel_map(self.executor)
         read_column = partial(column_values, self.inputs.converter, scan, finalized, ask)
         assigned = assign_splits(scan, finalized, split, read_column)
         tables = final_tables(scan, finalized, spill)
@@ -270,7 +270,7 @@ class Conversion:
             return new_store
         return replace(new_store, plan=with_codecs(new_store.plan, codecs))
 
-    def _chosen_codecs(self, job: ShardJob, ask: Ask) -> Mapping[str, str]:
+    def _chosen_codecs(self, job: ShardJob, ask: ParallelMap) -> Mapping[str, str]:
         sampled: list[ShardTask] = []
         for table in job.plan.tables:
             if not (self.inputs.converter.reads_planes and table.has_planes):
@@ -462,7 +462,9 @@ def is_up_to_date(
     if build.folder.exists() or store is None:
         return False
     with Processes() as executor:
-        scan = scan_valid_sources(converter, paths, skip=False, ask=asking(executor), claims=claims).scan
+        scan = scan_valid_sources(
+            converter, paths, skip=False, ask=parallel_map(executor), claims=claims
+        ).scan
     rule = prepare_splits(settings.rule, paths, scan)
     options = plan_options(scan, settings.codec, rule)
     return _finished_report(build, store, Inputs.of(converter, scan), options, paths) is not None
@@ -574,7 +576,7 @@ def run(
     settings: Settings = DEFAULTS,
     *,
     executor: Executor | None = None,  # where steps and the scan run; by default in this process
-    # as in `unistore.converters.scanning.scan_sources`
+    # as in `unistore.converters.source_scan.scan_sources`
     is_named: bool = False,
     claims: Claims | None = None,
     stored: Stored = Stored(),  # noqa: B008 - immutable
@@ -599,7 +601,9 @@ def run(
         converter,
         paths,
         skip=settings.skips,
-        ask=asked_once(asking(executor), opened.folder if settings.is_shared else None, paths, progress),
+        ask=shared_scan(
+            parallel_map(executor), opened.folder if settings.is_shared else None, paths, progress
+        ),
         is_named=is_named,
         stored=stored,
     )

@@ -11,8 +11,8 @@ from unistore.conversion.memory import step_budget
 from unistore.conversion.parts import SEALING, JobPart
 from unistore.conversion.split_rule import SOURCE, SplitRule, parse_split
 from unistore.system.arguments import MAX_WORKERS, Arguments
-from unistore.system.hints import PathLike
 from unistore.system.sizes import parse_bytes
+from unistore.system.types import PathLike
 from unistore.zarr3.writer import CODECS
 
 if TYPE_CHECKING:

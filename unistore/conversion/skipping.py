@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from unistore.conversion.build import Journal
+from unistore.converters.detection import Claims
 from unistore.converters.files.paths import natural_key
-from unistore.converters.protocol import Ask, Scan, ask_here
-from unistore.converters.scan import Stored
-from unistore.converters.scanning import claims_for, scan_sources
-from unistore.converters.survey import Claims
+from unistore.converters.protocol import ParallelMap, Scan, ask_here
+from unistore.converters.scan_types import Stored
+from unistore.converters.source_scan import claims_for, scan_sources
 from unistore.errors import AddOptions, ConversionError, Fixes, InputError, Problem
 from unistore.store.names import file_name_problem
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 if TYPE_CHECKING:
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
 
 SKIP = "skip"  # Step of the journal
 
@@ -75,7 +75,7 @@ def scan_valid_sources(
     *,
     skip: bool,  # whether to leave sources out; else problems are raised
     # as in `scan_sources`
-    ask: Ask = ask_here,
+    ask: ParallelMap = ask_here,
     is_named: bool = False,
     claims: Claims | None = None,
     stored: Stored = Stored(),  # noqa: B008 - immutable

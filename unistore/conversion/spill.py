@@ -22,8 +22,8 @@ from unistore.conversion.memory import STEP_BUDGET, derive_memory, scan_memory
 from unistore.conversion.plan import json_digest
 from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
-from unistore.system.hints import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.system.packed import Items
+from unistore.system.types import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.zarr3.durable import sync_files, sync_folders
 
 DESCRIPTION = "rows.json"

@@ -23,7 +23,7 @@ from unistore.remote.url import require_local_path
 from unistore.schemas.indices import sample_sources
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_COUNT, is_integer
-from unistore.system.hints import AnyArray, Int64s, JsonObject, PathLike
+from unistore.system.types import AnyArray, Int64s, JsonObject, PathLike
 
 SOURCE = "source"
 EXACT = "exact:"  # Prefix of shares that are met exactly

@@ -27,12 +27,12 @@ from unistore.conversion.split_rule import (
     sample_noun,
 )
 from unistore.converters.common.faults import as_problem
-from unistore.converters.protocol import Ask, Finalized, Scan, SourceReader
+from unistore.converters.protocol import Finalized, ParallelMap, Scan, SourceReader
 from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, text_values
-from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
+from unistore.system.types import AnyArray, Int64s, Shape, UInt8s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -428,7 +428,7 @@ def column_values(
     converter: SourceReader,
     scan: Scan,
     finalized: Finalized,
-    ask: Ask,  # reads the sources, in a worker process if a foreign library does
+    ask: ParallelMap,  # reads the sources, in a worker process if a foreign library does
     name: str,
 ) -> Sequence[Any]:
     """Return values of a column of the sample table, one a sample: whole numbers, or texts."""

@@ -17,9 +17,9 @@ from unistore.errors import InputError, Problem, first_few
 from unistore.remote.client import ObjectStorage, RemoteObject
 from unistore.remote.url import StoreLocation, parse_url
 from unistore.store.names import file_name_problem
-from unistore.system.hints import JsonObject
 from unistore.system.progress import COUNTS, Progress
 from unistore.system.sizes import count_of, size
+from unistore.system.types import JsonObject
 from unistore.zarr3.durable import AtomicFiles
 
 _JOURNAL = "journal.jsonl"

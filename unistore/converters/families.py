@@ -10,29 +10,29 @@ from unistore.converters.options import declared
 from unistore.converters.registry import find_family
 
 if TYPE_CHECKING:  # imported where they are used: help needs no numpy, and a reader no converter
+    from unistore.converters.adapter.converter import Converter
     from unistore.converters.files.comparison import Restore
     from unistore.converters.preview import Preview
     from unistore.converters.protocol import Scan
-    from unistore.converters.seam.converter import Converter
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
 
 
 def converter_of(family: type[Family], **options: Any) -> Converter:
     """Return the converter of a family with these options."""
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
 
     return Converter(family(**options))
 
 
 def modules_of(family: type[Family]) -> tuple[str, ...]:
     """Return the modules that a conversion of a family imports."""
-    return family.__module__, "unistore.converters.seam.converter"
+    return family.__module__, "unistore.converters.adapter.converter"
 
 
 def specs_of(family: type[Family]) -> ArraySpecs:
     """Return what the arrays of its stores must be."""
-    from unistore.converters.seam.specs import specs_by_schema
+    from unistore.converters.adapter.specs import specs_by_schema
 
     return family.specs() or specs_by_schema(family.schema)
 
@@ -60,7 +60,7 @@ def exporter_of(family: type[Family], to: str = "") -> Exporter | None:
         return None
     exporter = family.exporter(to)
     if exporter is None and not to:
-        from unistore.converters.seam.stored import exported_files
+        from unistore.converters.adapter.restore import exported_files
 
         return lambda store: exported_files(_recorded(family, store), store)
     return exporter
@@ -68,7 +68,7 @@ def exporter_of(family: type[Family], to: str = "") -> Exporter | None:
 
 def restorer_of(family: type[Family], store: StoreView, scan: Scan) -> Restore:
     """Return what gives back the arrays of each source of a store."""
-    from unistore.converters.seam.stored import opened_by_formats, restore
+    from unistore.converters.adapter.restore import opened_by_formats, restore
 
     own = family.restorer(store, scan)
     if own is None:
@@ -78,7 +78,7 @@ def restorer_of(family: type[Family], store: StoreView, scan: Scan) -> Restore:
 
 def preview_of(family: type[Family]) -> Preview:
     """Return how pages show samples of its stores."""
-    from unistore.converters.seam.stored import preview_of as preview_by_view
+    from unistore.converters.adapter.restore import preview_of as preview_by_view
 
     return family.preview() or preview_by_view(family())
 

@@ -18,19 +18,19 @@ if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
     from unistore.converters.common.columns import Merged, SourceColumn
     from unistore.converters.common.exported import File
     from unistore.converters.files.comparison import Restore
-    from unistore.converters.opened import Array, Facts, Format, Head, Opened, SourceFile
+    from unistore.converters.opened import Array, Facts, FileSummary, Format, OpenFile, SourceFile
     from unistore.converters.preview import Preview
     from unistore.converters.protocol import Emit, Finalized, Scan
     from unistore.converters.protocol import Facts as SourceFacts
-    from unistore.converters.scan import Parts, Scanned
+    from unistore.converters.scan_types import Parts, Scanned
     from unistore.converters.views import View, ViewLimits
     from unistore.errors import Problem
     from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
     from unistore.schemas.rules import Rule
     from unistore.schemas.tables import Field, IndexValues, OwnForm, Table
-    from unistore.system.hints import AnyArray, Int64s
     from unistore.system.progress import Progress
+    from unistore.system.types import AnyArray, Int64s
 
 # Yields the files of a store. Further parameters, which have defaults, are options of the export
 Exporter: TypeAlias = "Callable[..., Iterator[File]]"
@@ -173,7 +173,7 @@ class Openable(Protocol):
         """
         ...
 
-    def open(self) -> AbstractContextManager[Opened]:
+    def open(self) -> AbstractContextManager[OpenFile]:
         """Open it. What its format raises is a problem of the file."""
         ...
 
@@ -240,7 +240,7 @@ class Family(Options, ABC):
         Whether it has `read_planes`, so that rows larger than memory can be stored.
     unlisted_groups
         Paths of groups of HDF5 files that may have millions of members: files open as if these held nothing,
-        see `Opened.without`, and the family reads members one by one.
+        see `OpenFile.without`, and the family reads members one by one.
     companions
         Endings of files of no format that are parts of sources: ``("info.json",)``. `claim` says which of
         them are the family's, and `group` gets them.
@@ -362,7 +362,7 @@ class Family(Options, ABC):
         """
         return None
 
-    def match(self, head: Head) -> Claim:
+    def match(self, head: FileSummary) -> Claim:
         """Say whether an open file is one of the family's; by default if it has every column.
 
         A family is as sure of a file as its format, but of bytes without a header as sure as it says.
@@ -378,12 +378,12 @@ class Family(Options, ABC):
     def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Choose the files and groups of files that are sources; by default every file.
 
-        What else a file needs, `Opened.further` names. A family that follows links is given files of any
+        What else a file needs, `OpenFile.further` names. A family that follows links is given files of any
         ending.
         """
         return Grouping(sources=list(files))
 
-    def choose(self, head: Head) -> Chosen:
+    def choose(self, head: FileSummary) -> Chosen:
         """Say which columns a file has; by default those of the schema.
 
         Asked in any process, once a file. dtypes of the same column in several files are reconciled: the
@@ -393,7 +393,7 @@ class Family(Options, ABC):
         problems = [problem for problem in head.problems if problem.dataset in wanted]
         return Chosen(self.schema.columns, problems=problems, tables=self.schema.direct)
 
-    def _texts(self, head: Head) -> Collection[str]:
+    def _texts(self, head: FileSummary) -> Collection[str]:
         """Return arrays of texts, or of any number of values a row, that the schema takes as such."""
         named = self.schema.texts
         return named & head.opened.objects.keys() if named else ()
@@ -546,15 +546,15 @@ class Family(Options, ABC):
         forms = {column: field.own_form(source) for column, field in fields.items()}
         return {column: form for column, form in forms.items() if form is not None}
 
-    def cut(self, opened: Opened) -> Iterator[Cut]:
+    def cut(self, opened: OpenFile) -> Iterator[Cut]:
         """Divide the rows of a file, and of the tables of `Schema.per`, into samples, in order."""
         raise NotImplementedError
 
-    def typical_rows(self, head: Head) -> int:
+    def typical_rows(self, head: FileSummary) -> int:
         """Return how many rows a sample of a file has, about: chunks are laid out for that of the first."""
         return 1
 
-    def memory(self, head: Head) -> int:
+    def memory(self, head: FileSummary) -> int:
         """Return the bytes of memory that `cut` and `rows` take for a file, beside the rows that they read.
 
         A conversion whose ``--memory`` is less is refused before it reads values. By default 0: some blocks
@@ -562,12 +562,12 @@ class Family(Options, ABC):
         """
         return 0
 
-    def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, AnyArray]:
+    def rows(self, opened: OpenFile, lo: int, hi: int) -> Mapping[str, AnyArray]:
         """Read rows ``lo:hi`` of a file, one array a column. By default slices of the file's arrays."""
         plain = [name for name, column in self.schema.columns.items() if not column.ragged]
         return {column: opened.arrays[self.schema.source_of(column)][lo:hi] for column in plain}
 
-    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, AnyArray | Sequence[Any]]]]:
+    def derive(self, opened: OpenFile) -> Iterator[tuple[str, Mapping[str, AnyArray | Sequence[Any]]]]:
         """Compute the tables of `Schema.derived` for a file, which is read once for it.
 
         Yields the name of a table and some rows of all its columns, in their order, as often as it takes:

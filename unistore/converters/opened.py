@@ -23,7 +23,7 @@ from unistore.converters.files.formats import lfs_pointer_problem, why_left_out
 from unistore.converters.files.npy import bytes_of
 from unistore.converters.files.paths import is_inside, natural_key, relative_names
 from unistore.errors import Fixes, InputError, Problem, printable
-from unistore.system.hints import AnyArray, Dtype, Shape
+from unistore.system.types import AnyArray, Dtype, Shape
 
 if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
@@ -55,7 +55,7 @@ def as_json(value: Any) -> Any:
 _BY_SUFFIX = sure("")
 
 
-class Near(Protocol):
+class Neighbours(Protocol):
     """What lies near a file, among the paths that the user gave."""
 
     def has(self, path: str) -> bool:
@@ -66,7 +66,7 @@ class Near(Protocol):
         """Whether a file of a folder fits. Each folder is searched once. Text is faster than a path."""
         ...
 
-    def head(self, path: Path) -> Head | None:
+    def head(self, path: Path) -> FileSummary | None:
         """What another file holds, or None if it is damaged, which is told of that file."""
         ...
 
@@ -96,13 +96,13 @@ class SourceFile:
     path: Path
     name: str
     roots: tuple[Path, ...] = ()
-    near: Near | None = field(default=None, compare=False, repr=False)
+    near: Neighbours | None = field(default=None, compare=False, repr=False)
     format: str = ""
     parts: tuple[Path, ...] = ()
     known: Any = field(default=None, compare=False, repr=False)
 
     @property
-    def surroundings(self) -> Near:
+    def surroundings(self) -> Neighbours:
         """What lies near a file that is claimed or grouped. Files that are read have none."""
         assert self.near is not None, f"nothing is known of what lies near {self.name}"
         return self.near
@@ -404,7 +404,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenFile:
     """An open file.
 
     Attributes
@@ -523,7 +523,7 @@ class Opened:
             members[head] = "group" if below else "array"
         return members
 
-    def without(self, groups: Collection[str]) -> Opened:
+    def without(self, groups: Collection[str]) -> OpenFile:
         """Return the same open file as if these groups, which may be many, held nothing."""
         return self
 
@@ -589,7 +589,7 @@ class Format(ABC):
         return _BY_SUFFIX
 
     @abstractmethod
-    def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
+    def open(self, file: SourceFile) -> AbstractContextManager[OpenFile]:
         """Open a file: read its header now, and values when arrays are sliced.
 
         Raises
@@ -604,7 +604,7 @@ class Format(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class FileSummary:
     """What an open file, or a group of files, holds, without values.
 
     Attributes
@@ -619,7 +619,7 @@ class Head:
 
     file: SourceFile
     format: str
-    opened: Opened
+    opened: OpenFile
 
     @cached_property
     def arrays(self) -> Mapping[str, tuple[Shape, Dtype]]:
@@ -628,19 +628,19 @@ class Head:
 
     @property
     def facts(self) -> Facts:
-        """See `Opened`."""
+        """See `OpenFile`."""
         return self.opened.facts
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """See `Opened`."""
+        """See `OpenFile`."""
         return self.opened.problems
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """See `Opened`."""
+        """See `OpenFile`."""
         return self.opened.left_out
 
     def members(self, group: str = "") -> Mapping[str, Member]:
-        """See `Opened.members`. Asked by families that look at millions of files."""
+        """See `OpenFile.members`. Asked by families that look at millions of files."""
         return self.opened.members(group)

@@ -38,7 +38,7 @@ from unistore.system.arguments import Arguments, describe_type, matches_type
 if TYPE_CHECKING:  # numpy takes a fifth of a second
     from unistore.converters.common.exclusion import Exclusion
     from unistore.converters.common.label_map import LabelMap
-    from unistore.system.hints import JsonObject
+    from unistore.system.types import JsonObject
 
 # What to do when sources have different columns: refuse, fill what is missing, take the common ones
 Columns = Literal["exact", "union", "intersection"]

@@ -11,7 +11,7 @@ import numpy as np
 from unistore.converters.views import View, ViewLimits, rows_view
 from unistore.schemas.array_specs import source_offsets
 from unistore.schemas.indices import IndexColumn, StoreView, main_table, table_columns
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

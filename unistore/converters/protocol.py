@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from unistore.converters.scan import (
+from unistore.converters.scan_types import (
     Candidate,
     Finalized,
     Found,
@@ -21,15 +21,15 @@ from unistore.converters.scan import (
     Sources,
 )
 from unistore.schemas.tables import Field, OwnForm, Table
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 __all__ = [
-    "Ask",
     "Candidate",
     "Emit",
     "Facts",
     "Finalized",
     "Found",
+    "ParallelMap",
     "Parts",
     "Scan",
     "Scanned",
@@ -54,7 +54,7 @@ R = TypeVar("R")
 _AT_ONCE = 1024
 
 
-class Ask(Protocol):
+class ParallelMap(Protocol):
     """Like the built-in ``map``, in any process: function, items and results can be pickled."""
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:

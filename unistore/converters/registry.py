@@ -18,7 +18,7 @@ from unistore.errors import InputError, Problem, RunCommand
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from unistore.system.hints import Attributes
+    from unistore.system.types import Attributes
 
 # Group of the entry points by which packages add families
 ENTRY_POINTS = "unistore.families"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.opened import Origin
-from unistore.converters.scan import Stored
+from unistore.converters.scan_types import Stored
 from unistore.errors import AddOptions, Problem, first_few
 
 _LISTED = 3

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
-    from unistore.system.hints import Shape
+    from unistore.system.types import Shape
 
 MOST_CLASSES = 256  # Their numbers are bytes
 
@@ -42,7 +42,7 @@ class Column:
         store pads rows to the largest, ``<table>/extent`` says how far each reaches, samples are volumes.
     ragged
         Whether rows have any number of values, or are texts. The name of a column of texts ends in ``_utf8``,
-        that of any other ``_ragged``; samples have it without. Arrays are those of `Opened.of_any_length`.
+        that of any other ``_ragged``; samples have it without. Arrays are those of `OpenFile.of_any_length`.
     classes
         Names of the values, which are stored as numbers: of the first name as 0. The file has names, or
         numbers. The array records them (attribute ``classes``).

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.system.hints import AnyArray, JsonObject
+from unistore.system.types import AnyArray, JsonObject
 
 # The script of a page has one widget of each name:
 # - `volume`: `image` (z, y, x) of block means, `plane<axis>` of full resolution, `overlay<k>` (z, y, x)

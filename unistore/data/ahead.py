@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unistore.data.kinds.protocol import Picks, SampleReader
+from unistore.data.kinds.protocol import SampleIndices, SampleReader
 from unistore.data.packed import Allocate, Batch, range_of_rows
 from unistore.data.parts import join_batches
 from unistore.errors import StoreError
 
 if TYPE_CHECKING:
-    from unistore.system.hints import Int64s
+    from unistore.system.types import Int64s
 
 # Bytes of the samples of a block: enough for large requests, and few enough that many blocks are open
 BLOCK_BYTES = 8 << 20
@@ -29,7 +29,7 @@ def block_samples(reader: SampleReader, seed: int) -> int:
     last = max(0, len(reader) - 1)
     spread = np.linspace(0, last, PROBED).astype(np.int64)
     index = np.unique(spread)[: len(reader)]
-    probed = reader.read(Picks(index, np.zeros_like(index), seed), np.empty)
+    probed = reader.read(SampleIndices(index, np.zeros_like(index), seed), np.empty)
     return max(1, BLOCK_BYTES * len(index) // max(1, _bytes_of(probed)))
 
 
@@ -49,7 +49,7 @@ class ReadAhead:
     def __reduce__(self) -> tuple[type[ReadAhead], tuple[Int64s, Int64s | None]]:
         return type(self), (self._offsets, self._chosen)
 
-    def read(self, reader: SampleReader, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, reader: SampleReader, picks: SampleIndices, allocate: Allocate) -> Batch:
         """Read a batch, with all samples of its blocks if it is of one epoch."""
         if len(np.unique(picks.epoch)) != 1:
             return reader.read(picks, allocate)
@@ -60,7 +60,7 @@ class ReadAhead:
             return reader.read(picks, allocate)
         return join_batches(parts, places, allocate)
 
-    def _parts(self, reader: SampleReader, picks: Picks) -> tuple[list[Batch], list[Int64s]]:
+    def _parts(self, reader: SampleReader, picks: SampleIndices) -> tuple[list[Batch], list[Int64s]]:
         epoch = int(picks.epoch[0])
         positions = picks.index if self._chosen is None else np.searchsorted(self._chosen, picks.index)
         numbers = range_of_rows(self._offsets, positions)
@@ -82,7 +82,7 @@ class ReadAhead:
         if block is None:
             index = np.arange(self._offsets[number], self._offsets[number + 1])
             index = index if self._chosen is None else self._chosen[index]
-            block = reader.read(Picks(index, np.full_like(index, epoch), seed), np.empty)
+            block = reader.read(SampleIndices(index, np.full_like(index, epoch), seed), np.empty)
             self._bytes += _bytes_of(block)
             while self._blocks and self._bytes > KEPT_BYTES:
                 self._drop(*next(iter(self._blocks)))

@@ -14,8 +14,8 @@ from torch.utils.data import default_collate, get_worker_info
 
 from unistore.data.packed import Batch, lent_memory
 from unistore.system.arguments import Arguments, as_names, matches_type
-from unistore.system.hints import AnyArray, Shape
 from unistore.system.packed import Items
+from unistore.system.types import AnyArray, Shape
 
 # `Sample`, a dict of tensors that knows its ragged keys, and `Samples`, the samples of one batch.
 

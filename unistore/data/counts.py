@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.data.kinds.protocol import Picks, SampleReader
+from unistore.data.kinds.protocol import SampleIndices, SampleReader
 from unistore.data.packed import Packed
-from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
+from unistore.system.types import AnyArray, Float64s, Int64s, Shape, UInt8s
 
 _DROPPED = 45  # Bits of a float64 that its code leaves out: 52 of the fraction but seven
 CODES = 1 << 20  # More than there are codes: 2 signs, 2,047 exponents, 128 parts of each
@@ -179,7 +179,7 @@ def summarise(
 ) -> dict[str, Summary]:
     """Read samples once and return the summary of each key of `fields` whose values are numbers."""
     nothing = np.zeros(0, np.int64)
-    empty = reader.read(Picks(nothing, nothing, seed), np.empty)
+    empty = reader.read(SampleIndices(nothing, nothing, seed), np.empty)
     numeric = [key for key in fields if key in empty and empty[key].values.dtype.kind in "biuf"]
     axes = {key: _component_axis(empty[key], reader.box_shape(key)) for key in numeric}
     parts: dict[str, dict[int, list[ValueCounts]]] = {key: {} for key in numeric}
@@ -187,7 +187,7 @@ def summarise(
     step = 1
     while lo < len(index):
         part = index[lo : lo + step]
-        batch = reader.read(Picks(part, np.full(len(part), epoch), seed), np.empty)
+        batch = reader.read(SampleIndices(part, np.full(len(part), epoch), seed), np.empty)
         for key in numeric:
             rows, lengths = _rows(batch[key], axes[key])
             is_real = _real_rows([batch[name] for name in validity.get(key, ())], batch[key], axes[key])

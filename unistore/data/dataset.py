@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from unistore.data.ahead import OPEN_BLOCKS, ReadAhead, block_samples
 from unistore.data.kinds.named import as_code
-from unistore.data.kinds.protocol import EPOCH, INDEX, Picks, SampleKind, SampleReader, Shareable
+from unistore.data.kinds.protocol import EPOCH, INDEX, SampleIndices, SampleKind, SampleReader, Shareable
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
     Blocks,
@@ -33,19 +33,19 @@ from unistore.data.parts import (
     common_fields,
     open_parts,
 )
-from unistore.data.statistics import Question, Statistics, Summaries
+from unistore.data.statistics import Statistics, StatisticsQuery, Summaries
 from unistore.data.typed import SampleT
 from unistore.data.where import Condition, parse_where
 from unistore.errors import InputError, StoreError, first_few
-from unistore.order.permutation import At, RandomFunction
+from unistore.order.permutation import EpochIndex, RandomFunction
 from unistore.order.sequences import sample_indices, uniform_blocks
 from unistore.remote.url import place_of, require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage
 from unistore.system.arguments import Arguments, as_names, checked_epoch, wrong_argument
 from unistore.system.extras import require_torch
-from unistore.system.hints import Int64s, PathLike
 from unistore.system.machine import absolute
+from unistore.system.types import Int64s, PathLike
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ else:
     except ModuleNotFoundError:  # `read_batch` does without
         MapDataset = Generic
 
-Index = SupportsIndex | At
+Index = SupportsIndex | EpochIndex
 _HAS_TORCH = MapDataset.__module__ != "typing"
 # Begins the message about samples where torch is missing
 _TENSORS = "samples are tensors (read_batch reads numpy arrays) and need"
@@ -77,8 +77,8 @@ class Dataset(MapDataset[SampleT]):
     arguments. Safe in workers started by fork, forkserver and spawn, also after the parent has read samples.
 
     Every sample has ``index``, its position in the Dataset. Random parts of a sample are a function of
-    (`seed`, epoch, index). The epoch comes with indices of type `At`, as `unistore.Shuffle` yields them, or
-    else from `set_epoch`, which does not reach workers that are already running (``persistent_workers``).
+    (`seed`, epoch, index). The epoch comes with indices of type `EpochIndex`, as `unistore.Shuffle` yields
+    them, or else from `set_epoch`, which does not reach workers that already run (``persistent_workers``).
 
     Several stores of one family with the same fields form one Dataset: sample ``store_offsets[k] + i`` is
     sample i of store k. Names of sources are then prefixed with the name of the store.
@@ -101,8 +101,8 @@ class Dataset(MapDataset[SampleT]):
         Called with every sample, a dict of tensors. Its result replaces the sample. One that has a parameter
         ``rng`` gets a ``numpy.random.Generator`` made of (`seed`, epoch, index). For any other, the global
         generators of ``random``, numpy and torch are seeded from the same three before each call, wherever
-        the epoch is known: with indices of type `At`, and after `set_epoch`. Outside of worker processes they
-        are restored afterwards.
+        the epoch is known: with indices of type `EpochIndex`, and after `set_epoch`. Outside of worker
+        processes they are restored afterwards.
     seed
         Seed of random parts of samples.
     names
@@ -265,7 +265,7 @@ class Dataset(MapDataset[SampleT]):
         return f"Dataset({stores}, {as_code(self.samples)}{split}, {content})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures import notebook_html
+        from unistore.html import notebook_html
 
         shown = [(part.store, part.units()) for part in self.parts[:_SHOWN]]
         return notebook_html(repr(self), [("fields", ", ".join(self.fields))], shown)
@@ -326,7 +326,7 @@ class Dataset(MapDataset[SampleT]):
         return [_keep_ragged(result, batch) for result in self._transformed(batch, indices, picks)]
 
     def _transformed(
-        self, samples: Sequence[Sample], indices: Sequence[Index], picks: Picks
+        self, samples: Sequence[Sample], indices: Sequence[Index], picks: SampleIndices
     ) -> Sequence[Any]:
         # Random numbers depend on (seed, epoch, index) alone. A transform that draws from the global
         # generators is left to torch's own seeds where nobody said the epoch, as its results would be the
@@ -345,7 +345,7 @@ class Dataset(MapDataset[SampleT]):
         Parameters
         ----------
         indices
-            Sample indices with or without epochs: integers or `At`, or an array (B,) or (B, 2).
+            Sample indices with or without epochs: integers or `EpochIndex`, or an array (B,) or (B, 2).
         allocate
             Allocates the memory that values are read into.
 
@@ -365,7 +365,7 @@ class Dataset(MapDataset[SampleT]):
         """
         return self._read(self._picks(indices), allocate)
 
-    def _read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def _read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         try:
             if self._ahead is None:
                 values = self.reader.read(picks, allocate)
@@ -398,7 +398,7 @@ class Dataset(MapDataset[SampleT]):
         Of a store in a bucket they are samples of about 8 MiB, which a Loader reads together.
         """
         bounds = self.store_offsets
-        if self.is_far:
+        if self.is_remote:
             size = block_samples(self.reader, self.seed)
             own = [uniform_blocks(count, size) for count in np.diff(bounds).tolist()]
         else:
@@ -447,7 +447,7 @@ class Dataset(MapDataset[SampleT]):
         counts: Counter[int] = Counter()
         for lo in range(0, len(chosen), _COUNTED):
             index = chosen[lo : lo + _COUNTED]
-            picks = Picks(index, np.full(len(index), self.epoch), self.seed)
+            picks = SampleIndices(index, np.full(len(index), self.epoch), self.seed)
             values = reader.read(picks, np.empty)[key].values
             if values.dtype.kind not in "biu":
                 message = f"{key} is {values.dtype}, and labels are integers"
@@ -510,7 +510,7 @@ class Dataset(MapDataset[SampleT]):
             chosen = sample_indices("subset", subset, len(self))
             bounds = pairwise(self.store_offsets.tolist())
             subsets = [chosen[(chosen >= first) & (chosen < stop)] - first for first, stop in bounds]
-        question = Question(key, self.epoch, self.seed, self._summaries)
+        question = StatisticsQuery(key, self.epoch, self.seed, self._summaries)
         return question.answer(parts, self.weights, subsets)
 
     def class_weights(
@@ -577,10 +577,10 @@ class Dataset(MapDataset[SampleT]):
     @property
     def open_blocks(self) -> int:
         """Return the number of blocks whose decoded chunks are kept together."""
-        return OPEN_BLOCKS if self.is_far else min(blocks.open for blocks in self._blocks())
+        return OPEN_BLOCKS if self.is_remote else min(blocks.open for blocks in self._blocks())
 
     @property
-    def is_far(self) -> bool:
+    def is_remote(self) -> bool:
         """Return whether a store is in a bucket, and its objects are not copied to this machine."""
         stores = [part.store for part in self.parts]
         return any(not store.fork_safe and not isinstance(store.storage, CachedStorage) for store in stores)
@@ -588,7 +588,7 @@ class Dataset(MapDataset[SampleT]):
     @property
     def shuffled_requests(self) -> int:
         """Return about how many requests an epoch of a full shuffle makes, 0 without a store in a bucket."""
-        return len(self) * len(self.fields) if self.is_far else 0
+        return len(self) * len(self.fields) if self.is_remote else 0
 
     @property
     def shuffles_in_blocks(self) -> bool:
@@ -635,7 +635,7 @@ class Dataset(MapDataset[SampleT]):
                 check_drawable(self.weights, self.parts, np.diff(self.store_offsets))
         return self._bound
 
-    def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> Picks:
+    def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> SampleIndices:
         numbers = _with_epochs(indices, self.epoch)
         index = numbers[:, 0]
         epoch = numbers[:, 1]
@@ -647,7 +647,7 @@ class Dataset(MapDataset[SampleT]):
             span = f"0 to {count - 1}, or {-count} to -1" if count else "none"
             msg = f"sample {wrong} does not exist: this dataset has {count} samples ({span})"
             raise IndexError(msg)
-        return Picks(index, epoch, self.seed)
+        return SampleIndices(index, epoch, self.seed)
 
 
 def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> Int64s:

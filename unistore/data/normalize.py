@@ -11,7 +11,7 @@ import torch
 
 from unistore.data.statistics import Statistics
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.hints import Float64s
+from unistore.system.types import Float64s
 
 Mode: TypeAlias = Literal["mean-std", "min-max", "quantile"]
 _MODES = ("mean-std", "min-max", "quantile")

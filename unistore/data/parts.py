@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from unistore.data.kinds.named import as_code, parse_kind
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader, Shareable
+from unistore.data.kinds.protocol import INDEX, SOURCE, SampleIndices, SampleKind, SampleReader, Shareable
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.data.where import Where
 from unistore.errors import InputError, Problem, RunCommand, first_few
 from unistore.memory import Arena, Slab, round_up
-from unistore.order.permutation import words
+from unistore.order.permutation import random_words
 from unistore.order.sequences import uniform_blocks
 from unistore.schemas.indices import contradiction
 from unistore.store.joined import JoinedStore
@@ -29,7 +29,7 @@ from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside
 from unistore.store.versions import OpenedStores, Part, Version, open_stores
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.gather import POOL_BYTES
@@ -52,7 +52,7 @@ class JoinedReader(SampleReader):
         self._readers = readers
         self._prefixes = prefixes
         self.offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
-        nothing = Picks(np.empty(0, np.int64), np.empty(0, np.int64))
+        nothing = SampleIndices(np.empty(0, np.int64), np.empty(0, np.int64))
         empty = [reader.read(nothing, np.empty) for reader in readers]
         nonempty = np.flatnonzero(np.diff(self.offsets)).tolist() or [0]
         _check_forms({names[number]: empty[number] for number in nonempty})
@@ -72,7 +72,7 @@ class JoinedReader(SampleReader):
     def shareable(self) -> Sequence[Shareable]:
         return list(chain.from_iterable(reader.shareable() for reader in self._readers))
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         store = range_of_rows(self.offsets, picks.index)
         stores = np.unique(store).tolist() or [0]
         if len(stores) == 1 and self._is_direct[stores[0]]:
@@ -89,11 +89,11 @@ class JoinedReader(SampleReader):
             self._scratch.slab = Slab(round_up(scratch.needed))
         return batch
 
-    def _read_part(self, number: int, picks: Picks, positions: Int64s, allocate: Allocate) -> Batch:
+    def _read_part(self, number: int, picks: SampleIndices, positions: Int64s, allocate: Allocate) -> Batch:
         # one seed per store: sample i of one store must not be cropped like sample i of the next one. That of
         # a store which grew stays the same
         seed = self._seed_of(picks.seed, number) if number or self._prefixes[0] else picks.seed
-        own = Picks(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
+        own = SampleIndices(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
         batch = self._readers[number].read(own, allocate)
         if SOURCE in batch:
             names = np.char.add(self._prefixes[number], batch[SOURCE].values)
@@ -102,7 +102,7 @@ class JoinedReader(SampleReader):
 
 
 def _seed_of_store(seed: int, number: int) -> int:
-    return int(words(seed, np.array([number]), np.array([0]), 1)[0, 0])
+    return int(random_words(seed, np.array([number]), np.array([0]), 1)[0, 0])
 
 
 def _check_forms(empty: Mapping[str, Batch]) -> None:
@@ -229,7 +229,7 @@ class DatasetPart(NamedTuple):
         return [names.index(name) for name in self.splits or () if name in names]
 
     def source_of(self, index: int) -> str:
-        picks = Picks(np.array([index]), np.zeros(1, np.int64))
+        picks = SampleIndices(np.array([index]), np.zeros(1, np.int64))
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 
     def source_starts(self) -> Int64s:
@@ -239,7 +239,7 @@ class DatasetPart(NamedTuple):
         names = [""]
         for lo in range(0, len(reader), _BLOCK):
             index = np.arange(lo, min(lo + _BLOCK, len(reader)))
-            sources = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
+            sources = reader.read(SampleIndices(index, np.zeros_like(index)), np.empty)[SOURCE].values
             is_new = np.append(sources[0] != names[-1], sources[1:] != sources[:-1])
             new = np.flatnonzero(is_new)
             starts.append(new + lo)

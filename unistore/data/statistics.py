@@ -24,7 +24,7 @@ from unistore.store.names import STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
+from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
 from unistore.zarr3.documents import parse_document
 from unistore.zarr3.durable import Folder
 from unistore.zarr3.storage import AbsentError
@@ -115,7 +115,7 @@ def statistics_by_key(summaries: Mapping[str, Summary]) -> dict[str, Statistics]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StatisticsQuery:
     """Asks for statistics of one key. `summaries` keeps what was counted of whole stores."""
 
     key: str
@@ -256,7 +256,7 @@ def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict
         summaries[store.path, repr(kind)] = _keep(store, kind)
     parts = open_parts([opened.path], kind, None, {}, version=version)
     keys = list(next(iter(summaries.values())))
-    return {key: Question(key, 0, 0, summaries).answer(parts, None, None) for key in keys}
+    return {key: StatisticsQuery(key, 0, 0, summaries).answer(parts, None, None) for key in keys}
 
 
 def _keep(store: Store, kind: SampleKind) -> dict[str, Summary]:

@@ -13,7 +13,7 @@ from unistore.data.dataset import Dataset
 from unistore.data.kinds.volumes import GridCell, Patches, PatchReader
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments
-from unistore.system.hints import Shape
+from unistore.system.types import Shape
 
 # Standard deviation of gaussian weights, in edges of a box, as sliding windows of the field have it
 _SIGMA = 1 / 8

@@ -25,7 +25,7 @@ from unistore.schemas.indices import (
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 Number: TypeAlias = bool | int | float
 # What a number or text must be: equal, like a pattern, in a range (ends included), or one of some

@@ -35,8 +35,8 @@ from unistore.store.shard_cache import CachedStorage, temporary_copies
 from unistore.store.side_tables import side_names
 from unistore.store.versions import open_stores
 from unistore.system.arguments import Arguments
-from unistore.system.hints import AnyArray, Attributes, PathLike, VersionLike
 from unistore.system.progress import Progress, ProgressLike
+from unistore.system.types import AnyArray, Attributes, PathLike, VersionLike
 from unistore.zarr3.codecs import codecs_document, encoder
 from unistore.zarr3.metadata import json_bytes
 from unistore.zarr3.writer import array_metadata, chunk_slices, pad_chunk
@@ -329,7 +329,7 @@ def write(file: File, path: Path) -> None:
         file.write(path)
         return
     if file.format:
-        from unistore.converters.seam.stored import write_by_format
+        from unistore.converters.adapter.restore import write_by_format
 
         write_by_format(file, path)
         return

@@ -15,7 +15,7 @@ from unistore.converters.common.columns import is_text
 from unistore.converters.common.exported import ExportedArray, Form
 from unistore.errors import ConversionError, StoreError
 from unistore.store.reader import open_zarr
-from unistore.system.hints import AnyArray, Attributes, Dtype, Shape
+from unistore.system.types import AnyArray, Attributes, Dtype, Shape
 
 _BLOCK = 16 << 20  # bytes that are read at a time
 _FIX = "the disk or a library changed what was written: export again, onto another disk"

@@ -35,7 +35,7 @@ from unistore.schemas.indices import ArrayView, RowsOfSources, whole
 from unistore.schemas.tables import Field, IndexValues, offsets_of
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Attributes, Int64s, JsonObject, Shape
+from unistore.system.types import AnyArray, Attributes, Int64s, JsonObject, Shape
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import is_list_of
 

@@ -19,8 +19,8 @@ from unistore.conversion.run import Report, run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.scan import Found, SourcePart, Stored
-from unistore.converters.survey import Claims
+from unistore.converters.detection import Claims
+from unistore.converters.scan_types import Found, SourcePart, Stored
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts, default_kind
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, StoreError, first_few
@@ -31,13 +31,13 @@ from unistore.schemas.indices import main_bounds
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
 from unistore.store.versions import Part, describe_part
-from unistore.system.hints import Attributes, JsonObject, PathLike
 from unistore.system.progress import ProgressLike
+from unistore.system.types import Attributes, JsonObject, PathLike
 
 if TYPE_CHECKING:
     from distributed import Client
 
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
 
 _REPLACE = AddOptions(("--replace",), "to put it in the place of the old one")
 _FIX = "convert these sources into a store of their own; unistore compact STORE OTHER NEW makes them one"

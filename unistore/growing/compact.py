@@ -18,7 +18,7 @@ from unistore.conversion.keys import Inputs, SourceStates, read_states
 from unistore.conversion.run import Conversion, Report, finished_before, open_build
 from unistore.conversion.settings import Settings
 from unistore.converters.protocol import Facts, SourceReader
-from unistore.converters.scan import Finalized, Scan, Sources
+from unistore.converters.scan_types import Finalized, Scan, Sources
 from unistore.data.parts import open_parts
 from unistore.data.where import Condition, Where, parse_where
 from unistore.errors import InputError, Problem
@@ -35,8 +35,8 @@ from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.hints import AnyArray, Attributes, Int64s, JsonObject, PathLike, VersionLike
 from unistore.system.progress import ProgressLike
+from unistore.system.types import AnyArray, Attributes, Int64s, JsonObject, PathLike, VersionLike
 from unistore.zarr3.documents import parse_document
 
 # Arrays of more bytes are read shard by shard, smaller ones at once

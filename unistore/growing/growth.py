@@ -17,7 +17,7 @@ from unistore.store.listing import Listing, describe_arrays, extended
 from unistore.store.names import TAGS, VERSIONS
 from unistore.store.reader import Store
 from unistore.store.versions import GrownStore, Part, Version, check_tag, first_version, open_stores
-from unistore.system.hints import Attributes, PathLike
+from unistore.system.types import Attributes, PathLike
 
 
 class Growth:

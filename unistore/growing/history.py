@@ -12,7 +12,7 @@ from unistore.growing.append import known_sources, without_sources
 from unistore.growing.growth import growing, tag_version
 from unistore.store.versions import Version, find_grown, first_version, open_stores
 from unistore.system.arguments import Arguments
-from unistore.system.hints import Attributes, PathLike
+from unistore.system.types import Attributes, PathLike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec, Arra
 from unistore.schemas.indices import RowsOfSources
 from unistore.schemas.tables import Field, offsets_of
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s, UInt8s
+from unistore.system.types import AnyArray, Int64s, UInt8s
 
 FIX = "convert all sources together"
 

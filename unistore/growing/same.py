@@ -12,7 +12,7 @@ from unistore.growing.alike import make_alike
 from unistore.growing.merging import KeptSource, Merging
 from unistore.schemas.array_specs import SOURCE_BOUNDS
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 # Arrays that say how a store names, counts and orders its sources, not what these hold
 _OF_STORE = (

@@ -15,7 +15,7 @@ import numpy as np
 
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
-from unistore.conversion.executors.local import Executor, R, T, asking
+from unistore.conversion.executors.local import Executor, R, T, parallel_map
 from unistore.conversion.job import Corner, ShardJob
 from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore, merged_statistics, source_digests, versions
@@ -27,8 +27,8 @@ from unistore.converters.families import restorer_of
 from unistore.converters.files.comparison import Compared, Restore, compare_source, difference
 from unistore.converters.files.hdf5.attributes import attribute_label
 from unistore.converters.registry import family_of
-from unistore.converters.scan import Scan, Stored
-from unistore.converters.scanning import scan_sources
+from unistore.converters.scan_types import Scan, Stored
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import (
     ConversionError,
     Fix,
@@ -44,8 +44,8 @@ from unistore.errors import (
 )
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, text_values
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Attributes, JsonObject
 from unistore.system.progress import Progress
+from unistore.system.types import AnyArray, Attributes, JsonObject
 from unistore.zarr3.writer import compressor_of
 
 # Plan once more the conversion that made a store, from its recorded options and its sources.
@@ -78,7 +78,7 @@ def plan_recorded_conversion(
     except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
-    scan = scan_sources(converter, sources, (), asking(executor), stored=Stored(names=others))
+    scan = scan_sources(converter, sources, (), parallel_map(executor), stored=Stored(names=others))
     if check is not None:
         check(scan)
     if "skipped" in options:
@@ -456,7 +456,7 @@ class _Comparison:
         chosen = [items[number] for number in self._sampled(len(items))]
         progress = self.conversion.progress
         progress.begin(stage, sum(map(nbytes, chosen)))
-        answers = asking(self.conversion.executor)(function, chosen)
+        answers = parallel_map(self.conversion.executor)(function, chosen)
         for item, answer in zip(chosen, answers, strict=True):
             yield answer
             progress.advance(nbytes(item))

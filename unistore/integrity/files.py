@@ -12,15 +12,15 @@ from pathlib import Path
 
 import xxhash
 
-from unistore.conversion.executors.local import Executor, Serial, asking
+from unistore.conversion.executors.local import Executor, Serial, parallel_map
 from unistore.errors import Location, Problem, StoreError
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_digest
 from unistore.store.names import MANIFEST, ROOT, SOURCES, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.shard_cache import CachedStorage
-from unistore.system.hints import Attributes, JsonObject
 from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.types import Attributes, JsonObject
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.durable import PART_SUFFIX
 from unistore.zarr3.storage import AbsentError, Storage, read_parts
@@ -123,7 +123,7 @@ def check_files(
     sound = set()
     most = BATCH_BYTES * (BATCHES_AT_ONCE if isinstance(storage, CachedStorage) else 1)
     batches = list(_batches(entries.values(), most))
-    answers = asking(executor or Serial())(partial(_check_batch, storage), batches)
+    answers = parallel_map(executor or Serial())(partial(_check_batch, storage), batches)
     for batch, problems_of_batch in zip(batches, answers, strict=True):
         for entry, problem in zip(batch, problems_of_batch, strict=True):
             if problem is None:

@@ -48,8 +48,8 @@ from unistore.store.names import MANIFEST, PARTS, REPAIR, ROOT, folder_beside
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores
 from unistore.system.arguments import MAX_WORKERS, Arguments
-from unistore.system.hints import PathLike, VersionLike
 from unistore.system.progress import Progress, ProgressLike
+from unistore.system.types import PathLike, VersionLike
 from unistore.zarr3.documents import DocumentError
 from unistore.zarr3.durable import sync_folder, write_file
 from unistore.zarr3.storage import LocalStorage

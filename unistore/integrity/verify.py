@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from unistore.conversion.convert import check_exist, source_paths
-from unistore.conversion.executors.local import Executor, Serial, asking
+from unistore.conversion.executors.local import Executor, Serial, parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.families import specs_of
 from unistore.converters.registry import family_of, find_family
@@ -47,8 +47,8 @@ from unistore.store.shard_cache import temporary_copies
 from unistore.store.side_tables import read_side_table, side_names
 from unistore.store.versions import OpenedStores, describe_part, find_grown, open_stores
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
-from unistore.system.hints import Attributes, JsonObject, PathLike, VersionLike
 from unistore.system.progress import NO_PROGRESS, Progress, ProgressLike
+from unistore.system.types import Attributes, JsonObject, PathLike, VersionLike
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.metadata import ArrayMetadata, shard_key
 from unistore.zarr3.storage import Storage
@@ -261,7 +261,7 @@ def run_rules(view: RuleView, rules: Sequence[Rule], executor: Executor) -> tupl
     """Return problems of all rules, and the names of rules that damaged arrays left unchecked."""
     problems: list[Problem] = []
     unchecked: list[str] = []
-    answers = asking(executor)(partial(_problems_of, view), rules)
+    answers = parallel_map(executor)(partial(_problems_of, view), rules)
     for rule, (of_rule, is_complete) in zip(rules, answers, strict=True):
         problems += of_rule
         unchecked += [] if is_complete else [rule.__name__]

@@ -34,10 +34,10 @@ from unistore.loader.fetch import BatchFetch, Fetch
 from unistore.memory import reserve
 from unistore.system import own_files
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, Int64s, Shape
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 from unistore.system.progress import COUNTS
 from unistore.system.sizes import parse_bytes, size
+from unistore.system.types import AnyArray, Int64s, Shape
 
 ALIGNMENT = 64
 SizeT = TypeVar("SizeT", int, Int64s)

@@ -7,7 +7,7 @@ from typing import Any
 
 from unistore.errors import LoaderError
 from unistore.loader.iteration import PlannedEpoch
-from unistore.order.permutation import At, takes_rng
+from unistore.order.permutation import EpochIndex, takes_rng
 
 
 class EpochBatches:
@@ -35,7 +35,7 @@ class EpochBatches:
         """Make ``epoch`` the next one to be iterated."""
         self._loader.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[list[At]]:
+    def __iter__(self) -> Iterator[list[EpochIndex]]:
         loader = self._loader
         if difference := _difference(loader):
             msg = (
@@ -46,7 +46,7 @@ class EpochBatches:
         epoch = loader.upcoming_epoch()
         planned = PlannedEpoch(loader.sequence, epoch, loader.share(), 0)
         for number in range(len(self)):
-            yield [At(index, epoch) for index in planned.request(number).indices.tolist()]
+            yield [EpochIndex(index, epoch) for index in planned.request(number).indices.tolist()]
         loader.set_epoch(epoch + 1)
 
 

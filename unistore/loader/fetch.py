@@ -16,9 +16,9 @@ from unistore.data.packed import Allocate, lending
 from unistore.errors import LoaderError, SampleError, first_few
 from unistore.loader.iteration import Arrival, Producer, Request
 from unistore.memory import Arena, SlabRing
-from unistore.order.permutation import BATCH_SALT, At, RandomFunction
-from unistore.system.hints import Int64s
+from unistore.order.permutation import BATCH_SALT, EpochIndex, RandomFunction
 from unistore.system.progress import COUNTS
+from unistore.system.types import Int64s
 
 # Errors that travel from a worker to the consumer.
 
@@ -112,7 +112,7 @@ class SampleFetch:
         self._collate = collate
         self._seed = seed
         self._random_collate = RandomFunction(collate, BATCH_SALT) if _may_draw(collate) else None
-        self._carry_epoch = hasattr(dataset, "read_batch")  # whether indices carry the epoch, as `At`
+        self._carry_epoch = hasattr(dataset, "read_batch")  # whether indices carry the epoch, as `EpochIndex`
         self._set_epoch = None if self._carry_epoch else getattr(dataset, "set_epoch", None)
         self._epoch: int | None = None
         self._in_batches = hasattr(dataset, "__getitems__")
@@ -140,7 +140,7 @@ class SampleFetch:
         numbers = indices.tolist()
         read = self._read
         if self._carry_epoch:  # such a dataset takes care of its random numbers
-            pairs = [At(index, epoch) for index in numbers]
+            pairs = [EpochIndex(index, epoch) for index in numbers]
             samples: Sequence[Any] = (
                 read.function(pairs) if self._in_batches else [*map(read.function, pairs)]
             )

@@ -17,7 +17,7 @@ import xxhash
 from unistore.errors import LoaderError
 from unistore.order.sequences import EpochSequence, RankShare
 from unistore.system.arguments import MAX_EPOCH
-from unistore.system.hints import Int64s, JsonObject
+from unistore.system.types import Int64s, JsonObject
 
 # `Producer`, what makes batches in worker processes or in this one: requests in, batches out.
 

@@ -40,8 +40,8 @@ from unistore.loader.ordering import (
 from unistore.memory import SlabRing
 from unistore.order.sequences import NAMED, EpochSequence, InOrder, RankShare
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
-from unistore.system.hints import JsonObject
 from unistore.system.machine import available_memory
+from unistore.system.types import JsonObject
 
 if TYPE_CHECKING:
     import torch
@@ -265,7 +265,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         return f"Loader({self.dataset!r},\n       {summary})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures import text_html
+        from unistore.html import text_html
 
         inner = getattr(self.dataset, "_repr_html_", lambda: text_html(repr(self.dataset)))()
         summary = repr(self).rpartition("\n")[2].strip().removesuffix(")")

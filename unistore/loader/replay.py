@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.dataset import Dataset
-from unistore.data.kinds.protocol import SOURCE, Picks
+from unistore.data.kinds.protocol import SOURCE, SampleIndices
 from unistore.data.parts import bind_parts
 from unistore.errors import InputError
 from unistore.loader.iteration import EpochProgress, dataset_digest
@@ -21,7 +21,7 @@ from unistore.loader.loader import Loader
 from unistore.loader.ordering import sequence_for
 from unistore.order.sequences import EpochSequence, RankShare, ShuffleKind
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer, wrong_argument
-from unistore.system.hints import Int64s, JsonObject, PathLike
+from unistore.system.types import Int64s, JsonObject, PathLike
 
 _ORDERS: tuple[ShuffleKind | Literal[False], ...] = (False, "full", "blocks", "sources")
 _LARGEST_STATE = 1 << 20
@@ -189,5 +189,5 @@ def _span(share: RankShare, batch: int, delivered: int) -> tuple[int, int]:
 
 def _sources(dataset: Dataset, index: Int64s) -> NDArray[np.str_]:
     reader = bind_parts(dataset.parts, (SOURCE,)).reader
-    names: NDArray[np.str_] = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
+    names: NDArray[np.str_] = reader.read(SampleIndices(index, np.zeros_like(index)), np.empty)[SOURCE].values
     return names

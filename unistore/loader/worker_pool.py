@@ -41,7 +41,7 @@ from unistore.loader.fetch import (
 from unistore.loader.iteration import Arrival, Producer, Request
 from unistore.memory import ALIGNMENT, Arena, Slab, SlabRing, open_shared_memory
 from unistore.order.permutation import seed_worker
-from unistore.system.hints import AnyArray, Shape
+from unistore.system.types import AnyArray, Shape
 
 # What the Loader and its workers send each other: messages with descriptors, and batches.
 #

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 # Random numbers as pure functions of (seed, epoch, index), the same in every process and worker.
 #
-# Few numbers for each sample of a batch are hashed together (`words`, `below`); many numbers for one sample
+# Few numbers for each sample of a batch are hashed together (`random_words`, `below`); many for one sample
 # come from a counter-based generator (`generator`).
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -57,7 +57,9 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return z
 
 
-def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
+def random_words(
+    seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int
+) -> NDArray[np.uint64]:
     """Return ``count`` random words for each of B samples, (B, count) uint64."""
     # Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone
     seed_word = mix(np.array([seed & _U64], np.uint64))
@@ -118,7 +120,7 @@ def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64
     return kept if smaller == count else np.delete(np.arange(total), kept)
 
 
-class At(NamedTuple):
+class EpochIndex(NamedTuple):
     """A sample index with its epoch.
 
     Samplers yield it instead of a bare index: whatever is random in a sample depends on (seed, epoch, index),
@@ -146,7 +148,7 @@ class Permutation:
         self.length = length
         self._rows = max(1, math.isqrt(max(0, length - 1)) + 1)
         self._columns = max(1, -(-length // self._rows))
-        key = words(seed, np.array([epoch]), np.array([length]), self.rounds)
+        key = random_words(seed, np.array([epoch]), np.array([length]), self.rounds)
         self._keys = [key[0, turn] for turn in range(self.rounds)]
 
     def __call__(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -216,7 +218,7 @@ class RandomFunction:
         if self.takes_rng:
             keys = zip(values, epoch.tolist(), index.tolist(), strict=True)
             return [self.function(value, rng=generator(salted, *key)) for value, *key in keys]
-        seeds = words(salted, epoch, index, 3).tolist()
+        seeds = random_words(salted, epoch, index, 3).tolist()
         results = []
         with _saved_generators():
             for value, sample_seeds in zip(values, seeds, strict=True):
@@ -247,7 +249,7 @@ def seed_generators(seeds: Sequence[int]) -> None:
 
 def seed_worker(seed: int, worker: int) -> None:
     """Seed the global generators of a new worker process, so that no two workers draw the same."""
-    numbers = words(seed ^ WORKER_SALT, np.zeros(1, np.int64), np.array([worker]), 3)
+    numbers = random_words(seed ^ WORKER_SALT, np.zeros(1, np.int64), np.array([worker]), 3)
     seed_generators(numbers[0].tolist())
 
 

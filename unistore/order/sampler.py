@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 from unistore.order.sequences import NAMED, EpochSequence, RankShare, ShuffleKind, Weighted, shuffled
 from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 
@@ -65,13 +65,13 @@ class SequenceSampler:
         first, stop = share.span(share.steps - 1)
         return (share.steps - 1) * self.batch_size + stop - first
 
-    def __iter__(self) -> Iterator[At]:
+    def __iter__(self) -> Iterator[EpochIndex]:
         share = self._share()
         epoch = self.epoch
         self._started = True
         for step in range(share.steps):
             for index in self.sequence.indices(epoch, *share.span(step)).tolist():
-                yield At(index, epoch)
+                yield EpochIndex(index, epoch)
 
     def _share(self) -> RankShare:
         return RankShare(

@@ -17,9 +17,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.order.permutation import Permutation, words
+from unistore.order.permutation import Permutation, random_words
 from unistore.system.arguments import MAX_COUNT, is_integer, wrong_argument
-from unistore.system.hints import Int64s
+from unistore.system.types import Int64s
 
 
 class EpochSequence(Protocol):
@@ -121,7 +121,7 @@ class Weighted(EpochSequence):
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
         positions = np.arange(start, stop)
         epochs = np.full(len(positions), epoch)
-        draws = words(self.seed, epochs, positions, 2) >> np.uint64(11)
+        draws = random_words(self.seed, epochs, positions, 2) >> np.uint64(11)
         uniform = draws.astype(np.float64) * 2.0**-53
         run = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
         if self._runs is None:
@@ -365,7 +365,7 @@ class BlockShuffle:
     def _open_lanes(self, epoch: int, number: int) -> _Lanes:
         width = self.group * self.lanes
         blocks = self._order(epoch)[0][number * width : (number + 1) * width]
-        (seeds,) = words(self.seed, np.array([epoch]), np.array([number]), self.lanes).tolist()
+        (seeds,) = random_words(self.seed, np.array([epoch]), np.array([number]), self.lanes).tolist()
         groups = []
         for first, seed in zip(range(0, len(blocks), self.group), seeds, strict=False):
             groups.append(_Group(self.offsets, blocks[first : first + self.group], seed))
@@ -462,8 +462,8 @@ def shuffled(
         offsets = np.searchsorted(chosen, offsets).astype(np.int64)
     if kind == "blocks":
         open_blocks = getattr(data, "open_blocks", GROUP * LANES)
-        is_far = getattr(data, "is_far", False)
-        sequence = BlockShuffle.within(offsets, open_blocks, seed, deal=batch_size, are_read_whole=is_far)
+        is_remote = getattr(data, "is_remote", False)
+        sequence = BlockShuffle.within(offsets, open_blocks, seed, deal=batch_size, are_read_whole=is_remote)
     else:
         sequence = BlockShuffle(offsets, seed, group=1, lanes=1, deal=batch_size)
     return sequence if chosen is None else Subset(sequence, chosen)

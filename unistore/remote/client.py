@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
 from unistore.remote.url import StoreLocation, parse_url, redact_urls
-from unistore.system.hints import Attributes, Buffer
 from unistore.system.progress import COUNTS
+from unistore.system.types import Attributes, Buffer
 from unistore.zarr3.storage import DOCUMENT_LIMIT, ROOT, AbsentError, replaced
 from unistore.zarr3.writer import ordered_map
 

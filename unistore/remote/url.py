@@ -13,7 +13,7 @@ from unistore.errors import InputError
 from unistore.system.machine import absolute
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second
-    from unistore.system.hints import PathLike
+    from unistore.system.types import PathLike
 
 # Schemes of object stores that can be written to.
 BUCKETS = ("s3", "gs", "az")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unistore.converters.survey import TAKEN, verdict_counts
+from unistore.converters.detection import TAKEN, verdict_counts
 from unistore.errors import AddOptions, GiveOptions, Problem, printable, shown_once
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened

@@ -22,11 +22,11 @@ from unistore.report.trials import LARGEST_BATCH, Trial, best, first_batch_size,
 from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import Arguments
 from unistore.system.extras import require_torch
-from unistore.system.hints import JsonObject, PathLike
 from unistore.system.kernel import kernel
 from unistore.system.machine import available_memory, file_system, usable_cores
 from unistore.system.progress import Progress
 from unistore.system.sizes import size
+from unistore.system.types import JsonObject, PathLike
 from unistore.system.workers import environment_number, plan
 from unistore.zarr3.compiled import compiled_functions
 
@@ -80,7 +80,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Checkup:
+class DoctorReport:
     """Facts of a machine and a store, remarks, and a recommended Loader. Its repr is what the command prints.
 
     Attributes
@@ -166,7 +166,7 @@ def doctor(
     seconds: float | None = None,
     version: int | str | None = None,
     progress: Progress | bool | None = None,
-) -> Checkup:
+) -> DoctorReport:
     """Check this machine, and how fast it reads a store. Nothing is written.
 
     Parameters
@@ -209,7 +209,7 @@ def doctor(
     machine = inspect_machine()
     if store is None:
         advice = advise(machine, None)
-        return Checkup(machine=machine, store=None, advice=advice, remarks=list(remarks(machine, None)))
+        return DoctorReport(machine=machine, store=None, advice=advice, remarks=list(remarks(machine, None)))
     require_torch("doctor times Loaders, which need")
     from unistore.data.dataset import Dataset
 
@@ -233,7 +233,9 @@ def doctor(
     lines = [*misfits(opened.stores[0], natural), *remarks(machine, facts)]
     batch_size: int = advice[0].value
     epochs = epoch_costs(dataset, batch_size) if facts.samples else []
-    return Checkup(machine=machine, store=facts, advice=advice, remarks=lines, trials=trials, epochs=epochs)
+    return DoctorReport(
+        machine=machine, store=facts, advice=advice, remarks=lines, trials=trials, epochs=epochs
+    )
 
 
 def inspect_machine() -> Machine:

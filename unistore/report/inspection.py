@@ -28,8 +28,8 @@ from unistore.report.values import sample_noun
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.store.versions import find_grown, open_stores
-from unistore.system.hints import JsonObject, PathLike
 from unistore.system.sizes import count_of, size
+from unistore.system.types import JsonObject, PathLike
 
 # What `inspect` says of a grown store: its version, parts, and older versions.
 
@@ -204,7 +204,7 @@ class Inspection:
         return self.report.remarks if isinstance(self.report, StoreReport) else ()
 
     def _repr_html_(self) -> str:
-        from unistore.pictures import notebook_html
+        from unistore.html import notebook_html
 
         facts = [*self.blocks[0].facts, *(("", remark) for remark in self._remarks)]
         return notebook_html(repr(self), facts, [(Store(self._place), None)] if self.kind == "store" else [])
@@ -260,13 +260,13 @@ def _store(name: str) -> Inspection:
 
 
 def _other(name: str, target: Path) -> Inspection:
-    from unistore.conversion.executors.local import asking
+    from unistore.conversion.executors.local import parallel_map
     from unistore.conversion.executors.processes import Processes
-    from unistore.converters.survey import survey
+    from unistore.converters.detection import survey
     from unistore.report.sources import commands_behind_links, describe_sources
 
     with Processes() as executor:
-        surveyed = survey([target], asking(executor))
+        surveyed = survey([target], parallel_map(executor))
     sources, problems = describe_sources(target, surveyed)
     if sources.families or problems:
         blocks = source_blocks(name, sources, problems)

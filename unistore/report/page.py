@@ -17,7 +17,7 @@ import numpy as np
 
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, StoreError, UnistoreError, printable
-from unistore.pictures import (
+from unistore.html import (
     MARK,
     check_sample,
     facts_html,
@@ -36,8 +36,8 @@ from unistore.report.values import sample_noun
 from unistore.store.reader import Store
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, JsonObject, UInt8s
 from unistore.system.sizes import count_of, size
+from unistore.system.types import AnyArray, JsonObject, UInt8s
 
 # How a view of a sample travels to a page: JSON, then arrays, in one piece of bytes.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from unistore.data.kinds.protocol import SOURCE, Picks
+from unistore.data.kinds.protocol import SOURCE, SampleIndices
 from unistore.data.packed import Packed
 from unistore.data.statistics import read_kept, statistics_by_key
 from unistore.errors import InputError, StoreError
@@ -34,7 +34,7 @@ from unistore.store.manifest import parse_manifest, root_digest
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside, read_side_table, side_names
-from unistore.system.hints import JsonObject, PathLike
+from unistore.system.types import JsonObject, PathLike
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.codecs import Compressor, Zstd
 from unistore.zarr3.metadata import index_bytes
@@ -366,7 +366,7 @@ def describe_sample(store: Store, sample: int) -> JsonObject:
     natural = natural_suggestion(store, units)
     reader = natural.kind.bind(store, (*natural.kind.select(store, None), SOURCE), units)
     count = min(len(reader), _MAX_READ)
-    picks = Picks(np.arange(count), np.zeros(count, np.int64))
+    picks = SampleIndices(np.arange(count), np.zeros(count, np.int64))
     batch = reader.read(picks, np.empty) if count else {}
     source = batch.pop(SOURCE, None)
     return {

@@ -17,14 +17,14 @@ from typing import Any
 
 from unistore.converters.views import ViewLimits
 from unistore.errors import UnistoreError, printable
-from unistore.pictures import sample_view
+from unistore.html import sample_view
 from unistore.remote.url import redact_urls
 from unistore.report.inspection import inspect
 from unistore.report.page import pack, pack_error, render_page
 from unistore.report.sealed import StoreReport, with_attached
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import PathLike
+from unistore.system.types import PathLike
 
 FULL = ViewLimits(shown=256 << 20, read=1 << 30, edge=1024, points=1_000_000, side=4096, frames=1000)
 _HOST = "127.0.0.1"

@@ -15,14 +15,14 @@ from unistore.conversion.convert import exclude_words, make_converter
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.lock import owner_of
 from unistore.conversion.parts import begun_counts
+from unistore.converters.detection import Claims
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import conversion_of, families
-from unistore.converters.survey import Claims
 from unistore.errors import InputError, Problem, StoreError
 from unistore.report.suggestions import convert_command
 from unistore.store.names import MANIFEST, build_folder
 from unistore.store.reader import Store
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import LocalStorage
 

@@ -21,8 +21,8 @@ from unistore.data.parts import default_kind
 from unistore.errors import InputError, UnistoreError, printable
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
-from unistore.system.hints import Int64s
 from unistore.system.sizes import count_of
+from unistore.system.types import Int64s
 
 _TEMPLATE = """\
 import unistore

@@ -13,8 +13,8 @@ from unistore.converters.families import preview_of_store
 from unistore.converters.preview import Measure
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, JsonObject, PathLike, UInt8s
 from unistore.system.sizes import count_of
+from unistore.system.types import AnyArray, JsonObject, PathLike, UInt8s
 from unistore.zarr3.array import StoredArray
 
 # Decoded bytes that are read of one array; one chunk may have more, up to `CHUNK_BYTES`

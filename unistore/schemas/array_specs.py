@@ -11,7 +11,7 @@ import numpy as np
 
 from unistore.errors import CorruptionError, Problem
 from unistore.schemas.tables import HDF5_ATTRIBUTES, name_problem
-from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
+from unistore.system.types import AnyArray, Int64s, JsonObject, Shape
 
 # What an array of a store must be: axes, dtype, rows, and the range of values that index other arrays.
 #

@@ -22,7 +22,7 @@ from unistore.schemas.array_specs import (
     source_offsets,
 )
 from unistore.schemas.tables import offsets_of, text_values
-from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
+from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 # Read-only interface of an open store, for families and rules.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from unistore.schemas.array_specs import BYTES, TEXT, ArraySpec, spec_of
 from unistore.schemas.tables import Field, own_axes
-from unistore.system.hints import Shape
+from unistore.system.types import Shape
 
 # Endings of the group of a column: numbers, as the scans of a lidar; texts, byte for byte as in the source.
 RAGGED_SUFFIX = "_ragged"

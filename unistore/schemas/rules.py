@@ -11,7 +11,7 @@ import numpy as np
 from unistore.errors import Problem, StoreError, UnsupportedError
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, source_offsets
 from unistore.schemas.indices import BLOCK, ArrayView, StoreView, main_table, parts_between, rows_of_a_block
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.types import AnyArray, Int64s, Shape
 
 _FIX = "convert the sources again; if it comes back, report it"
 

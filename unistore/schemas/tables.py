@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from unistore.system.hints import AnyArray, Dtype, Int64s, Shape, UInt8s
+from unistore.system.types import AnyArray, Dtype, Int64s, Shape, UInt8s
 
 # Bytes of rows that are taken out of stored ones at a time
 _OWN_BYTES = 1 << 20

@@ -24,8 +24,8 @@ from unistore.side.writing import Spool, new_side_table, write_side_table
 from unistore.store.reader import Store
 from unistore.store.side_tables import NAME, SideTable, read_side_table
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.hints import AnyArray, Int64s, PathLike
 from unistore.system.progress import Progress, ProgressLike
+from unistore.system.types import AnyArray, Int64s, PathLike
 
 _NOTHING: Any = object()
 

@@ -19,8 +19,8 @@ from unistore.side.writing import Spool, new_side_table, write_side_table
 from unistore.store.reader import Store
 from unistore.store.side_tables import SideTable, folders_beside, is_folder_of, read_side_table, side_names
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.hints import AnyArray, JsonObject, PathLike
 from unistore.system.progress import Progress, ProgressLike
+from unistore.system.types import AnyArray, JsonObject, PathLike
 
 
 def derive(

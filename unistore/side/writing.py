@@ -44,7 +44,7 @@ from unistore.store.side_tables import (
     side_names,
 )
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, Attributes, Dtype, Shape
+from unistore.system.types import AnyArray, Attributes, Dtype, Shape
 from unistore.zarr3.durable import Folder, sync_folder
 from unistore.zarr3.storage import AbsentError
 

@@ -15,7 +15,7 @@ from unistore.store.listing import ABSENT, ListedArray, describe_array
 from unistore.store.names import OF_SOME, part_folder
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores
-from unistore.system.hints import AnyArray, Attributes, Dtype, Int64s, JsonObject, UInt8s
+from unistore.system.types import AnyArray, Attributes, Dtype, Int64s, JsonObject, UInt8s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.joined import ArrayParts, JoinedArray, UnalikeError
 from unistore.zarr3.metadata import ArrayMetadata

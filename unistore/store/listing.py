@@ -12,7 +12,7 @@ import numpy as np
 from unistore.errors import StoreError, UnsupportedError
 from unistore.store.manifest import GrammarError, parse_object
 from unistore.store.reader import Store
-from unistore.system.hints import Attributes, Int64s, JsonObject, Shape
+from unistore.system.types import Attributes, Int64s, JsonObject, Shape
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import is_list_of
 from unistore.zarr3.metadata import ArrayMetadata

@@ -13,7 +13,7 @@ from unistore.errors import CorruptionError
 from unistore.schemas.array_specs import MORE
 from unistore.schemas.tables import name_problem
 from unistore.store.names import MANIFEST, ROOT
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document, parse_json, shown
 
 # Parsers of the members of a store's root document and manifest; `GrammarError` names rule and value.

@@ -33,9 +33,9 @@ from unistore.store.names import (
     folder_beside,
     part_folder,
 )
-from unistore.system.hints import AnyArray, Attributes, JsonObject, PathLike, UInt8s
 from unistore.system.machine import absolute
 from unistore.system.sizes import parse_bytes
+from unistore.system.types import AnyArray, Attributes, JsonObject, PathLike, UInt8s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError, parse_document, shown
 from unistore.zarr3.storage import (
@@ -189,7 +189,7 @@ class Store:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
 
     def _repr_html_(self) -> str:
-        from unistore.pictures import notebook_html
+        from unistore.html import notebook_html
 
         facts = [
             ("family", self.family.replace("_", " ")),

@@ -26,10 +26,10 @@ from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST, part_folder, split_part_key
 from unistore.system import own_files as file_locks
-from unistore.system.hints import JsonObject, PathLike
 from unistore.system.machine import absolute
 from unistore.system.own_files import NotOwnError, is_own, open_file_of_owner, open_folder, open_own_file
 from unistore.system.progress import COUNTS, Progress
+from unistore.system.types import JsonObject, PathLike
 from unistore.zarr3.durable import is_there
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage, read_parts
 

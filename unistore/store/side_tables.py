@@ -19,7 +19,7 @@ from unistore.remote.url import local_path
 from unistore.store.manifest import GrammarError, parse_digest, parse_side
 from unistore.store.names import SIDE_FAMILY, SIDE_TABLES, folder_beside
 from unistore.store.reader import Store
-from unistore.system.hints import Attributes
+from unistore.system.types import Attributes
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import AbsentError, FailedReadError, LocalStorage
 

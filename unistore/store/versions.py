@@ -45,7 +45,7 @@ from unistore.store.names import (
     part_folder,
 )
 from unistore.store.reader import Store, open_storage, with_copies
-from unistore.system.hints import Attributes, JsonObject, VersionLike
+from unistore.system.types import Attributes, JsonObject, VersionLike
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document, shown
 from unistore.zarr3.storage import MAX_SHARED_FILES, AbsentError, OpenFiles, Storage
 

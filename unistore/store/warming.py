@@ -16,13 +16,13 @@ from unistore.store.names import MANIFEST
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.store.shard_cache import CachedStorage
 from unistore.store.versions import OpenedStores, open_stores
-from unistore.system.hints import PathLike, VersionLike
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import parse_bytes, size
+from unistore.system.types import PathLike, VersionLike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warmed:
+class CacheReport:
     """Objects of a store that are in the cache now, and their bytes."""
 
     store: str
@@ -38,7 +38,7 @@ def warm_cache(
     split: str | None = None,
     version: VersionLike = None,
     progress: Progress = NO_PROGRESS,
-) -> Warmed:
+) -> CacheReport:
     """Copy the objects of a store into the `cache_dir` of its datasets, 16 requests at a time.
 
     Parameters
@@ -73,7 +73,7 @@ def warm_cache(
     progress.begin("fetching", total)
     for part, entries in zip(opened.stores, entries_of, strict=True):
         _copy(part, entries, progress)
-    return Warmed(store=opened.path, files=files, bytes=total)
+    return CacheReport(store=opened.path, files=files, bytes=total)
 
 
 def _copy(store: Store, entries: Mapping[str, Entry], progress: Progress) -> None:

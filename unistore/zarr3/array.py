@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.system.hints import AnyArray, Attributes, Int64s, Rows, Shape
+from unistore.system.types import AnyArray, Attributes, Int64s, Rows, Shape
 from unistore.zarr3.chunks import ChunkReader, RowRange, SharedChunks
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import (

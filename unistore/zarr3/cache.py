@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 # A chunk: token of its reader, and its number.
 Key = tuple[int, int]

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.system.hints import AnyArray, Dtype, Shape
+from unistore.system.types import AnyArray, Dtype, Shape
 from unistore.zarr3.codecs import CRC_BYTES, Blosc, FrameError, check_chunk, decoder, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata, decode_index, index_bytes, shard_key
 from unistore.zarr3.storage import LocalStorage, Storage, SupportsReadEnds

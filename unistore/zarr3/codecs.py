@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 from numcodecs import blosc, zstd  # type: ignore[attr-defined]
 
-from unistore.system.hints import AnyArray, Buffer, JsonObject
+from unistore.system.types import AnyArray, Buffer, JsonObject
 from unistore.zarr3.documents import ANY, check_equal, is_list_of, shown, unsupported
 
 if sys.byteorder != "little":

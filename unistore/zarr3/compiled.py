@@ -15,8 +15,8 @@ import numpy as np
 from numcodecs import blosc  # type: ignore[attr-defined]
 
 from unistore.errors import StoreError
-from unistore.system.hints import AnyArray
 from unistore.system.kernel import kernel
+from unistore.system.types import AnyArray
 from unistore.zarr3.chunks import ChunkLocations, ChunkReader, RowRange
 from unistore.zarr3.storage import MAX_OPEN_FILES, LocalStorage
 

@@ -8,7 +8,7 @@ import reprlib
 from typing import Any, NoReturn, TypeGuard
 
 from unistore.errors import StoreError, UnsupportedError
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 # Levels of objects and lists in one document.
 DEEPEST = 64

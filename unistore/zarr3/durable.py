@@ -20,7 +20,7 @@ from typing import IO, NamedTuple, Protocol, Self
 import xxhash
 
 from unistore.errors import ConversionError, writing_fix
-from unistore.system.hints import Buffer, PathLike
+from unistore.system.types import Buffer, PathLike
 
 # Ending of temporary names; a file that has it was left behind by a killed process.
 PART_SUFFIX = ".part"

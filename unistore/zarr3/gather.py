@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.types import AnyArray, Int64s, Shape
 from unistore.zarr3.cache import CHUNKS, Key
 from unistore.zarr3.chunks import ChunkReader, RowRange
 from unistore.zarr3.compiled import can_read, read_boxes, read_ranges

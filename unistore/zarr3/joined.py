@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.system.hints import AnyArray, Int64s, Rows, Shape
+from unistore.system.types import AnyArray, Int64s, Rows, Shape
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.chunks import ChunkReader, FoundShard, RowRange
 from unistore.zarr3.codecs import decoder

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.system.hints import Attributes, Dtype, Int64s, JsonObject, Shape
+from unistore.system.types import Attributes, Dtype, Int64s, JsonObject, Shape
 from unistore.zarr3.codecs import (
     CRC_BYTES,
     Compressor,

@@ -16,8 +16,8 @@ import numpy as np
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.system.hints import AnyArray, PathLike
 from unistore.system.machine import absolute
+from unistore.system.types import AnyArray, PathLike
 
 # Bytes of one object that is read whole, where the reader names no other limit.
 DOCUMENT_LIMIT = 256 << 20

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from unistore.system.hints import AnyArray, Attributes, Buffer, Dtype, Shape
+from unistore.system.types import AnyArray, Attributes, Buffer, Dtype, Shape
 from unistore.zarr3.codecs import SHUFFLES, Blosc, Buffers, Compressor, Zstd, encoder
 from unistore.zarr3.metadata import EMPTY, ArrayMetadata, encode_index, parse_dtype
 

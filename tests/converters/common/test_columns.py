@@ -14,7 +14,7 @@ import unistore
 from tests.family_converters import ct as ct_converter
 from tests.family_converters import rows as rows_converter
 from unistore.converters.common.columns import SourceColumn, is_lossless, promote, reconcile, storable
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 DTYPES = ["?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8"]

@@ -16,7 +16,7 @@ from tests.real_ct import LUNG, VOLUME, write_lung, write_volume
 from unistore.converters.ct import slabs as ct_points
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.ct.windows import PRESETS

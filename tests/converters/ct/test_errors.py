@@ -10,7 +10,7 @@ import pytest
 
 import unistore
 from tests.family_converters import ct as ct_converter
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 
 GOOD = np.arange(60, dtype="i2").reshape(3, 4, 5)

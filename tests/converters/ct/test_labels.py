@@ -11,9 +11,9 @@ import pytest
 import unistore
 from tests.converters.contract import check_contract, convert_in_memory
 from tests.family_converters import ct as ct_converter
+from unistore.converters.detection import survey
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
-from unistore.converters.survey import survey
 from unistore.errors import InputError
 from unistore.schemas.array_specs import ArrayInfo
 

@@ -9,7 +9,7 @@ from tests.family_converters import ct as converter
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.names import window_in
 from unistore.converters.files.paths import list_files
-from unistore.converters.scan import Found, SourcePart
+from unistore.converters.scan_types import Found, SourcePart
 
 VOLUME = np.zeros((2, 3, 4), "i2")
 

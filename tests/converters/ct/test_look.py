@@ -10,7 +10,7 @@ import pytest
 from tests.family_converters import ct as ct_converter
 from unistore.converters.claims import Claim
 from unistore.converters.common.faults import as_problem
-from unistore.converters.scan import Candidate
+from unistore.converters.scan_types import Candidate
 
 HU = np.zeros((2, 3, 4), "i2")
 MASK = HU.astype("u1")

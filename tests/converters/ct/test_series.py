@@ -23,7 +23,7 @@ import unistore
 from unistore import convert, export, verify
 from unistore.cli.main import main
 from unistore.conversion.convert import make_converter
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 PLACES = [-100 + 2.5 * number for number in range(6)]

@@ -13,7 +13,7 @@ import unistore
 from tests.converters.contract import convert_in_memory
 from tests.family_converters import ct as ct_converter
 from unistore.cli.main import main
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
 from unistore.schemas.ct.windows import PRESETS
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unistore.converters.adapter.formats import FileToOpen
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import voxels as ct_voxels
 from unistore.converters.ct.slabs import VolumeArray, VolumeFile
@@ -22,7 +23,6 @@ from unistore.converters.ct.voxels import (
 )
 from unistore.converters.formats.arrays import Npy
 from unistore.converters.opened import SourceFile
-from unistore.converters.seam.formats import FileToOpen
 from unistore.schemas.ct.voxels import bounds, inside
 from unistore.schemas.ct.windows import Window
 

@@ -13,7 +13,7 @@ import pytest
 import unistore
 from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dsec
 from unistore.errors import InputError
-from unistore.pictures import STILL, sample_view
+from unistore.html import STILL, sample_view
 
 SENSOR = (WIDTH, HEIGHT)
 OFFSET = 57_000_000

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from unistore.converters.detection import survey
 from unistore.converters.files.paths import list_files, natural_key, relative_names, split_of
-from unistore.converters.survey import survey
 from unistore.errors import InputError
 
 

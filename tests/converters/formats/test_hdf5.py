@@ -15,7 +15,7 @@ import pytest
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.formats.arrays import Npz
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
-from unistore.converters.opened import Opened, SourceFile
+from unistore.converters.opened import OpenFile, SourceFile
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_names_with_slashes_are_groups_of_other_formats(tmp_path: Path) -> None:
         tmp_path / "a.npz", **{"data/demo_10/x": np.ones(2), "data/demo_2/x": np.ones(2), "y": np.ones(2)}
     )
     with Npz().open(SourceFile(tmp_path / "a.npz", "a.npz")) as file:
-        assert isinstance(file, Opened)
+        assert isinstance(file, OpenFile)
         assert file.members() == {"data": "group", "y": "array"}
         assert list(file.members("data")) == ["demo_2", "demo_10"]
         assert file.groups == ["data", "data/demo_2", "data/demo_10"]

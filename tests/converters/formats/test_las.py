@@ -14,9 +14,9 @@ from laspy.vlrs.vlrlist import VLRList
 import unistore
 from unistore import export, verify
 from unistore.conversion.convert import convert
+from unistore.converters.adapter.formats import calling
 from unistore.converters.formats.las import Las, Laz
 from unistore.converters.opened import SourceFile
-from unistore.converters.seam.formats import calling
 from unistore.errors import InputError
 from unistore.testing import check_format
 

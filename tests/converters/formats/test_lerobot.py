@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.converters.formats.lerobot import LeRobot
-from unistore.converters.opened import Opened, SourceFile
+from unistore.converters.opened import OpenFile, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 
@@ -29,7 +29,7 @@ DERIVED = {"frame_index", "episode_index", "index"}
 
 
 @contextmanager
-def opened(root: Path) -> Iterator[Opened]:
+def opened(root: Path) -> Iterator[OpenFile]:
     info = root / "meta/info.json"
     with LeRobot().open(SourceFile(info, "meta/info.json", (root,))) as dataset:
         yield dataset

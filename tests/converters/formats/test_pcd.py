@@ -12,9 +12,9 @@ import pytest
 import unistore
 from unistore import verify
 from unistore.conversion.convert import convert
+from unistore.converters.adapter.formats import calling
 from unistore.converters.formats.pcd import Pcd
 from unistore.converters.opened import SourceFile
-from unistore.converters.seam.formats import calling
 from unistore.errors import InputError
 from unistore.testing import check_format
 

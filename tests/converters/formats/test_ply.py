@@ -10,9 +10,9 @@ from plyfile import PlyData, PlyElement
 
 import unistore
 from unistore.conversion.convert import convert
+from unistore.converters.adapter.formats import calling
 from unistore.converters.formats.ply import Ply
 from unistore.converters.opened import SourceFile
-from unistore.converters.seam.formats import calling
 from unistore.errors import InputError
 from unistore.testing import check_format
 

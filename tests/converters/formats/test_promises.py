@@ -16,11 +16,11 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from unistore.converters.adapter.formats import LATER, OWN, formats
 from unistore.converters.formats.aedat import Aedat4
 from unistore.converters.formats.bags import Rosbag
 from unistore.converters.formats.prophesee import Dat, Evt
 from unistore.converters.opened import SourceFile
-from unistore.converters.seam.formats import LATER, OWN, formats
 from unistore.errors import InputError
 from unistore.testing import check_format
 

@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.converters.formats.rlds import Rlds
-from unistore.converters.opened import Opened, SourceFile
+from unistore.converters.opened import OpenFile, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 
@@ -32,7 +32,7 @@ def train(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Opened]:
+def opened(path: Path) -> Iterator[OpenFile]:
     with Rlds().open(SourceFile(path, path.name, (path.parent,))) as found:
         yield found
 

@@ -14,7 +14,7 @@ import unistore
 from tests.family_converters import ct as ct_converter
 from unistore.converters.formats.tiff import Tiff
 from unistore.converters.opened import Facts, SourceFile
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 from unistore.testing import check_format
 

@@ -11,7 +11,7 @@ import pytest
 import unistore
 from tests.converters.contract import check_contract
 from tests.family_converters import point_cloud
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 
 RANDOM = np.random.default_rng(1)
 

@@ -220,7 +220,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
         "import resource, sys; from pathlib import Path\n"
         "from unistore.converters.point_cloud import grids\n"
         "from tests.family_converters import point_cloud\n"
-        "from unistore.converters.scanning import scan_sources\n"
+        "from unistore.converters.source_scan import scan_sources\n"
         "grids.STEP = 40\n"
         "converter = point_cloud(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"

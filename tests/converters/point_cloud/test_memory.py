@@ -13,7 +13,7 @@ import pytest
 
 from tests.family_converters import point_cloud
 from unistore.converters.point_cloud import derive, grids
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 
 STEP = 1 << 14
 FIXED = 3 << 20

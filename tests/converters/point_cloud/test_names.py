@@ -15,8 +15,8 @@ import unistore
 from tests.converters.contract import check_contract
 from tests.family_converters import point_cloud
 from unistore.cli.main import main
-from unistore.converters.scanning import scan_sources
-from unistore.converters.survey import survey
+from unistore.converters.detection import survey
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(5)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.family_converters import point_cloud
+from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim, sure
-from unistore.converters.scan import Candidate
-from unistore.converters.seam.converter import Converter
+from unistore.converters.scan_types import Candidate
 from unistore.errors import InputError
 
 

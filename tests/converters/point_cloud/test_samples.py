@@ -9,7 +9,7 @@ import pytest
 from tests.cases import DATA
 from tests.converters.contract import check_contract
 from tests.family_converters import point_cloud
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 COORDINATES = ("x", "y", "z")

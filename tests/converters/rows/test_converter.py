@@ -10,8 +10,8 @@ import pytest
 
 from tests.converters.contract import check_contract
 from tests.family_converters import rows as rows_converter
-from unistore.converters.scanning import scan_sources
-from unistore.converters.seam.converter import Converter
+from unistore.converters.adapter.converter import Converter
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.converters.spike.recordings import record, sequences, stream
 from tests.family_converters import spike as spike_converter
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.converters.contract import check_contract, convert_in_memory
 from tests.converters.spike.recordings import sequences
 from tests.family_converters import spike as spike_converter
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}

@@ -12,7 +12,7 @@ from tests.converters.spike.recordings import sequences, stream
 from tests.family_converters import spike as spike_converter
 from tests.spikes import stored_spikes
 from unistore import convert, verify
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 from unistore.store.reader import open_zarr
 

@@ -12,7 +12,7 @@ from tests.converters.contract import convert_in_memory
 from tests.converters.spike.recordings import record, stream
 from tests.family_converters import spike as spike_converter
 from tests.spikes import stored_spikes
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.converters.spike.streams import CAMERAS, choose_resolutions
 from unistore.errors import InputError, Problem
 

@@ -12,7 +12,7 @@ from tests.converters.contract import convert_in_memory
 from tests.converters.spike.recordings import record, sequences, stream
 from tests.family_converters import spike as spike_converter
 from unistore.cli.main import main
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}

@@ -16,9 +16,9 @@ from tests.family_converters import spike as spike_converter
 from unistore.conversion.convert import convert
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
+from unistore.converters.adapter.formats import FileToOpen, formats
 from unistore.converters.opened import SourceFile
-from unistore.converters.scanning import scan_sources
-from unistore.converters.seam.formats import FileToOpen, formats
+from unistore.converters.source_scan import scan_sources
 from unistore.converters.spike import frames as reading
 from unistore.converters.spike.frames import Extent, FrameArray, Spikes
 from unistore.errors import InputError

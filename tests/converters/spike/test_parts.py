@@ -15,7 +15,7 @@ from unistore.converters.claims import no
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files
-from unistore.converters.scan import Candidate, Found
+from unistore.converters.scan_types import Candidate, Found
 from unistore.errors import InputError
 
 NO_FRAME = "belongs to no frame; their files lie in spike/, spike_vox/, blur/, sharp/"

@@ -14,7 +14,7 @@ from tests.converters.contract import check_contract, convert_in_memory
 from tests.converters.spike.recordings import record, sequences, stream
 from tests.family_converters import spike as spike_converter
 from tests.spikes import stored_spikes
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.converters.contract import check_contract, convert_in_memory
 from tests.family_converters import trajectory
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 

@@ -22,7 +22,7 @@ from tests import bags
 from tests.family_converters import trajectory
 from unistore.converters.formats.bags import Rosbag
 from unistore.converters.opened import SourceFile
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 FIELDS = {

@@ -13,7 +13,7 @@ import pytest
 import unistore
 from tests import streams
 from tests.family_converters import trajectory
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 

@@ -16,7 +16,7 @@ from tests.converters.contract import check_contract, convert_in_memory
 from tests.family_converters import trajectory
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
 from unistore.schemas.array_specs import ArrayInfo
 from unistore.schemas.tables import text_values

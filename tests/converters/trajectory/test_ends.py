@@ -11,7 +11,7 @@ import pytest
 
 import unistore
 from tests.family_converters import trajectory
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
 
 STEPS = 12

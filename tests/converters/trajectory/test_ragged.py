@@ -12,7 +12,7 @@ import pytest
 import unistore
 from tests.family_converters import trajectory
 from tests.streams import COUNTS, SCANS, STEPS, frames, lidar, points, scans_of_one_axis
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from tests.family_converters import trajectory
+from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
 from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
-from unistore.converters.scan import Candidate, Scanned, SourcePart
-from unistore.converters.scanning import scan_sources
-from unistore.converters.seam.converter import Converter
+from unistore.converters.scan_types import Candidate, Scanned, SourcePart
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 
 

@@ -16,7 +16,7 @@ from tests.programs import printed
 NEVER = {
     *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich"),
     *("asyncio", "decimal", "difflib", "hashlib", "html", "secrets", "tomllib"),
-    *("unistore.exporting", "unistore.integrity", "unistore.loader", "unistore.pictures"),
+    *("unistore.exporting", "unistore.integrity", "unistore.loader", "unistore.html"),
     *("unistore.data.dataset", "unistore.remote.client"),
 }
 """What no command here needs: no progress is drawn, no object store read."""
@@ -28,7 +28,7 @@ CONVERSION = {
     "trajectory": {"gather", "read", "scan"},
 }
 """Modules of the families that are not asked whether a file is theirs."""
-CONVERTERS = {"unistore.converters.seam.converter"}
+CONVERTERS = {"unistore.converters.adapter.converter"}
 """What runs the hooks of every family."""
 STEPS = {f"unistore.converters.{family}.{name}" for family, names in CONVERSION.items() for name in names}
 assert all(importlib.util.find_spec(name) for name in STEPS | CONVERTERS)

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from tests.steps import Stopping
 from unistore.conversion.run import run
+from unistore.converters.adapter.converter import Converter
 from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Source, Sources
-from unistore.converters.scan import Scanned, SourcePart
-from unistore.converters.seam.converter import Converter
+from unistore.converters.scan_types import Scanned, SourcePart
 from unistore.errors import InputError, Problem
 from unistore.plugin import Family, Group, Openable, Schema
 from unistore.schemas.tables import Field, Table, text_arrays

@@ -16,7 +16,7 @@ import pytest
 
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import PROCESS, estimate
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 from unistore.store.reader import Store
 from unistore.system.sizes import parse_bytes

@@ -16,7 +16,7 @@ from tests.unistore.conversion.lying_headers import deflated_zeros, metaimage
 from tests.unistore.conversion.lying_recordings import RECORDINGS
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import PROCESS, estimate
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
 from unistore.system.sizes import parse_bytes
 

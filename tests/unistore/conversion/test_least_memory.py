@@ -28,8 +28,8 @@ from rosbags import rosbag1
 from tests.bags import ROS1, Robot
 from tests.converters.events.recordings import made_up, write_dat, write_dsec
 from tests.converters.formats.test_pcd import lzf
+from unistore.converters.adapter.formats import formats
 from unistore.converters.events import EventsFamily
-from unistore.converters.seam.formats import formats
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 RNG = np.random.default_rng(4)

@@ -26,7 +26,7 @@ from unistore.conversion.memory import (
 )
 from unistore.converters.ct import Ct
 from unistore.converters.ct import slabs as ct_slabs
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 from unistore.system.sizes import parse_bytes, size
 

@@ -20,7 +20,7 @@ import unistore
 from tests.stores import attributes_of
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import Report, run
-from unistore.converters.seam.converter import Converter
+from unistore.converters.adapter.converter import Converter
 from unistore.errors import ConversionError
 
 Arrays = dict[str, NDArray[Any]]

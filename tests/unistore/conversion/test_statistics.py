@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from unistore.conversion import moments
-from unistore.conversion.moments import Moments
+from unistore.conversion import running_statistics
+from unistore.conversion.running_statistics import Moments
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 
@@ -53,7 +53,7 @@ def test_a_large_offset_does_not_swallow_the_spread() -> None:
 def test_blocks_inside_a_shard_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).normal(5, 2, (1000, 7)).astype(np.float32)
     whole = Moments.of(rows).summary()
-    monkeypatch.setattr(moments, "BLOCK", 70)
+    monkeypatch.setattr(running_statistics, "BLOCK", 70)
     parts = Moments.of(rows).summary()
     for name in ("count", "min", "max"):
         assert parts[name] == whole[name]

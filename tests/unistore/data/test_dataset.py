@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 import unistore
 from tests.stores import flip
 from unistore.errors import CorruptionError, InputError
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 
 DATA = np.random.default_rng(0).random((50, 3, 4)).astype(np.float32)
 LABEL = np.arange(50, dtype=np.int64) * 3
@@ -75,7 +75,7 @@ def test_batches_equal_single_samples(rows: Path) -> None:
     for sample, index in zip(samples, wanted, strict=True):
         single = dataset[index]
         assert all(torch.equal(sample[key], single[key]) for key in single)
-    for indices in (np.array(wanted), np.array([[i, 3] for i in wanted]), [At(i, 3) for i in wanted]):
+    for indices in (np.array(wanted), np.array([[i, 3] for i in wanted]), [EpochIndex(i, 3) for i in wanted]):
         batch = dataset.read_batch(indices)
         assert np.array_equal(batch["label"].values, LABEL[wanted])
         assert batch["data"].offsets is None

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import unistore
 from unistore.errors import InputError
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 from unistore.order.sequences import Weighted
 
 
@@ -153,11 +153,11 @@ def test_volumes_of_one_extent_are_dense_and_others_boxes(make_scans: Callable[.
 def test_every_store_has_draws_of_its_own(make_scans: Callable[..., Any]) -> None:
     scans = make_scans([(30, 30, 30)] * 4)
     dataset = unistore.Dataset([scans.path, scans.path], unistore.Patches(5), fields=["corner"], seed=3)
-    corners = dataset.read_batch([At(i, 1) for i in range(8)])["corner"].values
+    corners = dataset.read_batch([EpochIndex(i, 1) for i in range(8)])["corner"].values
     assert (corners[:4] != corners[4:]).any()
     longer = unistore.Dataset([scans.path] * 3, unistore.Patches(5), fields=["corner"], seed=3)
-    assert np.array_equal(longer.read_batch([At(i, 1) for i in range(8)])["corner"].values, corners)
-    assert (longer.read_batch([At(i, 2) for i in range(8)])["corner"].values != corners).any()
+    assert np.array_equal(longer.read_batch([EpochIndex(i, 1) for i in range(8)])["corner"].values, corners)
+    assert (longer.read_batch([EpochIndex(i, 2) for i in range(8)])["corner"].values != corners).any()
 
 
 def test_fields_that_differ_are_named(make_rows: Callable[..., Path]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from unistore import repair, verify
 from unistore.conversion import plan as planning
 from unistore.conversion.convert import convert
-from unistore.converters.ct import stored as exported
+from unistore.converters.ct import restore as exported
 
 SHAPE = (96, 144, 144)
 TILE = (8, 32, 32)

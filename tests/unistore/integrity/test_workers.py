@@ -14,7 +14,7 @@ from distributed import Client
 from tests.cases import REAL
 from tests.programs import call
 from unistore import repair, verify
-from unistore.conversion.executors.local import asking
+from unistore.conversion.executors.local import parallel_map
 from unistore.errors import InputError
 from unistore.integrity.verify import verify_with
 
@@ -70,7 +70,7 @@ def test_stopping_early_stops_the_workers() -> None:
             finally:
                 closed.append(True)
 
-    answers = asking(Forwards())(abs, range(-9, -3))  # type: ignore[arg-type]
+    answers = parallel_map(Forwards())(abs, range(-9, -3))  # type: ignore[arg-type]
     assert [next(answers) for _ in range(3)] == [9, 8, 7]
     assert not closed
     answers.close()  # type: ignore[attr-defined]

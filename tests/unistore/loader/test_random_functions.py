@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset
 import unistore
 from unistore.errors import InputError
 from unistore.loader import Loader, SampleError
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 
 SAMPLES = 64
 SEED = 5
@@ -69,7 +69,7 @@ def epochs_of(dataset, batch_size=8, workers=0, **options) -> list[dict[int, flo
 @each_transform
 def test_draws_agree_for_all_workers_and_batch_sizes(path, transform):
     dataset = unistore.Dataset(path, transform=transform, seed=SEED)
-    serial = [{i: float(dataset[At(i, epoch)]["r"]) for i in range(SAMPLES)} for epoch in (0, 1)]
+    serial = [{i: float(dataset[EpochIndex(i, epoch)]["r"]) for i in range(SAMPLES)} for epoch in (0, 1)]
     values = [value for draws in serial for value in draws.values()]
     assert len(set(values)) == 2 * SAMPLES
     for workers, batch_size in ((0, 16), (2, 8)):
@@ -122,7 +122,7 @@ def test_indices_without_an_epoch_are_left_to_torch_until_it_is_set(path):
     torch.manual_seed(3)
     assert [float(dataset[0]["r"]), float(dataset[0]["r"])] == expected
     dataset.set_epoch(1)
-    assert dataset[7]["r"] == dataset[At(7, 1)]["r"] == epochs_of(dataset)[1][7]
+    assert dataset[7]["r"] == dataset[EpochIndex(7, 1)]["r"] == epochs_of(dataset)[1][7]
 
 
 @pytest.mark.parametrize(("transform", "workers"), [(by_torch, 0), (by_python, 1), (by_numpy, 0)])
@@ -217,13 +217,13 @@ def test_a_sample_that_fails_at_random_is_named(path):
 def test_samples_tell_their_epoch(path, make_store):
     dataset = unistore.Dataset(path, fields=["epoch", "label"])
     assert list(dataset[0]) == ["index", "label", "epoch"]
-    assert dataset[At(3, 8)]["epoch"] == 8
+    assert dataset[EpochIndex(3, 8)]["epoch"] == 8
     for cache in (None, "all"):
         with Loader(dataset, 8, num_workers=1, cache=cache) as loader:
             for epoch in range(3):
                 assert all((batch["epoch"] == epoch).all() for batch in loader)
     own = make_store("rows", {"rows/epoch": np.arange(SAMPLES) + 100}, count=SAMPLES)
-    assert unistore.Dataset(own, fields=["epoch"])[At(3, 8)]["epoch"] == 103
+    assert unistore.Dataset(own, fields=["epoch"])[EpochIndex(3, 8)]["epoch"] == 103
     with pytest.raises(InputError, match="samples have label; on request: epoch, source"):
         unistore.Dataset(path, fields=["epochs"])
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.order import permutation as randomness
-from unistore.order.permutation import Permutation, generator, subset, words
+from unistore.order.permutation import Permutation, generator, random_words, subset
 
 
 @given(length=st.integers(0, 5000), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 10**6))
@@ -30,11 +30,11 @@ def test_permutations_are_those_of_earlier_versions() -> None:
 
 def test_words_depend_on_seed_epoch_and_index_alone() -> None:
     index, epoch = np.array([3, 9, 3]), np.array([0, 0, 1])
-    drawn = words(5, epoch, index, 4)
-    assert np.array_equal(words(5, epoch[1:2], index[1:2], 4)[0], drawn[1])
-    assert np.array_equal(words(5, epoch, index, 2), drawn[:, :2])
+    drawn = random_words(5, epoch, index, 4)
+    assert np.array_equal(random_words(5, epoch[1:2], index[1:2], 4)[0], drawn[1])
+    assert np.array_equal(random_words(5, epoch, index, 2), drawn[:, :2])
     assert len(np.unique(drawn)) == drawn.size
-    assert not np.array_equal(words(6, epoch, index, 4), drawn)
+    assert not np.array_equal(random_words(6, epoch, index, 4), drawn)
 
 
 @given(total=st.integers(0, 400), data=st.data(), seed=st.integers(0, 2**64 - 1))

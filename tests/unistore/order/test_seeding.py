@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.order.permutation import At, seed_worker, takes_rng
+from unistore.order.permutation import EpochIndex, seed_worker, takes_rng
 
 SAMPLES = 64
 SEED = 5
@@ -44,7 +44,7 @@ def test_rng_is_philox_of_seed_epoch_and_index(path):
     for epoch, index in ((0, 0), (0, 5), (7, 63)):
         counter = np.array([0, 0, epoch, index], np.uint64)
         expected = np.random.Generator(np.random.Philox(key=key, counter=counter)).random()
-        assert dataset[At(index, epoch)]["r"] == expected
+        assert dataset[EpochIndex(index, epoch)]["r"] == expected
 
 
 def split_mix(seed: int, epoch: int, index: int) -> list[int]:
@@ -70,7 +70,7 @@ def test_global_generators_are_seeded_as_their_own_seed_functions_do(path):
         states["torch"] = torch.default_generator.get_state()
         return sample
 
-    unistore.Dataset(path, transform=transform, seed=SEED)[At(9, 4)]
+    unistore.Dataset(path, transform=transform, seed=SEED)[EpochIndex(9, 4)]
 
     seeds = split_mix(SEED ^ 0x6A09E667F3BCC908, 4, 9)
     assert states["python"] == random.Random(seeds[0]).getstate()
@@ -81,7 +81,7 @@ def test_global_generators_are_seeded_as_their_own_seed_functions_do(path):
 
 def test_threads_do_not_mix_their_draws(path):
     dataset = unistore.Dataset(path, transform=by_torch)
-    indices = [At(number % SAMPLES, number % 3) for number in range(600)]
+    indices = [EpochIndex(number % SAMPLES, number % 3) for number in range(600)]
     expected = [float(dataset[at]["r"]) for at in indices]
     with ThreadPoolExecutor(4) as threads:
         assert [float(sample["r"]) for sample in threads.map(dataset.__getitem__, indices)] == expected
@@ -98,15 +98,15 @@ def test_a_child_forked_while_a_transform_runs_reads_too(path):
     dataset = unistore.Dataset(path, transform=transform)
     before = torch.default_generator.get_state()
     with ThreadPoolExecutor(1) as thread:
-        job = thread.submit(dataset.__getitem__, At(3, 1))
+        job = thread.submit(dataset.__getitem__, EpochIndex(3, 1))
         running.wait()
         pid = os.fork()
         if pid == 0:
             same = torch.equal(torch.default_generator.get_state(), before)
-            os._exit(0 if same and dataset[At(4, 1)]["index"] == 4 else 1)
+            os._exit(0 if same and dataset[EpochIndex(4, 1)]["index"] == 4 else 1)
         forked.set()
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert job.result()["r"] == dataset[At(3, 1)]["r"]
+        assert job.result()["r"] == dataset[EpochIndex(3, 1)]["r"]
 
 
 def test_what_takes_rng():

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import unistore
 from tests.cases import DATA, MAKERS, REAL
-from unistore.pictures import COLOURS
+from unistore.html import COLOURS
 from unistore.report.serve import ViewServer
 from unistore.store.reader import Store
 

@@ -14,7 +14,7 @@ import pytest
 
 import unistore
 from tests.unistore.conftest import StoreMaker
-from unistore import Checkup, doctor
+from unistore import DoctorReport, doctor
 from unistore.report.doctor import Machine, advise, inspect_machine, remarks
 from unistore.report.trials import best
 from unistore.system.machine import available_memory, file_system
@@ -35,12 +35,12 @@ def store(make_store: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkup(tmp_path_factory: pytest.TempPathFactory, kept_stores: Path) -> Checkup:
+def checkup(tmp_path_factory: pytest.TempPathFactory, kept_stores: Path) -> DoctorReport:
     return doctor(write_store(StoreMaker(tmp_path_factory.mktemp("doctor"), kept_stores)))
 
 
 def argument(
-    checkup: Checkup, name: str, machine: Machine | None = None, blocks: float = 100.0, **store: Any
+    checkup: DoctorReport, name: str, machine: Machine | None = None, blocks: float = 100.0, **store: Any
 ) -> tuple[Any, str]:
     """Value and reason of an argument under changed facts; a full shuffle reads 100 samples a second."""
     assert checkup.store is not None
@@ -53,13 +53,13 @@ def argument(
     return None, ""
 
 
-def test_the_recommended_line_runs(checkup: Checkup) -> None:
+def test_the_recommended_line_runs(checkup: DoctorReport) -> None:
     loader = eval(checkup.line, {"unistore": unistore})
     with loader:
         assert sum(len(batch["index"]) for batch in loader) == 300
 
 
-def test_facts_of_a_store(checkup: Checkup, store: Path) -> None:
+def test_facts_of_a_store(checkup: DoctorReport, store: Path) -> None:
     found = checkup.store
     assert found is not None
     assert (found.samples, found.family, found.stored_bytes) == (300, "rows", 12345)
@@ -100,7 +100,7 @@ def test_without_a_store() -> None:
     assert [advice.name for advice in found.advice] == ["batch_size", "shuffle", "num_workers"]
 
 
-def test_blocks_where_they_pay(checkup: Checkup) -> None:
+def test_blocks_where_they_pay(checkup: DoctorReport) -> None:
     assert argument(checkup, "shuffle")[0] is True
     value, reason = argument(checkup, "shuffle", blocks=250.0)
     assert value == "blocks"
@@ -126,7 +126,7 @@ def test_in_a_daemonic_process(store: Path) -> None:
     assert "num_workers=0" in line
 
 
-def test_workers(checkup: Checkup) -> None:
+def test_workers(checkup: DoctorReport) -> None:
     machine = replace(checkup.machine, usable_cores=10.0)
     assert argument(checkup, "num_workers", machine) == (8, "10 usable cores × 0.8 = 8")
     assert argument(checkup, "num_workers", machine, samples=30)[0] == 2

@@ -23,7 +23,7 @@ from tests.stores import flip, full_disk
 from unistore.cli.output import write_report
 from unistore.converters.preview import Measure
 from unistore.errors import InputError
-from unistore.pictures import MARK
+from unistore.html import MARK
 from unistore.report.values import describe_measure
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=y>&\"'"

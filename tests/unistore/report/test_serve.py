@@ -24,7 +24,7 @@ import pytest
 import unistore
 from tests.waiting import wait_until
 from unistore.errors import InputError
-from unistore.pictures import sample_view
+from unistore.html import sample_view
 from unistore.report.page import pack, pack_error
 from unistore.report.serve import CONNECTIONS, FULL, READERS, ViewServer
 from unistore.store.versions import open_stores

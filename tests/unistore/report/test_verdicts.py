@@ -12,7 +12,7 @@ import pytest
 
 import unistore
 from tests.programs import call
-from unistore.converters.survey import verdict_counts
+from unistore.converters.detection import verdict_counts
 from unistore.report.blocks import verdict_table
 from unistore.report.text import to_text
 

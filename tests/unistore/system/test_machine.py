@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.converters.scan import Source, Sources
+from unistore.converters.scan_types import Source, Sources
 from unistore.system import packed
 from unistore.system.machine import MemoryLimit, cpu_quota, memory_limits, usable_cores
 from unistore.system.packed import PackedObjects, view

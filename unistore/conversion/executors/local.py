@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from unistore.converters.protocol import Ask, ask_here
+from unistore.converters.protocol import ParallelMap, ask_here
 from unistore.errors import Problem, first_few
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 MAX_ENCODERS = 8  # Most threads that encode: the writing thread limits the rate of more
 
@@ -132,7 +132,7 @@ class AskJob(Job[range]):
         return self.items[numbers.start - self.first : numbers.stop - self.first]
 
 
-def asking(executor: Executor) -> Ask:
+def parallel_map(executor: Executor) -> ParallelMap:
     """Return a function that asks on an executor."""
 
     def ask(function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:

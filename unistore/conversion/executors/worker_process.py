@@ -21,7 +21,7 @@ from unistore.system.foreign import DamagedFiles, last_note, library_of
 
 if TYPE_CHECKING:
     from unistore.conversion.executors.local import Outcome
-    from unistore.system.hints import PathLike
+    from unistore.system.types import PathLike
 
 
 PROGRAM = "unistore.conversion.executors.worker"

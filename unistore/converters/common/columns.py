@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import AddOptions, Fix, Fixes, Problem, first_few, printable
-from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
+from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
 
 _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
 _MAX_FORMS = 6

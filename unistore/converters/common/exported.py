@@ -22,7 +22,7 @@ from unistore.schemas.indices import (
 )
 from unistore.schemas.ragged import TEXT_SUFFIX
 from unistore.schemas.tables import stated_of
-from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
+from unistore.system.types import AnyArray, Dtype, Int64s, Shape
 
 # Each call returns an iterator over all rows of an array, in blocks along axis 0
 Blocks = Callable[[], Iterator[AnyArray]]

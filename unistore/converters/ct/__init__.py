@@ -18,10 +18,10 @@ if TYPE_CHECKING:
         Emit,
         Exporter,
         Field,
+        FileSummary,
         Finalized,
         Group,
         Grouping,
-        Head,
         Openable,
         OwnForm,
         Parts,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         SourceFile,
         StoreView,
     )
-    from unistore.system.hints import AnyArray
+    from unistore.system.types import AnyArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Ct(CtOptions, Family):
     @classmethod
     def restorer(cls, store: StoreView, scan: Scan) -> Restore:
         """Restore the arrays of each volume."""
-        from unistore.converters.ct.stored import restore
+        from unistore.converters.ct.restore import restore
 
         return restore(store, scan)
 
@@ -111,7 +111,7 @@ class Ct(CtOptions, Family):
         self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Progress
     ) -> Finalized:
         """Cut a window of the images of a store."""
-        from unistore.converters.ct.stored import window
+        from unistore.converters.ct.restore import window
 
         return window(store, value, self, emit, progress)
 
@@ -121,7 +121,7 @@ class Ct(CtOptions, Family):
 
         return claim(file)
 
-    def match(self, head: Head) -> Claim:
+    def match(self, head: FileSummary) -> Claim:
         """Take volumes, and windows, masks, labels and points of them."""
         from unistore.converters.ct.claims import match
 

@@ -34,8 +34,8 @@ from unistore.converters.ct.slabs import kind_of
 from unistore.converters.ct.texts import read_info
 from unistore.converters.formats.label_names import LabelMatch, images_of_label, label_paths, row_label_paths
 from unistore.errors import printable
-from unistore.plugin import Claim, Head, SourceFile, no, sure
-from unistore.system.hints import Shape
+from unistore.plugin import Claim, FileSummary, SourceFile, no, sure
+from unistore.system.types import Shape
 
 CASES = "cases"
 FILES = "files"
@@ -73,7 +73,7 @@ def claim(file: SourceFile) -> Claim | None:
     return sure("describes the volume of a case folder", CASES)
 
 
-def match(head: Head) -> Claim:
+def match(head: FileSummary) -> Claim:
     """Take volumes, windows, masks, labels and points."""
     # Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or
     # its folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data
@@ -170,7 +170,7 @@ def _match_values(file: SourceFile, shape: Shape, dtype: np.dtype[Any]) -> Claim
     return no(f"is {dtype} {shape}; {hint}")
 
 
-def _match_points(head: Head) -> Claim:
+def _match_points(head: FileSummary) -> Claim:
     path = head.file.path
     is_named = window_of(path) is not None
     has_points = bool(kind_of(head.arrays))

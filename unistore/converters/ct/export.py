@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.ct.names import GEOMETRY, POINTS, without_suffix
+from unistore.converters.ct.restore import Volume, volumes
 from unistore.converters.ct.slabs import MEMBERS
-from unistore.converters.ct.stored import Volume, volumes
 from unistore.converters.formats.nifti import Nifti
 from unistore.errors import ConversionError, InputError
 from unistore.plugin import (
@@ -32,7 +32,7 @@ from unistore.plugin import (
 )
 from unistore.schemas.ct.fields import IMAGE, INFO, LABELS, MASKS, SDF, SOURCE_FILES, WINDOWS
 from unistore.schemas.ct.geometry import FRAME, IDENTITY
-from unistore.system.hints import AnyArray, JsonObject
+from unistore.system.types import AnyArray, JsonObject
 
 _AXES = ("z", "y", "x")
 _UNKNOWN_SPACING = "volumes whose spacing is unknown have a scale of 1 and axes without unit"

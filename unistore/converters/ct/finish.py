@@ -32,7 +32,7 @@ from unistore.plugin import (
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
-from unistore.system.hints import AnyArray, Int64s, JsonObject
+from unistore.system.types import AnyArray, Int64s, JsonObject
 
 _CLASSES = "classes/"
 _NO_CLASS = np.empty(0, np.uint16)

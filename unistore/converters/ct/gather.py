@@ -26,7 +26,7 @@ from unistore.converters.ct.voxels import MOST_CLASSES, bit_shape, list_bytes
 from unistore.errors import printable
 from unistore.plugin import Field, Scan, Source, Sources, Table, promotion_note, split_of
 from unistore.schemas.ct import fields as schema
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 # Bytes in memory besides the voxels while files are read: counts, headers, allocator
 _BUFFERS = 2 << 20

@@ -21,7 +21,7 @@ from unistore.plugin import (
 from unistore.schemas.ct.fields import IMAGE, LABELS, MASKS, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.windows import PRESETS
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, UInt8s
+from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject, UInt8s
 
 _OVERLAYS = 6
 _SLAB_BYTES = 32 << 20

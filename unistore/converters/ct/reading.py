@@ -40,7 +40,7 @@ from unistore.plugin import (
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.voxels import VoxelTest, inside
 from unistore.schemas.ct.windows import Window, parse_window
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 Extent = tuple[int, int, int]
 

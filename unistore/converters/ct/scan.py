@@ -22,7 +22,7 @@ from unistore.errors import AddOptions, InputError, Problem
 from unistore.plugin import (
     Group,
     Openable,
-    Opened,
+    OpenFile,
     ProblemCollector,
     Scanned,
     SourceFile,
@@ -30,7 +30,7 @@ from unistore.plugin import (
     storable,
 )
 from unistore.schemas.ct.windows import PRESETS, Window
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 BY_FILE = "the volume's file"
 _LONGEST = (1 << 31) - 1
@@ -303,7 +303,7 @@ class VolumeScan:
         self._arrays[role] = array
         self._placed[role] = placed
 
-    def _voxels(self, kind: str, name: str, file: SourceFile, format: str, opened: Opened) -> VolumeArray:
+    def _voxels(self, kind: str, name: str, file: SourceFile, format: str, opened: OpenFile) -> VolumeArray:
         """Describe the only array of an open file, whose dtype and shape can be stored."""
         if len(opened.arrays) != 1:
             message = f"holds {len(opened.arrays)} arrays; a volume is one"

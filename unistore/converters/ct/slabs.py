@@ -17,8 +17,8 @@ import numpy as np
 
 from unistore.converters.formats.dicom_headers import DicomPixels
 from unistore.errors import InputError
-from unistore.plugin import Array, Openable, Opened, SourceFile, storable
-from unistore.system.hints import AnyArray, Shape
+from unistore.plugin import Array, Openable, OpenFile, SourceFile, storable
+from unistore.system.types import AnyArray, Shape
 
 SLAB = 1 << 20  # bytes of a slab, so that it stays in the cache of a core while it is compared
 BAND = 32 << 20  # bytes of planes that one pass over a Fortran-ordered file reads
@@ -244,7 +244,7 @@ def kind_of(names: Collection[str]) -> str:
     return kinds[0] if len(kinds) == 1 else ""
 
 
-def points_in(opened: Opened, file: SourceFile, format: str, name: str) -> VolumeArray:
+def points_in(opened: OpenFile, file: SourceFile, format: str, name: str) -> VolumeArray:
     """Describe an open file of points called `name`."""
     arrays = opened.arrays
     kind = kind_of(arrays)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unistore.converters.ct.slabs import Box, VolumeArray, VolumeFile, planes, slabs
 from unistore.schemas.ct.voxels import ValueRange, VoxelTest, inside, limit
 from unistore.schemas.ct.windows import Window
-from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
+from unistore.system.types import AnyArray, Int64s, Shape, UInt8s
 
 # Choose the locations of at most so many voxels of each class, seeded, in one pass over a file.
 #

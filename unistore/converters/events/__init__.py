@@ -17,15 +17,15 @@ if TYPE_CHECKING:
         Claim,
         Cut,
         Facts,
+        FileSummary,
         Format,
         Grouping,
-        Head,
-        Opened,
+        OpenFile,
         Restored,
         SourceFile,
     )
     from unistore.schemas.rules import Rule
-    from unistore.system.hints import AnyArray
+    from unistore.system.types import AnyArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +57,12 @@ class EventsFamily(EventsOptions, Family):
     @classmethod
     def preview(cls) -> Preview:
         """Show the first events of a recording, and the frames beside."""
-        from unistore.converters.events.stored import view
-        from unistore.converters.seam.stored import preview_of
+        from unistore.converters.adapter.restore import preview_of
+        from unistore.converters.events.restore import view
 
         return replace(preview_of(cls()), view=view)
 
-    def typical_rows(self, head: Head) -> int:
+    def typical_rows(self, head: FileSummary) -> int:
         """Return the events of a window of 33 ms at a million a second."""
         return 1 << 15
 
@@ -82,7 +82,7 @@ class EventsFamily(EventsOptions, Family):
 
         return claim(file)
 
-    def match(self, head: Head) -> Claim:
+    def match(self, head: FileSummary) -> Claim:
         """Take files with columns of times, places and polarities, and the maps of DSEC beside them."""
         from unistore.converters.events.recordings import match
 
@@ -94,25 +94,25 @@ class EventsFamily(EventsOptions, Family):
 
         return group(files)
 
-    def choose(self, head: Head) -> Chosen:
+    def choose(self, head: FileSummary) -> Chosen:
         """Check what is known without the values: the size of the sensor, units, filters."""
         from unistore.converters.events.recordings import choose
 
         return choose(self, head)
 
-    def cut(self, opened: Opened) -> Iterator[Cut]:
+    def cut(self, opened: OpenFile) -> Iterator[Cut]:
         """Take each recording as a whole. Readers choose windows."""
         from unistore.converters.events.recordings import cut
 
         return cut(self, opened)
 
-    def derive(self, opened: Opened) -> Iterator[tuple[str, Mapping[str, AnyArray]]]:
+    def derive(self, opened: OpenFile) -> Iterator[tuple[str, Mapping[str, AnyArray]]]:
         """Check that times do not fall and agree with the file's index, and mark some of them."""
         from unistore.converters.events.recordings import derive
 
         return derive(self, opened)
 
-    def rows(self, opened: Opened, lo: int, hi: int) -> Mapping[str, AnyArray]:
+    def rows(self, opened: OpenFile, lo: int, hi: int) -> Mapping[str, AnyArray]:
         """Read events, with places inside the sensor and polarities of 0 and 1."""
         from unistore.converters.events.recordings import rows
 

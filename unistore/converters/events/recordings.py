@@ -33,11 +33,11 @@ from unistore.plugin import (
     Column,
     Cut,
     Facts,
+    FileSummary,
     Group,
     Grouping,
-    Head,
     InputError,
-    Opened,
+    OpenFile,
     Problem,
     Restored,
     SourceFile,
@@ -45,7 +45,7 @@ from unistore.plugin import (
     sure,
 )
 from unistore.schemas.events.fields import MARK_ROWS
-from unistore.system.hints import AnyArray, Dtype, Int64s
+from unistore.system.types import AnyArray, Dtype, Int64s
 
 # Names that files give to each column.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -101,7 +101,7 @@ def claim(file: SourceFile) -> Claim | None:
     return no(f"lies beside no {_MAPPED}") if is_beside and _recording_of(file) is None else None
 
 
-def match(options: EventsOptions, head: Head) -> Claim:
+def match(options: EventsOptions, head: FileSummary) -> Claim:
     """Take files with columns of times, places and polarities, and the maps of DSEC beside them."""
     if _is_map(head.file):
         return sure(f"lies beside {_MAPPED}")
@@ -133,7 +133,7 @@ def group(files: Sequence[SourceFile]) -> Grouping:
     return grouping
 
 
-def choose(options: EventsOptions, head: Head) -> Chosen:
+def choose(options: EventsOptions, head: FileSummary) -> Chosen:
     """Check what is known without the values: the size of the sensor, units, filters."""
     opened = head.opened
     layout = find_layout(opened, options)
@@ -180,12 +180,12 @@ def choose(options: EventsOptions, head: Head) -> Chosen:
     return Chosen(columns, left_out, facts=facts, tables=tables)
 
 
-def cut(options: EventsOptions, opened: Opened) -> Iterator[Cut]:
+def cut(options: EventsOptions, opened: OpenFile) -> Iterator[Cut]:
     """Take each recording as a whole. Readers choose windows."""
     yield Cut(len(opened.arrays[find_layout(opened, options)["t"].array]))
 
 
-def derive(options: EventsOptions, opened: Opened) -> Iterator[tuple[str, Mapping[str, AnyArray]]]:
+def derive(options: EventsOptions, opened: OpenFile) -> Iterator[tuple[str, Mapping[str, AnyArray]]]:
     """Check that times do not fall and agree with the file's index, and mark some of them."""
     place = find_layout(opened, options)["t"]
     index = np.zeros(0, np.int64)
@@ -208,7 +208,7 @@ def derive(options: EventsOptions, opened: Opened) -> Iterator[tuple[str, Mappin
     yield "marks", {"t": last}
 
 
-def rows(options: EventsOptions, opened: Opened, lo: int, hi: int) -> Mapping[str, AnyArray]:
+def rows(options: EventsOptions, opened: OpenFile, lo: int, hi: int) -> Mapping[str, AnyArray]:
     """Read events, with places inside the sensor and polarities of 0 and 1."""
     layout = find_layout(opened, options)
     # Each array is read once: some have all columns as fields of records
@@ -275,7 +275,7 @@ def _original(options: EventsOptions, name: str, column: Array, dtype: Dtype, lo
     return Array(LazyRows(column.shape, dtype, read))
 
 
-def _sensor(options: EventsOptions, opened: Opened) -> tuple[int, int] | None:
+def _sensor(options: EventsOptions, opened: OpenFile) -> tuple[int, int] | None:
     """Return width and height, of the file if it says them."""
     width = opened.facts.get("width")
     height = opened.facts.get("height")
@@ -284,7 +284,7 @@ def _sensor(options: EventsOptions, opened: Opened) -> tuple[int, int] | None:
     return options.sensor
 
 
-def _times(options: EventsOptions, opened: Opened, place: EventPlace, stored: AnyArray, lo: int) -> Int64s:
+def _times(options: EventsOptions, opened: OpenFile, place: EventPlace, stored: AnyArray, lo: int) -> Int64s:
     """Return times in microseconds. Those that are none to the last bit are a problem."""
     with np.errstate(invalid="ignore"):
         times = to_microseconds(stored, options.unit)
@@ -297,7 +297,7 @@ def _times(options: EventsOptions, opened: Opened, place: EventPlace, stored: An
     return times
 
 
-def find_layout(opened: Opened, options: EventsOptions) -> Layout:
+def find_layout(opened: OpenFile, options: EventsOptions) -> Layout:
     """Return where the columns are, in one group or array if it is named, empty if they are nowhere."""
     for place in (options.events,) if options.events else _PLACES:
         if layout := _table_at(opened, place, options):
@@ -324,7 +324,7 @@ def find_layout(opened: Opened, options: EventsOptions) -> Layout:
     return {}
 
 
-def _table_at(opened: Opened, place: str, options: EventsOptions) -> Layout:
+def _table_at(opened: OpenFile, place: str, options: EventsOptions) -> Layout:
     """Return the columns of an array (N, 4) of events. Empty: the file has no such array."""
     # A cloud may have four columns, too: only such an array that is called events, or named by the user
     is_events = bool(options.events) or place.endswith("events") or "event" in Path(opened.name).name.lower()
@@ -386,7 +386,9 @@ def from_microseconds(times: Int64s, unit: Unit, dtype: Dtype) -> AnyArray:
     return (units * divisor).astype(dtype)
 
 
-def _check_index(opened: Opened, place: EventPlace, index: Int64s, times: Int64s, lo: int, unit: str) -> None:
+def _check_index(
+    opened: OpenFile, place: EventPlace, index: Int64s, times: Int64s, lo: int, unit: str
+) -> None:
     """Refuse times of which the index of milliseconds tells another unit."""
     numbers = np.flatnonzero((index > lo) & (index < lo + len(times)))
     rows = index[numbers] - lo
@@ -412,7 +414,7 @@ def _units_by_index(time: int, millisecond: int, unit: str) -> tuple[Fix, ...]:
     return AddOptions(("--unit", units[finer])), again
 
 
-def _tables_beside(opened: Opened) -> Mapping[str, Mapping[str, Column]]:
+def _tables_beside(opened: OpenFile) -> Mapping[str, Mapping[str, Column]]:
     """Return the tables of frames and boxes of a recording, which have times on the clock of t + t_offset."""
     tables: dict[str, dict[str, Column]] = {}
     image = opened.arrays.get(f"{FRAMES}/image")
@@ -455,11 +457,13 @@ def _is_map(file: SourceFile) -> bool:
     return file.path.name == _MAP and is_near
 
 
-def _problem_at(opened: Opened, place: EventPlace, row: int, message: str, fix: Fixes, kind: str) -> Problem:
+def _problem_at(
+    opened: OpenFile, place: EventPlace, row: int, message: str, fix: Fixes, kind: str
+) -> Problem:
     return Problem(opened.name, message, fix, kind, dataset=place.label, row=row)
 
 
-def _low(opened: Opened, place: EventPlace) -> int:
+def _low(opened: OpenFile, place: EventPlace) -> int:
     """Return what the file has for pixels that became darker: 0, or -1 if the first one has that."""
     if np.dtype(place.dtype).kind not in "if":
         return 0
@@ -472,7 +476,7 @@ def _low(opened: Opened, place: EventPlace) -> int:
     return 0
 
 
-def _filter_problems(head: Head, layout: Layout) -> Iterator[Problem]:
+def _filter_problems(head: FileSummary, layout: Layout) -> Iterator[Problem]:
     """Yield a problem for events in the compression that only Prophesee's own library undoes."""
     if head.format != "hdf5":
         return

@@ -16,7 +16,7 @@ from unistore.converters.common.exported import ExportedArray, objects
 from unistore.converters.common.faults import is_read_error, reason_of
 from unistore.converters.files.libraries import ONLY, Open, OpenedByLibrary, open_with_library
 from unistore.errors import Location, UnistoreError, names_without_numbers
-from unistore.system.hints import AnyArray, Dtype, Shape
+from unistore.system.types import AnyArray, Dtype, Shape
 
 
 def difference(stored: AnyArray, other: AnyArray, first: int = 0) -> str | None:

@@ -26,7 +26,7 @@ import numpy as np
 from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, reason_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Location, Problem, Where
-from unistore.system.hints import AnyArray, Dtype, Shape
+from unistore.system.types import AnyArray, Dtype, Shape
 
 # Name given to the array of a `.npy` file
 NPY_NAME = "data"

@@ -13,8 +13,8 @@ import numpy as np
 
 from unistore.converters.claims import Claim, sure
 from unistore.converters.formats.lazy import ForwardRecords
-from unistore.converters.opened import Array, Format, Opened, SourceFile
-from unistore.system.hints import AnyArray
+from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.system.types import AnyArray
 
 EVENTS = "events"  # name of the array of a recording
 _EVENT = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("on", "?")])
@@ -59,7 +59,7 @@ class Aedat4(Format):
         raise file.wrong_beginning("with #!AER-DAT4")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """List the streams. Events are decoded from the first to the last."""
         streams = file.library("aedat", "events").Decoder(file.path).id_to_stream()
         cameras = [number for number, stream in streams.items() if stream["type"] == "events"]
@@ -79,7 +79,7 @@ class Aedat4(Format):
         records = ForwardRecords(_EVENT, packets, lambda: sum(map(len, packets())))
         # The library grows what a packet decodes to by doubling, and makes an array of it
         memory = 4 * largest_packet(file)
-        yield Opened({EVENTS: Array(records)}, facts, forward_only=True, memory=memory, left_out=left_out)
+        yield OpenFile({EVENTS: Array(records)}, facts, forward_only=True, memory=memory, left_out=left_out)
 
 
 def _packets(path: Path, camera: int) -> Iterator[AnyArray]:

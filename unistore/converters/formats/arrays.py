@@ -12,7 +12,7 @@ import numpy as np
 
 from unistore.converters.claims import Claim, maybe, no
 from unistore.converters.files.npy import NPY_NAME, FileValues, open_npz, read_header
-from unistore.converters.opened import Array, Facts, Format, NamedArrays, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Format, NamedArrays, OpenFile, SourceFile
 
 _COMPRESSED = "compressed .npz, read from the start for every shard; np.savez (uncompressed) converts faster"
 
@@ -24,10 +24,10 @@ class Npy(Format):
     suffixes = (".npy",)
     offered = False
 
-    def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
+    def open(self, file: SourceFile) -> AbstractContextManager[OpenFile]:
         values = FileValues(read_header(file.path, file.name), file.name, file.path)
         # A generator would take longer than the header of millions of tiny files.
-        return nullcontext(Opened({NPY_NAME: Array(values)}, file=file))
+        return nullcontext(OpenFile({NPY_NAME: Array(values)}, file=file))
 
     def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         (array,) = arrays.values()
@@ -45,12 +45,12 @@ class Npz(Format):
     offered = False
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         with open_npz(file.path, file.name) as members:
             arrays = {name: Array(values) for name, values in members.items()}
             memory = max((values.memory for values in members.values()), default=0)
             compressed = [name for name, values in members.items() if values.compressed]
-            yield Opened(arrays, memory=memory, notes=dict.fromkeys(compressed, _COMPRESSED))
+            yield OpenFile(arrays, memory=memory, notes=dict.fromkeys(compressed, _COMPRESSED))
 
     def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         values: dict[str, Any] = {
@@ -97,9 +97,9 @@ class Raw(Format):
         return maybe(f"is a {file.path.suffix.lower()} file without a known header")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         file.check_whole()
-        yield Opened({"bytes": file.bytes()})
+        yield OpenFile({"bytes": file.bytes()})
 
     def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
         with path.open("wb") as file:

@@ -20,7 +20,7 @@ from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
-from unistore.system.hints import Int64s
+from unistore.system.types import Int64s
 
 LIBRARY = "rosbags"
 EXTRA = "bags"

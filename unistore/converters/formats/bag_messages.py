@@ -14,7 +14,7 @@ import numpy as np
 
 from unistore.converters.common.columns import any_length
 from unistore.converters.formats.images import encoding_of
-from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
+from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 HEADER = "header.stamp"
 STAMP = "header_stamp"

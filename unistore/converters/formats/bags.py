@@ -40,10 +40,10 @@ from unistore.converters.formats.bag_messages import (
     values_of,
 )
 from unistore.converters.formats.lazy import LazyRows, Unread
-from unistore.converters.opened import Array, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Format, OpenFile, SourceFile
 from unistore.errors import AddOptions, InputError, Location, Problem, location_of
 from unistore.system.foreign import begin_reading
-from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape
+from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape
 
 _BLOCK_BYTES = 16 << 20  # bytes of records that are made at a time
 _ROWS_TOGETHER = 4096  # records after which the time that a library may take is counted anew
@@ -81,12 +81,12 @@ class Rosbag(Format):
         return sure("describes a bag of ROS 2")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         with open_bag(file) as bag:
             yield _opened(file, bag)
 
 
-def _opened(file: SourceFile, bag: Bag) -> Opened:
+def _opened(file: SourceFile, bag: Bag) -> OpenFile:
     messages = _Messages(file, bag)
     arrays: dict[str, Array] = {}
     left_out: dict[str, str] = {}
@@ -114,7 +114,7 @@ def _opened(file: SourceFile, bag: Bag) -> Opened:
             of_topic["messages"] = Unread(topic.count, problem)
         of_topic[LOG_TIME] = Array(LazyRows((topic.count,), np.dtype(np.int64), topic.log_times))
         arrays |= {f"{topic.group}/{field}": array for field, array in of_topic.items()}
-    return Opened(
+    return OpenFile(
         arrays=arrays,
         further=[part.file for part in bag.files if part.file.path != file.path],
         memory=_MEMORY + largest_block + messages.bytes_read + bag.held,

@@ -13,8 +13,8 @@ import numpy as np
 from unistore.converters.files.formats import begins_as_dicom
 from unistore.converters.formats.dicom_headers import DicomPixels, Plane, order_of, placed, read_header
 from unistore.converters.formats.volumes import Scaling, VolumeFormat
-from unistore.converters.opened import Array, Opened, SourceFile
-from unistore.system.hints import AnyArray
+from unistore.converters.opened import Array, OpenFile, SourceFile
+from unistore.system.types import AnyArray
 
 
 class Dicom(VolumeFormat):
@@ -30,7 +30,7 @@ class Dicom(VolumeFormat):
         return begins_as_dicom(file.head())
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Find the planes of all files. Pixels are read, or decoded, when they are sliced."""
         file.library("pydicom", "medical")
         paths = (file.path, *file.parts)
@@ -41,7 +41,7 @@ class Dicom(VolumeFormat):
             _check_bits(file, one)
         slices = Slices(file, paths, pixels)
         facts = placed([plane for _, plane in slices.planes], pixels[0].thickness)
-        yield Opened({"image": Array(slices)}, facts, forward_only=True)
+        yield OpenFile({"image": Array(slices)}, facts, forward_only=True)
 
 
 class Slices:

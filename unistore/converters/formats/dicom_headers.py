@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.formats.volumes import stated
-from unistore.system.hints import Float64s, JsonObject
+from unistore.system.types import Float64s, JsonObject
 
 # Transfer syntaxes whose numbers stand in the file, lowest byte first.
 _PLAIN = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")

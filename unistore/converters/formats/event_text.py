@@ -9,8 +9,8 @@ import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.lazy import TextRows
-from unistore.converters.opened import HEAD_BYTES, Array, Facts, Format, Opened, SourceFile
-from unistore.system.hints import AnyArray
+from unistore.converters.opened import HEAD_BYTES, Array, Facts, Format, OpenFile, SourceFile
+from unistore.system.types import AnyArray
 
 EVENTS = "events"  # name of the array, (N, 4)
 ORDERS = ("txyp", "xytp", "xypt")  # of four numbers, as v2e, MVSEC and others write them
@@ -42,11 +42,11 @@ class EventText(Format):
         return no("does not begin with lines of t, x, y and p")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         file.check_whole()
         first, _, facts = _beginning(_lines(file))
         rows = TextRows(file, np.dtype([(EVENTS, "f8", (4,))]), first)
-        yield Opened({EVENTS: Array(rows.columns()[EVENTS])}, facts, memory=rows.memory)
+        yield OpenFile({EVENTS: Array(rows.columns()[EVENTS])}, facts, memory=rows.memory)
 
 
 def fits(rows: AnyArray, order: str) -> bool:

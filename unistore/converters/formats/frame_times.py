@@ -11,8 +11,8 @@ from unistore.converters.claims import Claim, no, sure
 from unistore.converters.files.paths import natural_key
 from unistore.converters.formats.images import decode_file, read_header
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Format, Opened, SourceFile
-from unistore.system.hints import AnyArray, Int64s
+from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.system.types import AnyArray, Int64s
 
 FRAMES = "frames"  # begins the names of the arrays: `frames/t` and `frames/image`
 # Folders of images beside the text, of which the first one with images is taken.
@@ -37,7 +37,7 @@ class FrameTimes(Format):
         return no("does not begin with a time")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Read the times and the header of the first image. Others are checked when they are read."""
         times = _read_times(file)
         images = _images_beside(file)
@@ -64,7 +64,7 @@ class FrameTimes(Format):
 
         frames = LazyRows((len(images), *pixels), header.dtype, read)
         arrays = {f"{FRAMES}/t": Array(times), f"{FRAMES}/image": Array(frames)}
-        yield Opened(arrays, further=images, memory=2 * header.size + 4 * header.height * header.width)
+        yield OpenFile(arrays, further=images, memory=2 * header.size + 4 * header.height * header.width)
 
 
 def _read_times(file: SourceFile) -> Int64s:

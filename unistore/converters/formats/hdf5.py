@@ -25,13 +25,13 @@ from unistore.converters.opened import (
     Format,
     Member,
     NamedArrays,
-    Opened,
+    OpenFile,
     Origin,
     SourceFile,
     as_json,
 )
 from unistore.errors import InputError, Location, Problem, location_of
-from unistore.system.hints import AnyArray, Shape
+from unistore.system.types import AnyArray, Shape
 
 
 class HDF5Dataset(Array):
@@ -103,7 +103,7 @@ class _Arrays(Mapping[str, Array]):
         return len(self._opened.sound)
 
 
-class OpenedHdf5(Opened):
+class OpenedHdf5(OpenFile):
     """An open file, of which nothing is read that is not asked for."""
 
     forward_only = False
@@ -123,8 +123,8 @@ class OpenedHdf5(Opened):
         self._partly: dict[frozenset[str], OpenedHdf5] = {}
         self._group_facts: dict[str, Facts] = {}
 
-    def without(self, groups: Collection[str]) -> Opened:
-        """See `Opened.without`. The same object for the same groups."""
+    def without(self, groups: Collection[str]) -> OpenFile:
+        """See `OpenFile.without`. The same object for the same groups."""
         skipped = frozenset(groups)
         if skipped not in self._partly:
             self._partly[skipped] = OpenedHdf5(self.handle, self._file, self._array_type, skipped)
@@ -159,7 +159,7 @@ class OpenedHdf5(Opened):
 
     @cached_property
     def all_arrays(self) -> NamedArrays:
-        """See `Opened`. Datasets without a dataspace have no shape and are none."""
+        """See `OpenFile`. Datasets without a dataspace have no shape and are none."""
         datasets = self.tree.datasets.items()
         return {
             path: self._array_of(path, dataset) for path, dataset in datasets if dataset.shape is not None
@@ -183,7 +183,7 @@ class OpenedHdf5(Opened):
 
     @property
     def of_any_length(self) -> NamedArrays:
-        """See `Opened`. One text alone is a single value."""
+        """See `OpenFile`. One text alone is a single value."""
         return {path: array for path, array in self.objects.items() if not self._is_single(path)}
 
     def _is_single(self, path: str) -> bool:
@@ -191,17 +191,17 @@ class OpenedHdf5(Opened):
 
     @cached_property
     def facts(self) -> Facts:
-        """See `Opened`: single values."""
+        """See `OpenFile`: single values."""
         return {path: _fact(array.item()) for path, array in self.sound.items() if not array.shape}
 
     @cached_property
     def further(self) -> Sequence[SourceFile]:
-        """See `Opened`: files that links and virtual datasets lead to."""
+        """See `OpenFile`: files that links and virtual datasets lead to."""
         return [SourceFile(path, str(path), self._file.roots) for path in sorted(self.tree.files)]
 
     @cached_property
     def shows(self) -> Mapping[str, Sequence[Origin]]:
-        """See `Opened`: of arrays that links and virtual datasets lead to."""
+        """See `OpenFile`: of arrays that links and virtual datasets lead to."""
         if not self.tree.files:
             return {}
         origins = {path: self.origins(path) for path in self.all_arrays}
@@ -209,7 +209,7 @@ class OpenedHdf5(Opened):
         return {path: places for path, places in origins.items() if {place.file for place in places} - {own}}
 
     def origins(self, name: str) -> Sequence[Origin]:
-        """See `Opened`."""
+        """See `OpenFile`."""
         # Few files show values of others.
         from unistore.converters.formats.hdf5_origins import origins_of
 
@@ -217,19 +217,19 @@ class OpenedHdf5(Opened):
 
     @property
     def unlisted(self) -> Sequence[Origin]:
-        """See `Opened`."""
+        """See `OpenFile`."""
         from unistore.converters.formats.hdf5_origins import origin_of_group
 
         return [origin_of_group(self.handle[path]) for path in self.tree.groups if path in self._skipped]
 
     @cached_property
     def memory(self) -> int:
-        """See `Opened`: the largest chunk that is decoded."""
+        """See `OpenFile`: the largest chunk that is decoded."""
         return max(map(hdf5.chunk_memory, self.tree.datasets.values()), default=0)
 
     @cached_property
     def problems(self) -> Sequence[Problem]:
-        """See `Opened`. Single values are left out, which have notes of their own."""
+        """See `OpenFile`. Single values are left out, which have notes of their own."""
         unsound = [
             problems_of_path for path, problems_of_path in self._unsound.items() if not self._is_single(path)
         ]
@@ -241,7 +241,7 @@ class OpenedHdf5(Opened):
 
     @cached_property
     def left_out(self) -> Mapping[str, str]:
-        """See `Opened`: what only the library that wrote the file needs."""
+        """See `OpenFile`: what only the library that wrote the file needs."""
         return dict.fromkeys(self.tree.bookkeeping, BOOKKEEPING)
 
     @cached_property
@@ -254,7 +254,7 @@ class OpenedHdf5(Opened):
         return {name: kinds[name] for name in sorted(kinds, key=natural_key)}
 
     def group_facts(self, group: str = "") -> Facts:
-        """See `Opened`: attributes. The text of one that cannot be read says so."""
+        """See `OpenFile`: attributes. The text of one that cannot be read says so."""
         if group not in self._group_facts:
             self._group_facts[group] = hdf5_attributes.json_attributes(self.handle[group or "/"], as_json)
         return self._group_facts[group]
@@ -285,7 +285,7 @@ class Hdf5(Format):
     array_type = HDF5Dataset
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         with hdf5.open_hdf5(file.path, file.name) as handle:
             yield OpenedHdf5(handle, file, self.array_type)
 

@@ -11,15 +11,15 @@ from unistore.converters.files.hdf5.attributes import Attributes, objects_of, re
 from unistore.converters.files.hdf5.file import names_in
 from unistore.converters.files.hdf5.tree import follow, unlinked, walk
 from unistore.converters.formats.hdf5 import HDF5Dataset, OpenedHdf5
-from unistore.converters.opened import Opened
+from unistore.converters.opened import OpenFile
 from unistore.errors import InputError, Location, Problem, location_of
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 T = TypeVar("T")
 
 
 class LargeGroup:
-    """A group of an open HDF5 file that `Opened.without` does not list.
+    """A group of an open HDF5 file that `OpenFile.without` does not list.
 
     Its members are groups of arrays. What cannot be opened is an `InputError` with the first problem.
 
@@ -35,7 +35,7 @@ class LargeGroup:
         Names of what members hold beside the arrays of which `attributes` was asked.
     """
 
-    def __init__(self, opened: Opened, path: str, fix: str) -> None:
+    def __init__(self, opened: OpenFile, path: str, fix: str) -> None:
         assert isinstance(opened, OpenedHdf5)
         self.path = path
         self.fix = fix
@@ -45,7 +45,7 @@ class LargeGroup:
         self.names = names_in(self._group, self.location())
 
     @staticmethod
-    def is_in(opened: Opened, path: str) -> bool:
+    def is_in(opened: OpenFile, path: str) -> bool:
         """Return whether an open file is an HDF5 file with such a group."""
         return isinstance(opened, OpenedHdf5) and path in opened.groups
 
@@ -96,7 +96,7 @@ class LargeGroup:
         inner_names: Collection[str],
         is_told: Callable[[str, Any, str, JsonObject], bool],
     ) -> Attributes:
-        """Read the attributes of the file, see `Opened.attributes`, and of some members.
+        """Read the attributes of the file, see `OpenFile.attributes`, and of some members.
 
         Parameters
         ----------

@@ -12,7 +12,7 @@ from unistore.converters.files.hdf5.chunks import stored_size
 from unistore.converters.files.hdf5.file import opened_source, sources_of
 from unistore.converters.files.paths import real_path
 from unistore.converters.opened import Origin
-from unistore.system.hints import Shape
+from unistore.system.types import Shape
 
 
 class _Rows(NamedTuple):

@@ -16,7 +16,7 @@ from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Problem, Where
 from unistore.system.foreign import opening
-from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
+from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 LIBRARY = "OpenCV"

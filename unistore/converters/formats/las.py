@@ -16,8 +16,8 @@ import numpy as np
 
 from unistore.converters.claims import Claim, sure
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Facts, Format, NamedArrays, Opened, SourceFile
-from unistore.system.hints import AnyArray, Float64s
+from unistore.converters.opened import Array, Facts, Format, NamedArrays, OpenFile, SourceFile
+from unistore.system.types import AnyArray, Float64s
 
 _AXES = ("X", "Y", "Z")
 _SHORTEST = 227  # bytes of a header of version 1.0
@@ -47,7 +47,7 @@ class Las(Format):
         raise file.wrong_beginning("with LASF")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         laspy = file.library("laspy", "lidar")
         logging.getLogger("laspy").setLevel(logging.CRITICAL)  # which prints what it raises
         _check_header(file)
@@ -74,7 +74,7 @@ class Las(Format):
                     facts["before"] = b64encode(file.head(header.offset_to_point_data)).decode()
                     facts["behind"] = b64encode(behind).decode()
             facts["crs"] = _crs(header)
-            yield Opened(_arrays(file, reader), facts, memory=_HELD, left_out=left_out)
+            yield OpenFile(_arrays(file, reader), facts, memory=_HELD, left_out=left_out)
 
     def _end_of_points(self, file: SourceFile, header: Any) -> int:
         if header.are_points_compressed:
@@ -107,7 +107,7 @@ class Laz(Las):
     library = "lazrs"
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         file.library("lazrs", "lidar")
         with super().open(file) as opened:
             yield opened

@@ -16,7 +16,7 @@ import numpy as np
 
 from unistore.converters.opened import Array, SourceFile
 from unistore.errors import Problem
-from unistore.system.hints import AnyArray, Dtype, Shape
+from unistore.system.types import AnyArray, Dtype, Shape
 
 _SHOWN = 60
 _LINE = 80  # bytes of a line in memory, beside its text

@@ -24,10 +24,10 @@ from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames, decoder_memory
-from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.errors import OF_ROWS, InputError, Problem
-from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
 from unistore.system.sizes import count_of
+from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
 
 _TASK_INDEX = "task_index"
 _TASK = "task"
@@ -161,7 +161,7 @@ class LeRobot(Format):
         return no("is no meta/info.json of LeRobot")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Read what ``meta/`` says. Rows and frames are read when arrays are sliced."""
         with ExitStack() as stack:
             try:
@@ -207,7 +207,7 @@ class _DatasetMeta:
         self.cameras = [feature.name for feature in self.features if feature.dtype == "video"]
         self.files: dict[str, SourceFile] = {}  # further files by their path in the dataset
 
-    def opened(self, tables: Tables) -> Opened:
+    def opened(self, tables: Tables) -> OpenFile:
         """List the arrays of all episodes. A table is opened with its first use."""
         tasks, episodes = self._from_tables() if self.version == "v3.0" else self._from_lines()
         self._check(episodes, tasks)
@@ -230,7 +230,7 @@ class _DatasetMeta:
         largest = max(map(self._beside, names), key=lambda table: table.size, default=None)
         numbers = dict.fromkeys(_NUMBERS, "follows from the order of the rows")
         facts = {"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}}
-        return Opened(
+        return OpenFile(
             arrays=arrays,
             facts=facts,
             further=list(self.files.values()),

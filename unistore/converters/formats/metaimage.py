@@ -20,8 +20,8 @@ from unistore.converters.formats.volumes import (
     open_raw,
     stated,
 )
-from unistore.converters.opened import Array, Opened, SourceFile
-from unistore.system.hints import JsonObject, Shape
+from unistore.converters.opened import Array, OpenFile, SourceFile
+from unistore.system.types import JsonObject, Shape
 
 _TYPES = {
     "MET_CHAR": "i1",
@@ -49,7 +49,7 @@ class MetaImage(VolumeFormat):
         return b"ElementDataFile" in file.head(_LONGEST_HEADER)
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Read the header. Voxels are read when they are sliced."""
         header, end = _header(file)
         shape = _shape(file, header["DimSize"])
@@ -83,7 +83,7 @@ class MetaImage(VolumeFormat):
             file.check_packed(planes.nbytes, max(0, voxels.size - start), MOST_DEFLATE)
             further = () if is_local else (voxels,)
             shows = detached(file, voxels, start, None)
-            yield Opened({"image": Array(planes)}, facts, further, forward_only=True, shows=shows)
+            yield OpenFile({"image": Array(planes)}, facts, further, forward_only=True, shows=shows)
 
 
 def _shape(file: SourceFile, extents: str) -> Shape:

@@ -15,7 +15,7 @@ from typing import Any
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
-from unistore.converters.opened import Array, Facts, Format, Member, NamedArrays, Opened, Origin, SourceFile
+from unistore.converters.opened import Array, Facts, Format, Member, NamedArrays, OpenFile, Origin, SourceFile
 from unistore.errors import Problem
 
 FILE = "main_data.hdf5"
@@ -27,7 +27,7 @@ _COUNTED = "rewards"  # has a row a step in every episode
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _OpenedMinari(Opened):
+class _OpenedMinari(OpenFile):
     """An open dataset, by the groups of its HDF5 file."""
 
     hdf5: OpenedHdf5
@@ -48,13 +48,13 @@ class _OpenedMinari(Opened):
         return self.hdf5.members(group)
 
     def origins(self, name: str) -> Sequence[Origin]:
-        """See `Opened`."""
+        """See `OpenFile`."""
         episode, _, below = name.partition("/")
         is_divided = name not in self.hdf5.tree.datasets
         return self.hdf5.origins(f"{episode}/{dataset_in_minari(below)}" if is_divided else name)
 
     def group_facts(self, group: str = "") -> Facts:
-        """See `Opened`: what the metadata say, or attributes of a group."""
+        """See `OpenFile`: what the metadata say, or attributes of a group."""
         episode, _, dataset = group.partition("/")
         return self.hdf5.group_facts(f"{episode}/{dataset_in_minari(dataset)}") if group else self.facts
 
@@ -73,7 +73,7 @@ class Minari(Format):
         return no(f"has no {METADATA} of Minari beside it")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         facts = _facts(file)
         with Hdf5().open(file) as opened:
             assert isinstance(opened, OpenedHdf5)

@@ -27,8 +27,8 @@ from unistore.converters.formats.volumes import (
     steps_of,
     stream_of,
 )
-from unistore.converters.opened import Array, Facts, Opened, SourceFile
-from unistore.system.hints import JsonObject
+from unistore.converters.opened import Array, Facts, OpenFile, SourceFile
+from unistore.system.types import JsonObject
 
 _LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348
 # By the length of a header: where it says that the voxels are in the same file, and how.
@@ -49,7 +49,7 @@ class Nifti(VolumeFormat):
         return _header_bytes(file) > 0
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         nibabel = file.library("nibabel", "medical")
         kind = nibabel.Nifti2Header if _header_bytes(file) == _LONG else nibabel.Nifti1Header
         with stream_of(file, gzip=is_compressed(file)) as stream:
@@ -79,7 +79,7 @@ class Nifti(VolumeFormat):
                 if header[f"{form}_code"] and facts["header"][form] is None:
                     taken.append(f"{form} has no extent, and was not taken")
             notes = {"image": "; ".join(taken)} if taken else {}
-            yield Opened({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=notes)
+            yield OpenFile({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=notes)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         (array,) = arrays.values()

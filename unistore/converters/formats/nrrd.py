@@ -13,8 +13,8 @@ from itertools import islice
 import numpy as np
 
 from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, VolumeFormat, open_raw, stated
-from unistore.converters.opened import Facts, Opened, SourceFile
-from unistore.system.hints import Dtype, JsonObject
+from unistore.converters.opened import Facts, OpenFile, SourceFile
+from unistore.system.types import Dtype, JsonObject
 
 _TYPES = {
     "i1": ("signed char", "int8", "int8_t"),
@@ -52,7 +52,7 @@ class Nrrd(VolumeFormat):
         return file.head(4) == b"NRRD"
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Read the header by pynrrd. Voxels are read when they are sliced."""
         header, start, voxels = _header(file)
         dtype = _dtype(file, header)

@@ -16,7 +16,7 @@ from unistore.errors import CorruptionError, InputError, Where
 from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import offsets_of
 from unistore.system.extras import require
-from unistore.system.hints import Int64s, UInt8s
+from unistore.system.types import Int64s, UInt8s
 
 # The decoder of each codec, which PyAV's wheels have
 DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d", "vp9": "vp9"}

@@ -16,10 +16,10 @@ from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import is_out_of_memory, is_read_error
 from unistore.converters.files.paths import is_inside
 from unistore.converters.formats.parquet_pages import Pages, largest_pages
-from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
-from unistore.system.hints import AnyArray, Dtype, JsonObject, Shape
+from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
 
 LIBRARY = "Arrow"
 _BATCH = 1 << 20  # bytes of rows of a column that are decoded at a time
@@ -307,7 +307,7 @@ class Parquet(Format):
         return sure("begins with PAR1")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Read the schema. Columns of texts, times and lists of any length are left out by name."""
         with open_parquet(file) as table:
             arrays: dict[str, Array] = {}
@@ -318,7 +318,7 @@ class Parquet(Format):
                     left_out[name] = f"is of the type {kind}, which no array has"
                 else:
                     arrays[name] = Array(ParquetColumn(lambda: table, name, 0, table.row_count, *form))
-            yield Opened(arrays, left_out=left_out, memory=table.held)
+            yield OpenFile(arrays, left_out=left_out, memory=table.held)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         pa = import_module("pyarrow")

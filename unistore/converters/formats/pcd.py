@@ -12,9 +12,9 @@ import numpy as np
 from unistore.converters.claims import Claim, sure
 from unistore.converters.files.hdf5.filters import Filter, decode
 from unistore.converters.formats.lazy import LazyRows, TextRows, lazy_fields, mapped_records
-from unistore.converters.opened import Array, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Format, OpenFile, SourceFile
 from unistore.system.foreign import opening
-from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
+from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 _MOST_HEADER = 1 << 16
 _KINDS = {"I": "i", "U": "u", "F": "f"}
@@ -37,7 +37,7 @@ class Pcd(Format):
         raise file.wrong_beginning("with a header of PCD")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Read the header, and values when they are sliced, compressed ones at once."""
         header, start, lines = _header(file)
         dtype, count = _form(file, header)
@@ -65,7 +65,7 @@ class Pcd(Format):
             elif not (name.startswith(_PADDING) and name[1:].isdigit()):
                 arrays[name] = Array(values)
         facts = {key.lower(): header[key] for key in ("WIDTH", "HEIGHT", "VIEWPOINT") if key in header}
-        yield Opened(arrays, facts, memory=memory)
+        yield OpenFile(arrays, facts, memory=memory)
 
 
 def _colours(packed: Any, order: tuple[int, ...], lo: int, hi: int) -> UInt8s:

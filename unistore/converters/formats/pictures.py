@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from unistore.converters.formats import images
-from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
-from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
+from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 _ARRAY = "image"
 
@@ -72,11 +72,11 @@ class Png(Format):
     offered = False
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         header = images.read_header(file.path, file.name)
         pixels = header.height * header.width * 4 * header.dtype.itemsize
         image = Array(ImagePixels(file, header))
-        yield Opened({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)
+        yield OpenFile({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         import cv2

@@ -12,7 +12,7 @@ import numpy as np
 
 from unistore.converters.claims import Claim, sure
 from unistore.converters.formats.lazy import TextRows, mapped_records
-from unistore.converters.opened import Array, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Format, OpenFile, SourceFile
 
 _SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4"}
 _LONG = {"int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4"}
@@ -44,7 +44,7 @@ class Ply(Format):
         raise file.wrong_beginning("with ply")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         opened = _opened(file)
         labels = file.path.name.removesuffix(".ply") + _LABELS
         if file.path.name.endswith(_LABELS) or not (file.path.parent / labels).is_file():
@@ -70,7 +70,7 @@ def labels_of(path: Path) -> Path | None:
     return path.with_name(f"{name.removesuffix(_LABELS)}.ply") if name.endswith(_LABELS) else None
 
 
-def _opened(file: SourceFile) -> Opened:
+def _opened(file: SourceFile) -> OpenFile:
     lines, start = _header(file)
     order = _order(file, lines)
     elements = _elements(file, lines)
@@ -100,7 +100,7 @@ def _opened(file: SourceFile) -> Opened:
         start += sum(sizes[:vertex_number])
         columns = mapped_records(file, dtype, start, vertices.rows)
     arrays = {name: Array(values) for name, values in columns.items()}
-    return Opened(arrays, facts, memory=memory, left_out=left_out)
+    return OpenFile(arrays, facts, memory=memory, left_out=left_out)
 
 
 def _vertex_number(file: SourceFile, elements: Sequence[Element]) -> int:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.arrays import begins_with_text, lost_its_first_line
 from unistore.converters.formats.lazy import ForwardRecords, LazyRows
-from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
-from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
+from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, UInt8s
 
 EVENTS = "events"  # name of the array of a recording
 # An event: microseconds, column, row, and 1 if it became brighter, else 0.
@@ -98,7 +98,7 @@ class Dat(PropheseeFormat):
     twins = TWINS
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         header = read_header(file)
         version = header.values.get("version", "unknown")
         if version != "2":
@@ -125,7 +125,7 @@ class Dat(PropheseeFormat):
 
         facts = header.facts(header.values.get("width", ""), header.values.get("height", ""))
         facts["type"] = kind[0]
-        yield Opened({EVENTS: Array(LazyRows(records.shape, _DAT_EVENT, events))}, facts)
+        yield OpenFile({EVENTS: Array(LazyRows(records.shape, _DAT_EVENT, events))}, facts)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
         with path.open("wb") as file:
@@ -149,7 +149,7 @@ class Evt(PropheseeFormat):
     twins = TWINS
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Read the header. Events are decoded from the first to the last."""
         header = read_header(file)
         version = _version_of(header)
@@ -163,7 +163,9 @@ class Evt(PropheseeFormat):
         records = ForwardRecords(EVENT, partial(_packets, words, decoder), partial(_count, words, decoder))
         width, height = _size_of(header)
         memory = 40 * _BLOCK * EVENT.itemsize
-        yield Opened({EVENTS: Array(records)}, header.facts(width, height), forward_only=True, memory=memory)
+        yield OpenFile(
+            {EVENTS: Array(records)}, header.facts(width, height), forward_only=True, memory=memory
+        )
 
 
 def _version_of(header: PropheseeHeader) -> str:

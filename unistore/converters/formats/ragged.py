@@ -12,7 +12,7 @@ import numpy as np
 from unistore.converters.common.columns import SourceColumn, any_length
 from unistore.converters.opened import BLOCK_BYTES, Array
 from unistore.errors import InputError, Location, Problem
-from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
+from unistore.system.types import AnyArray, Dtype, Int64s, Shape
 
 _TEXTS_TOGETHER = 64  # rows of texts that are read together
 

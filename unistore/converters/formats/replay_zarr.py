@@ -18,9 +18,9 @@ import numpy as np
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.formats.lazy import Stretch, Unread
-from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.errors import InputError, Problem
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 ENDS = "meta/episode_ends"
 _DATA = "data/"
@@ -212,7 +212,7 @@ class ReplayZarr(Format):
         return sure(f"has {ENDS}") if has_ends else no(f"has no {ENDS} of Zarr v2")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         with ExitStack() as stack:
             try:
                 if file.path.name == _METADATA:
@@ -230,7 +230,7 @@ class ReplayZarr(Format):
             yield opened
 
 
-def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> Opened:
+def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> OpenFile:
     file = hierarchy.file
     arrays: dict[str, _ZarrArray] = {}
     refused: dict[str, Problem] = {}
@@ -263,7 +263,7 @@ def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> Opened:
             raise file.problem(f"{path} lacks {absent} chunks", _AGAIN, "missing")
         if absent:
             notes[path] = f"{path}: {absent} chunks have no file, so their values are {array.fill}"
-    return Opened(
+    return OpenFile(
         arrays=_by_episode(arrays, refused, ends.tolist()),
         further=further,
         memory=sum(array.layer_bytes for array in arrays.values())

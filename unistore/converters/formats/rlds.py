@@ -22,8 +22,8 @@ import numpy as np
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
-from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
+from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 _HEAD = Struct("<QI")
 _TAIL = 4
@@ -74,7 +74,7 @@ class Rlds(Format):
         raise file.wrong_beginning("with a record of TFRecord")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Find the records and the lists in them. Values are read when arrays are sliced."""
         described = file.beside(_FEATURES)
         features = _features(described)
@@ -88,7 +88,7 @@ class Rlds(Format):
 
 def _opened(
     file: SourceFile, described: SourceFile, features: Sequence[_StatedFeature], records: Sequence[_Record]
-) -> Opened:
+) -> OpenFile:
     arrays: dict[str, Array] = {}
     of_groups: dict[str, Facts] = {}
     left_out: dict[str, str] = {}
@@ -117,7 +117,7 @@ def _opened(
     if split is not None and of_groups:
         names = [group.removeprefix("data/") for group in of_groups]
         arrays[f"mask/{split[1]}"] = Array(np.array(names))
-    return Opened(
+    return OpenFile(
         arrays=arrays,
         further=[described],
         memory=max((record.held for record in records), default=0),

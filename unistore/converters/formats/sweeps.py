@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from unistore.converters.claims import Claim, maybe, no, sure
-from unistore.converters.opened import Array, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Format, OpenFile, SourceFile
 
 _KITTI = ("x", "y", "z", "intensity")
 _NUSCENES = (*_KITTI, "ring")
@@ -35,7 +35,7 @@ class Sweep(Format):
         return maybe("may be a sweep of a lidar") if fitting else no("is no sweep of a lidar by its size")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         file.check_whole()
         (columns,) = _named(file.path) or _fitting(file.size)
         if file.size % (4 * len(columns)):
@@ -48,12 +48,12 @@ class Sweep(Format):
         arrays = {name: Array(points[:, number]) for number, name in enumerate(columns)}
         labels = _labels(file, len(points))
         if labels is None:
-            yield Opened(arrays)
+            yield OpenFile(arrays)
             return
         packed = np.memmap(labels.path, "<u4", "r").view("<u2").reshape(-1, 2)  # the low half first
         arrays["label"] = Array(packed[:, 0])
         arrays["instance"] = Array(packed[:, 1])
-        yield Opened(arrays, further=(labels,))
+        yield OpenFile(arrays, further=(labels,))
 
 
 def is_sweep(path: Path) -> bool:

@@ -14,8 +14,8 @@ import numpy as np
 
 from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.formats.lazy import LazyRows, TextRows, without_last
-from unistore.converters.opened import HEAD_BYTES, Array, Format, Opened, SourceFile
-from unistore.system.hints import AnyArray, Shape
+from unistore.converters.opened import HEAD_BYTES, Array, Format, OpenFile, SourceFile
+from unistore.system.types import AnyArray, Shape
 
 _OBJECTS = "Annotations"
 # Classes of S3DIS in the order that all its users number them; what is called otherwise is clutter.
@@ -49,7 +49,7 @@ class TextPoints(Format):
         return (maybe if is_plain else sure)("begins with lines of numbers")
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         file.check_whole()
         yield _room(file) if is_room(file.path) else _points(file)
 
@@ -147,7 +147,7 @@ def _is_title(word: str) -> bool:
     return bool(_TITLE.fullmatch(word)) and not _is_number(word)
 
 
-def _points(file: SourceFile) -> Opened:
+def _points(file: SourceFile) -> OpenFile:
     begins = _beginning(file)
     if begins is None:
         raise file.problem("does not begin with points, three numbers a line or more")
@@ -155,10 +155,10 @@ def _points(file: SourceFile) -> Opened:
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
     rows = TextRows(file, dtype, begins.first, begins.separator, begins.stated)
     arrays = {name: Array(column) for name, column in rows.columns().items()}
-    return Opened(arrays, memory=rows.memory)
+    return OpenFile(arrays, memory=rows.memory)
 
 
-def _room(file: SourceFile) -> Opened:
+def _room(file: SourceFile) -> OpenFile:
     """Points of the objects, which are those of the room in another order, with class and number of each."""
     names = sorted(path.name for path in (file.path.parent / _OBJECTS).glob("*.txt"))
     objects = [file.beside(f"{_OBJECTS}/{name}") for name in names]
@@ -183,4 +183,4 @@ def _room(file: SourceFile) -> Opened:
     arrays["label"] = Array(np.repeat(np.array(classes, "u1"), counts))
     arrays["instance"] = Array(np.repeat(np.arange(len(names), dtype="u2"), counts))
     facts = {"classes": list(_CLASSES), "objects": names}
-    return Opened(arrays, facts, objects, memory=sum(part.memory for part in rows))
+    return OpenFile(arrays, facts, objects, memory=sum(part.memory for part in rows))

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.formats.volumes import MILLIMETRES, Planes, VolumeFormat
-from unistore.converters.opened import Array, Opened, SourceFile
-from unistore.system.hints import AnyArray, JsonObject
+from unistore.converters.opened import Array, OpenFile, SourceFile
+from unistore.system.types import AnyArray, JsonObject
 
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Axes of one page, and of pages along a depth or along an axis of which nothing is said.
@@ -35,7 +35,7 @@ class Tiff(VolumeFormat):
         return file.head(4) in _MAGIC
 
     @contextmanager
-    def open(self, file: SourceFile) -> Iterator[Opened]:
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
         """Read the tables of the pages, which are decoded when they are sliced."""
         with _opened(file) as tiff, file.path.open("rb") as stream:
             series = tiff.series[0]
@@ -45,7 +45,7 @@ class Tiff(VolumeFormat):
             if start is not None and not file.parts:  # uncompressed, one page behind the other
                 values = Planes(file, stream, start, series.shape, dtype)
                 values.check_size(file.size - start)
-            yield Opened({"image": Array(values)}, _spacing(tiff))
+            yield OpenFile({"image": Array(values)}, _spacing(tiff))
 
 
 def is_page(file: SourceFile) -> bool:

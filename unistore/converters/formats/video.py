@@ -26,7 +26,7 @@ from unistore.converters.formats.packets import (
 from unistore.converters.opened import Array, SourceFile
 from unistore.errors import InputError, Problem
 from unistore.system.foreign import begin_reading, opening
-from unistore.system.hints import AnyArray, Shape, UInt8s
+from unistore.system.types import AnyArray, Shape, UInt8s
 
 LIBRARY = "FFmpeg"
 TOLERANCE = 1e-4  # seconds between the time of a step and that of its frame

@@ -17,8 +17,8 @@ from isal import igzip, isal_zlib
 
 from unistore.converters.claims import Claim, sure
 from unistore.converters.files.paths import real_path
-from unistore.converters.opened import Array, Facts, Format, Opened, Origin, SourceFile
-from unistore.system.hints import AnyArray, Dtype, Float64s, JsonObject, Shape
+from unistore.converters.opened import Array, Facts, Format, OpenFile, Origin, SourceFile
+from unistore.system.types import AnyArray, Dtype, Float64s, JsonObject, Shape
 
 _ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 _DAMAGED = (igzip.BadGzipFile, _ISAL_ERROR, zlib.error)
@@ -149,7 +149,7 @@ def open_raw(
     start: int,
     skip: int,
     gzip: bool = False,
-) -> Iterator[Opened]:
+) -> Iterator[OpenFile]:
     """Open voxels in the file of a header, or beside it, `skip` bytes behind `start`."""
     # They are decompressed if they are gzip from there on. A negative skip: they are the last bytes.
     shape, dtype = form
@@ -161,7 +161,7 @@ def open_raw(
             voxels.check_packed(skip + planes.nbytes, voxels.size, MOST_DEFLATE)
         else:
             planes.check_size(voxels.size - start - skip)
-        yield Opened(
+        yield OpenFile(
             {"image": Array(planes)},
             facts,
             () if voxels is file else (voxels,),
@@ -174,7 +174,7 @@ def open_raw(
 def detached(
     file: SourceFile, voxels: SourceFile, start: int, planes: Planes | None
 ) -> Mapping[str, Sequence[Origin]]:
-    """Return where voxels lie, see `Opened.shows`, if it is another file than the header's.
+    """Return where voxels lie, see `OpenFile.shows`, if it is another file than the header's.
 
     They begin at a byte. None for `planes`: they are compressed, up to the end of the file.
     """

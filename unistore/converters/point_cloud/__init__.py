@@ -18,10 +18,10 @@ if TYPE_CHECKING:
         Emit,
         Exporter,
         Field,
+        FileSummary,
         Finalized,
         Group,
         Grouping,
-        Head,
         Openable,
         OwnForm,
         Parts,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         StoreView,
         Table,
     )
-    from unistore.system.hints import AnyArray
+    from unistore.system.types import AnyArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class PointCloud(PointCloudOptions, Family):
         reason = not_called_so(file)
         return no(reason) if reason else None
 
-    def match(self, head: Head) -> Claim:
+    def match(self, head: FileSummary) -> Claim:
         """Take a file that certainly has one of the layouts. It may still have problems."""
         from unistore.converters.point_cloud.sources import match
 

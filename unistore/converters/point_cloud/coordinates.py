@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unistore.converters.point_cloud.names import FileLayout
 from unistore.plugin import Field, OwnForm, little_endian
 from unistore.schemas.point_cloud.fields import DECIMAL, MAX_PLACES, POINTS, Decimal, Quantum
-from unistore.system.hints import AnyArray, Float64s
+from unistore.system.types import AnyArray, Float64s
 
 _INT32 = np.iinfo(np.int32)
 # Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors

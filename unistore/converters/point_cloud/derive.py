@@ -39,7 +39,7 @@ from unistore.schemas.point_cloud.fields import (
     POINTS,
     voxel_group,
 )
-from unistore.system.hints import AnyArray, Float64s, Int64s
+from unistore.system.types import AnyArray, Float64s, Int64s
 
 _XYZ = "xyz"
 

@@ -35,7 +35,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_group,
     voxel_offsets_field,
 )
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 # Sources whose facts are joined at a time
 _SOURCES_AT_A_TIME = 256

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unistore.errors import ConversionError, InputError
 from unistore.plugin import Emit
 from unistore.schemas.point_cloud.fields import POINTS, voxel_group
-from unistore.system.hints import AnyArray, Float64s, Int64s, Shape
+from unistore.system.types import AnyArray, Float64s, Int64s, Shape
 
 # Columns of one cloud while it is derived: arrays in memory or, of more than a step of rows, memory maps.
 

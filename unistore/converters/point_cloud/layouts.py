@@ -41,8 +41,8 @@ from unistore.errors import (
     location_of,
     printable,
 )
-from unistore.plugin import Array, Facts, Opened, SourceFile, name_problem, storable
-from unistore.system.hints import AnyArray, Shape
+from unistore.plugin import Array, Facts, OpenFile, SourceFile, name_problem, storable
+from unistore.system.types import AnyArray, Shape
 
 # Choose the coordinates and the other columns of a file, by their names or by ``--map``.
 
@@ -272,18 +272,18 @@ class Points(ABC):
     name: ClassVar[str]  # name in `sources/layout` of a store
     rows: int  # points of the source
 
-    def __init__(self, opened: Opened, layout: FileLayout) -> None:
+    def __init__(self, opened: OpenFile, layout: FileLayout) -> None:
         self.opened = opened
         self.layout = layout
 
     @classmethod
     @abstractmethod
-    def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
+    def match(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Match:
         """Say how sure it is that a file has this layout, by names, shapes and dtypes."""
 
     @classmethod
     @abstractmethod
-    def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
+    def describe(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Described:
         """Describe what a file holds, without reading values. `mapping` is that of `choose`."""
 
     @abstractmethod
@@ -305,7 +305,7 @@ class ColumnPoints(Points):
     name: ClassVar[str] = "columns"
 
     @classmethod
-    def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
+    def match(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Match:
         """Be certain with x, y, z or usual names. Any file is possible, as ``--map`` may name its columns."""
         del mapping
         groups = ("", *opened.groups)
@@ -314,13 +314,13 @@ class ColumnPoints(Points):
         return max(Match.POSSIBLE, *(cloud_match(_own(opened, group)) for group in groups))
 
     @classmethod
-    def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
+    def describe(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Described:
         """Choose the group and its columns."""
         group = _group_of_columns(opened, mapping)
         chosen = choose(cls.name, columns_of(opened), group, mapping, opened.name, wide=True)
         return described(opened, chosen, chosen.layout.paths)
 
-    def __init__(self, opened: Opened, layout: FileLayout) -> None:
+    def __init__(self, opened: OpenFile, layout: FileLayout) -> None:
         super().__init__(opened, layout)
         self._arrays: dict[str, Array] = {}
         self._decoded: dict[str, tuple[int, AnyArray]] = {}
@@ -364,7 +364,7 @@ class Arrays(ColumnPoints):
     name: ClassVar[str] = "arrays"
 
     @classmethod
-    def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
+    def match(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Match:
         """Decide by the names of the arrays of ``.npz``, or by that of a ``.npy`` file or its folder."""
         assert opened.file is not None
         if not is_npy(opened.file):
@@ -381,7 +381,7 @@ class Arrays(ColumnPoints):
         return cloud_match({word if word in COORDINATES else "points": coordinates, **beside})
 
     @classmethod
-    def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
+    def describe(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Described:
         """Choose the columns. Those in other files are named by their word: ``color`` for ``a_color.npy``."""
         chosen = choose(cls.name, opened.arrays, "", mapping, opened.name, wide=True)
         return replace(chosen, memory=opened.memory)
@@ -428,7 +428,7 @@ class Batches(ColumnPoints):
     name: ClassVar[str] = "batches"
 
     @classmethod
-    def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
+    def match(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Match:
         """Look at the shape of ``data``. Be certain if there is a ``label`` of integers."""
         data = opened.all_arrays.get("data")
         is_batches = data is not None and len(data.shape) == 3 and data.shape[2] in (3, 6, 9)
@@ -438,7 +438,7 @@ class Batches(ColumnPoints):
         return Match.CERTAIN if label is not None and label.dtype.kind in "iu" else Match.POSSIBLE
 
     @classmethod
-    def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
+    def describe(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Described:
         """Choose the columns: (B, P, …) of points. (B,), (B, 1) and (B, k) of segments."""
         arrays = columns_of(opened)
         count, points, _ = arrays["data"].shape
@@ -496,7 +496,7 @@ class Batches(ColumnPoints):
         return native(array.read(0, len(array))).reshape(len(array), *place.row_shape)
 
 
-def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
+def _group_of_columns(opened: OpenFile, mapping: Mapping[str, str]) -> str:
     # Group whose arrays are the columns: the one of the mapped x, or the only one with x, y and z
     arrays = opened.all_arrays
     anchor = (mapping.get("x") or mapping.get("xyz") or "").strip("/")
@@ -522,7 +522,7 @@ def _group_of_columns(opened: Opened, mapping: Mapping[str, str]) -> str:
     return groups[0]
 
 
-def _coordinates_in(opened: Opened, group: str) -> AddOptions:
+def _coordinates_in(opened: OpenFile, group: str) -> AddOptions:
     # Option that chooses the coordinates of a group
     paths = own_names(opened.all_arrays, group)
     axis = next((path for key, path in paths.items() if key.lower() == "x"), "")
@@ -532,20 +532,20 @@ def _coordinates_in(opened: Opened, group: str) -> AddOptions:
     return AddOptions(("--map", f"xyz={paths[name]}"))
 
 
-def _own(opened: Opened, group: str) -> dict[str, Array]:
+def _own(opened: OpenFile, group: str) -> dict[str, Array]:
     # Arrays directly in a group, by name
     arrays = opened.all_arrays
     return {key: arrays[path] for key, path in own_names(arrays, group).items()}
 
 
-def _has_coordinates(opened: Opened, group: str, least: int = 3) -> bool:
+def _has_coordinates(opened: OpenFile, group: str, least: int = 3) -> bool:
     # Whether a group has ``xyz``, or at least `least` of x, y and z. Broken links count, to be reported
     broken = [problem.dataset for problem in opened.unreachable]
     own = {key.lower() for key in own_names((*opened.all_arrays, *broken), group)}
     return len(own.intersection(AXES)) >= least or "xyz" in own
 
 
-def columns_of(opened: Opened) -> dict[str, Array]:
+def columns_of(opened: OpenFile) -> dict[str, Array]:
     """Return arrays that may be columns, and those that would be if they could be read."""
     if not isinstance(opened, OpenedHdf5):
         return dict(opened.arrays)
@@ -557,7 +557,7 @@ def columns_of(opened: Opened) -> dict[str, Array]:
     }
 
 
-def described(opened: Opened, chosen: Described, paths: Sequence[str]) -> Described:
+def described(opened: OpenFile, chosen: Described, paths: Sequence[str]) -> Described:
     """Complete what is said of a file with its chosen columns: header, attributes, what is left out."""
     header = opened.facts
     memory = opened.memory

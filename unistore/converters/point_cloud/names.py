@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from unistore.plugin import Array, Facts, Scanned, SourceColumn, is_inside
-from unistore.system.hints import Int64s, Shape
+from unistore.system.types import Int64s, Shape
 
 AXES = ("x", "y", "z")
 LABEL = "label"  # column of segments with the class of each, if classes are folders

@@ -22,8 +22,8 @@ from unistore.converters.point_cloud.layouts import (
 )
 from unistore.converters.point_cloud.names import ColumnPlace, Described, FileLayout, Match, Segmented
 from unistore.errors import InputError, Location
-from unistore.plugin import Opened, offsets_of
-from unistore.system.hints import AnyArray, Int64s, JsonObject
+from unistore.plugin import OpenFile, offsets_of
+from unistore.system.types import AnyArray, Int64s, JsonObject
 
 SEGMENTS = "segments"
 COUNT = "num_points"  # attribute of every segment of a PointSuite file
@@ -40,7 +40,7 @@ class SegmentGroups:
 
     # Every method raises an `InputError` with the first problem.
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenFile) -> None:
         self.members = LargeGroup(opened, SEGMENTS, _FIX)
         keys = [name for name in self.members.names if _SEGMENT.fullmatch(name)]
         self.keys = sorted(keys, key=_segment_number)
@@ -82,11 +82,11 @@ def _segment_number(key: str) -> int:
     return int(key.rsplit("_", 1)[1])
 
 
-def _has_segments(opened: Opened) -> bool:
+def _has_segments(opened: OpenFile) -> bool:
     return LargeGroup.is_in(opened, SEGMENTS) and bool(SegmentGroups(opened).keys)
 
 
-def check_names(opened: Opened) -> None:
+def check_names(opened: OpenFile) -> None:
     """Check that no link leads out of the given paths, and that every group of segments has a number."""
     if opened.unreachable:
         raise InputError(opened.unreachable)
@@ -100,13 +100,13 @@ class Indices(ColumnPoints):
     name: ClassVar[str] = "pointsuite_indices"
 
     @classmethod
-    def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
+    def match(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Match:
         """Be certain of segments beside ``data``."""
         del mapping
         return Match.CERTAIN if "data" in opened.groups and _has_segments(opened) else Match.NO
 
     @classmethod
-    def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
+    def describe(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Described:
         """Choose the columns among the arrays of ``data``."""
         chosen = choose(cls.name, columns_of(opened), "data", mapping, opened.name)
         chosen = replace(chosen, segmented="indices")
@@ -163,13 +163,13 @@ class InSegments(Points):
     name: ClassVar[str] = "pointsuite_columns"
 
     @classmethod
-    def match(cls, opened: Opened, mapping: Mapping[str, str]) -> Match:
+    def match(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Match:
         """Be certain of segments without ``data``."""
         del mapping
         return Match.CERTAIN if "data" not in opened.groups and _has_segments(opened) else Match.NO
 
     @classmethod
-    def describe(cls, opened: Opened, mapping: Mapping[str, str]) -> Described:
+    def describe(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Described:
         """Choose the columns of the first segment."""
         segments = SegmentGroups(opened)
         location = segments.location(0)
@@ -184,7 +184,7 @@ class InSegments(Points):
         )
         return _described(opened, chosen, chosen.layout.paths)
 
-    def __init__(self, opened: Opened, layout: FileLayout) -> None:
+    def __init__(self, opened: OpenFile, layout: FileLayout) -> None:
         super().__init__(opened, layout)
         self._groups = SegmentGroups(opened)
         self._lengths = _lengths(self._groups, layout.paths[0])
@@ -241,7 +241,7 @@ def _lengths(groups: SegmentGroups, column: str) -> Int64s:
     return lengths
 
 
-def _described(opened: Opened, chosen: Described, members: Sequence[str]) -> Described:
+def _described(opened: OpenFile, chosen: Described, members: Sequence[str]) -> Described:
     # Complete what is said of a file of segments. `members` are the datasets of each that are read
     segments = SegmentGroups(opened)
     paths = chosen.layout.paths if chosen.segmented == "indices" else []

@@ -20,7 +20,7 @@ from unistore.plugin import (
     whole,
 )
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, quantum
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject
+from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject
 
 _FEW = 16
 _PARTS = 512  # runs of points that are read of a segment that is too large to be read whole

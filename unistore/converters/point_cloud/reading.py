@@ -14,7 +14,7 @@ from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.pointsuite import check_names
 from unistore.converters.point_cloud.sources import LAYOUTS, recognise
 from unistore.converters.point_cloud.tables import point_columns
-from unistore.plugin import Emit, Group, InputError, Openable, Opened, Scan, SourceFacts
+from unistore.plugin import Emit, Group, InputError, Openable, OpenFile, Scan, SourceFacts
 
 
 def scan_cloud(options: PointCloudOptions, group: Group, files: Sequence[Openable]) -> Described:
@@ -50,7 +50,7 @@ def scan_cloud(options: PointCloudOptions, group: Group, files: Sequence[Openabl
 
 
 @contextmanager
-def _opened(files: Sequence[Openable], names: Sequence[str]) -> Iterator[Opened]:
+def _opened(files: Sequence[Openable], names: Sequence[str]) -> Iterator[OpenFile]:
     """Open the files of a source as one. Of several, each has one array, which `names` names."""
     with ExitStack() as stack:
         opened = [stack.enter_context(file.open()) for file in files]

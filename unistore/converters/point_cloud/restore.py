@@ -29,7 +29,7 @@ from unistore.plugin import (
 )
 from unistore.schemas.point_cloud.clouds import Cloud, clouds
 from unistore.schemas.point_cloud.fields import SEGMENTS
-from unistore.system.hints import AnyArray, JsonObject, Shape
+from unistore.system.types import AnyArray, JsonObject, Shape
 
 # Formats that write a file as it was, by ending
 _WRITTEN = {".las": "las", ".laz": "laz"}

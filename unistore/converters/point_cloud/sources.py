@@ -22,11 +22,11 @@ from unistore.converters.point_cloud.pointsuite import Indices, InSegments
 from unistore.errors import printable
 from unistore.plugin import (
     Claim,
+    FileSummary,
     Group,
     Grouping,
-    Head,
     InputError,
-    Opened,
+    OpenFile,
     Problem,
     SourceFile,
     conversion_of,
@@ -59,7 +59,7 @@ def not_called_so(file: SourceFile) -> str:
     return "is not called like a point cloud"
 
 
-def match(head: Head, mapping: Mapping[str, str]) -> Claim:
+def match(head: FileSummary, mapping: Mapping[str, str]) -> Claim:
     """Take a file that certainly has one of the layouts. It may still have problems."""
     owner = _owner(head.file)
     if owner is not None:
@@ -121,7 +121,7 @@ def group(files: Sequence[SourceFile]) -> Grouping:
     return grouping
 
 
-def recognise(opened: Opened, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:
+def recognise(opened: OpenFile, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:
     """Return the first layout that fits a file of a format best."""
     # A file that is wrong in some detail still has its layout, so that the detail can be reported.
     best: tuple[type[Points] | None, Match] = None, Match.NO

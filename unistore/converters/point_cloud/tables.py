@@ -18,7 +18,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_group,
     xyz_field,
 )
-from unistore.system.hints import Int64s
+from unistore.system.types import Int64s
 
 
 def tables_of(

@@ -21,7 +21,7 @@ from unistore.schemas.point_cloud.fields import (
     voxel_group,
     voxel_offsets_field,
 )
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 
 def voxels(

@@ -13,13 +13,13 @@ from unistore.plugin import Family, Schema
 if TYPE_CHECKING:
     from unistore.converters.family import Exporter
     from unistore.converters.files.comparison import Restore
-    from unistore.converters.scan import Scan
+    from unistore.converters.scan_types import Scan
     from unistore.plugin import (
         Chosen,
         Claim,
+        FileSummary,
         Format,
         Grouping,
-        Head,
         SourceFile,
     )
     from unistore.schemas.array_specs import ArraySpecs
@@ -72,7 +72,7 @@ class RowsFamily(RowsOptions, Family):
 
         return (MatlabHdf5 if self.reverse_axes else "hdf5", "npy", "npz", "parquet")
 
-    def match(self, head: Head) -> Claim:
+    def match(self, head: FileSummary) -> Claim:
         """Take every file that holds numbers. This family is asked last."""
         from unistore.converters.rows.columns import match
 
@@ -84,7 +84,7 @@ class RowsFamily(RowsOptions, Family):
 
         return group(files)
 
-    def choose(self, head: Head) -> Chosen:
+    def choose(self, head: FileSummary) -> Chosen:
         """Take all arrays, or those that ``--map`` names."""
         from unistore.converters.rows.columns import choose
 

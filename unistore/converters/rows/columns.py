@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unistore.converters.adapter.sources import common_length
 from unistore.converters.common.columns import is_text, storable
 from unistore.converters.common.left_out import NOT_MAPPED
 from unistore.converters.files.npy import NPY_NAME
@@ -16,24 +17,23 @@ from unistore.converters.formats.images import encoding_of
 from unistore.converters.opened import FieldOf
 from unistore.converters.rows.grouping import group_files
 from unistore.converters.rows.options import RowsOptions
-from unistore.converters.seam.sources import common_length
 from unistore.errors import AddOptions, first_few, location_of, printable
 from unistore.plugin import (
     Array,
     Chosen,
     Claim,
     Column,
+    FileSummary,
     Grouping,
-    Head,
     InputError,
-    Opened,
+    OpenFile,
     Problem,
     SourceFile,
     no,
     sure,
 )
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
-from unistore.system.hints import Dtype, Shape
+from unistore.system.types import Dtype, Shape
 
 _REVERSE = AddOptions(("--reverse-axes",), "if rows are on the last axis")
 _MATLAB = b"MATLAB 7.3 MAT-file"
@@ -41,7 +41,7 @@ _FEW = 8  # rows that are searched for a first picture
 _ALIKE = 256  # arrays of many files have the same names and dtypes
 
 
-def match(head: Head) -> Claim:
+def match(head: FileSummary) -> Claim:
     """Take every file that holds numbers. This family is asked last."""
     if not any(storable(dtype) or dtype.names for _, dtype in head.arrays.values()):
         return no("holds no arrays of numbers")
@@ -71,7 +71,7 @@ class _Place(NamedTuple):
         return f"{self.array}/{self.field}" if self.field else self.array
 
 
-def choose(options: RowsOptions, head: Head) -> Chosen:
+def choose(options: RowsOptions, head: FileSummary) -> Chosen:
     """Take all arrays, or those that ``--map`` names, of arrays of records every field."""
     ragged = {key: array for key, array in head.opened.of_any_length.items() if array.value_form is not None}
     shapes = {key: shape for key, (shape, _) in head.arrays.items()}
@@ -105,7 +105,7 @@ def choose(options: RowsOptions, head: Head) -> Chosen:
     return Chosen(columns, left_out, _notes(head.file, options.reverse_axes, pictures), problems)
 
 
-def _places_of(key: str, dtype: Dtype, opened: Opened) -> list[_Place]:
+def _places_of(key: str, dtype: Dtype, opened: OpenFile) -> list[_Place]:
     """Return the columns that an array becomes: one, or one for each field of its records."""
     if dtype.names is None:
         return [_Place(key, "", dtype, is_ragged=False)]
@@ -129,7 +129,9 @@ def _shows_picture(array: Array) -> bool:
     return False
 
 
-def _taken(options: RowsOptions, head: Head, places: Mapping[str, Sequence[_Place]]) -> dict[str, _Place]:
+def _taken(
+    options: RowsOptions, head: FileSummary, places: Mapping[str, Sequence[_Place]]
+) -> dict[str, _Place]:
     """Return what is stored, by its name in the store."""
     if not options.map:
         return {place.key: place for own in places.values() for place in own}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.adapter.restore import file_of_format, formats_of_sources, stored_facts
 from unistore.converters.common.exported import (
     ExportedArray,
     File,
@@ -20,8 +21,7 @@ from unistore.converters.common.exported import (
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import kept_attributes
-from unistore.converters.scan import Scan
-from unistore.converters.seam.stored import file_of_format, formats_of_sources, stored_facts
+from unistore.converters.scan_types import Scan
 from unistore.plugin import Array, Family
 from unistore.schemas.indices import ArrayView, StoreView
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
         Claim,
         Exporter,
         Field,
+        FileSummary,
         Finalized,
         Group,
-        Head,
         Openable,
         OwnForm,
         Parts,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         SourceFile,
         StoreView,
     )
-    from unistore.system.hints import AnyArray
+    from unistore.system.types import AnyArray
 
 _SPIKES = "spk"
 
@@ -125,7 +125,7 @@ class Spike(SpikeOptions, Family):
         above = file.path.parent.parent
         return next((name for name in (self.spike_dir, self.voxel_dir) if (above / name).is_dir()), "")
 
-    def match(self, head: Head) -> Claim:
+    def match(self, head: FileSummary) -> Claim:
         """Take streams, arrays called ``spk``, and what lies in the folders of a sequence."""
         role = self._role(head.file)
         if head.format in IMAGE_FORMATS:

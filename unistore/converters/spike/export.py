@@ -41,7 +41,7 @@ from unistore.schemas.spike.fields import (
     voxel_bins,
     voxel_path,
 )
-from unistore.system.hints import AnyArray, UInt8s
+from unistore.system.types import AnyArray, UInt8s
 
 _PACKED_BYTES = 4 << 20  # of spikes that are read at a time
 _STREAM_ENDINGS = (".dat", ".bin")

@@ -14,9 +14,9 @@ import numpy as np
 
 from unistore.converters.formats.images import ImageHeader
 from unistore.errors import AddOptions
-from unistore.plugin import Array, Group, Openable, Opened, Scanned, SourceFile, storable
+from unistore.plugin import Array, Group, Openable, OpenFile, Scanned, SourceFile, storable
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
-from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
+from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 HIGHEST_FIRST = "packed-msb"  # layout of arrays whose first pixel is the highest bit
 REVERSED_BITS = np.packbits(
@@ -211,7 +211,7 @@ class Spikes(NamedTuple):
             start = stop
 
 
-def values_in(opened: Opened, file_array: FrameArray, role: str) -> FrameValues:
+def values_in(opened: OpenFile, file_array: FrameArray, role: str) -> FrameValues:
     """Find the spikes or voxels of an open file."""
     file = file_array.file
     if RAW_ARRAY in opened.arrays:

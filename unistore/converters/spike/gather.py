@@ -39,7 +39,7 @@ from unistore.plugin import (
 )
 from unistore.schemas.spike import fields
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, SPIKES, file_table_name, row_bytes
-from unistore.system.hints import AnyArray, Shape, UInt8s
+from unistore.system.types import AnyArray, Shape, UInt8s
 
 # Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8

@@ -12,7 +12,7 @@ from unistore.converters.spike.gather import SATURATED, firing_rate
 from unistore.errors import InputError, StoreError
 from unistore.plugin import Measure, Preview, StoreView, View, ViewLimits, evenly, stride, whole
 from unistore.schemas.spike.fields import BITS, FRAME_OFFSETS, voxel_bins, voxel_path
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 _MEASURED = 24
 _MEASURED_BITS = 1 << 20

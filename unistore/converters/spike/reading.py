@@ -32,7 +32,7 @@ from unistore.plugin import (
     little_endian,
 )
 from unistore.schemas.spike.fields import FRAMES, SPIKES, row_bytes
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 
 def scan_frame(options: SpikeOptions, group: Group, files: Sequence[Openable]) -> ScannedFrame:

@@ -19,7 +19,7 @@ from unistore.converters.spike.options import SpikeOptions
 from unistore.errors import AddOptions, Fix, GiveOptions, InputError, Problem, first_few, printable
 from unistore.plugin import SourceFile, count_of, is_inside
 from unistore.schemas.spike.fields import row_bytes, unpack
-from unistore.system.hints import UInt8s
+from unistore.system.types import UInt8s
 
 _HEAD_BYTES = 16 << 10
 # In packed spikes, so many set bits are all the lowest bit of their byte with probability 8**-16

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
         Emit,
         Exporter,
         Field,
+        FileSummary,
         Finalized,
         Group,
-        Head,
         Openable,
         OwnForm,
         Parts,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         SourceFile,
         StoreView,
     )
-    from unistore.system.hints import AnyArray
+    from unistore.system.types import AnyArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +85,14 @@ class Trajectory(TrajectoryOptions, Family):
             from unistore.converters.trajectory.robomimic_export import files as robomimic_files
 
             return robomimic_files
-        from unistore.converters.trajectory.stored import files
+        from unistore.converters.trajectory.restore import files
 
         return files
 
     @classmethod
     def restorer(cls, store: StoreView, scan: Scan) -> Restore:
         """Restore the arrays of each episode."""
-        from unistore.converters.trajectory.stored import restore
+        from unistore.converters.trajectory.restore import restore
 
         return restore(store, scan)
 
@@ -110,7 +110,7 @@ class Trajectory(TrajectoryOptions, Family):
 
         return AlikeEpisodes()
 
-    def match(self, head: Head) -> Claim:
+    def match(self, head: FileSummary) -> Claim:
         """Recognise files by the names in them."""
         from unistore.converters.trajectory.layouts import LAYOUTS, layout_of
 

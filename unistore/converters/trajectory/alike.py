@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.trajectory.restored_steps import next_recorded
 from unistore.converters.trajectory.store_columns import FLAGS
-from unistore.converters.trajectory.stored_steps import next_recorded
 from unistore.errors import InputError, Problem
 from unistore.plugin import Field, Merged, StoreView, missing_value, offsets_of, whole
 from unistore.schemas.trajectory.clocks import offsets_path
@@ -35,7 +35,7 @@ from unistore.schemas.trajectory.fields import (
     sample_key,
     values_field,
 )
-from unistore.system.hints import AnyArray, Dtype, Int64s, Shape
+from unistore.system.types import AnyArray, Dtype, Int64s, Shape
 
 _OF_FIELD = ("units", "long_name", "ragged")  # attributes that follow from a field
 _TEXT_SUFFIX = SUFFIXES["text"]

@@ -19,7 +19,7 @@ from unistore.errors import AddOptions, Fix, InputError, Problem
 from unistore.plugin import Facts, ProblemCollector
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 _SUFFIXES = ("_timestamps", "_timestamp")
 # Names of arrays that are called as their group is, where it has timestamps.

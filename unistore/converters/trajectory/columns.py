@@ -33,7 +33,7 @@ from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import AddOptions, InputError, Location, Problem, length_table, printable
 from unistore.plugin import Array, SourceColumn, name_problem, storable
 from unistore.schemas.trajectory.fields import STEPS
-from unistore.system.hints import AnyArray, Shape, UInt8s
+from unistore.system.types import AnyArray, Shape, UInt8s
 
 # Read rows with any number of values, as the scans of a lidar.
 #

@@ -13,9 +13,9 @@ from unistore.converters.formats.ragged import RangesOf
 from unistore.converters.trajectory.columns import Feature, Variant
 from unistore.converters.trajectory.layouts import layout_named
 from unistore.errors import InputError, Location, Problem, location_of
-from unistore.plugin import Array, Opened, SourceColumn, offsets_of
+from unistore.plugin import Array, OpenFile, SourceColumn, offsets_of
 from unistore.schemas.trajectory.fields import CLOCKS, STEPS
-from unistore.system.hints import Int64s
+from unistore.system.types import Int64s
 
 Clocks = Mapping[str, int]  # rows of an episode, by the names of the clocks that are not that of the steps
 
@@ -44,14 +44,14 @@ class Span(NamedTuple):
     length: int
     at: int
 
-    def array(self, opened: Opened, feature: Feature) -> tuple[Array, Location]:
+    def array(self, opened: OpenFile, feature: Feature) -> tuple[Array, Location]:
         """Return an array of the open file, and what messages call it."""
         array = opened.arrays[f"{self.group}/{feature.dataset}".strip("/")]
         if feature.offsets:
             array = RangesOf(array, opened.arrays[f"{self.group}/{feature.offsets}".strip("/")])
         return array, self.location(opened, feature.dataset)
 
-    def location(self, opened: Opened, path: str = "") -> Location:
+    def location(self, opened: OpenFile, path: str = "") -> Location:
         """Return what messages call the group, or an array in it."""
         return location_of(opened.name, f"{self.group}/{path}")
 

@@ -37,7 +37,7 @@ from unistore.schemas.trajectory.fields import (
     present_field,
     sample_key,
 )
-from unistore.system.hints import Int64s, JsonObject, Shape, UInt8s
+from unistore.system.types import Int64s, JsonObject, Shape, UInt8s
 
 # Bytes of JSON up to which an attribute that all sources share is also an attribute of `episodes`.
 _MAX_SHARED_BYTES = 64 << 10

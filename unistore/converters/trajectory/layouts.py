@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from unistore.errors import AddOptions, Fix, InputError, Location, location_of
-from unistore.plugin import Array, Facts, Head, Opened, as_json
+from unistore.plugin import Array, Facts, FileSummary, OpenFile, as_json
 
 METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
 STAMP, LOG_TIME = "header_stamp", "log_time"  # names of the times of the messages of a topic, in bags
@@ -48,7 +48,7 @@ class EpisodeLayout(NamedTuple):
     name: str  # `source_layout` in a store
     evidence: str  # what its files are recognised by, for messages, after "holds"
     # Whether a file is of this layout, by its names; None: files of the format of its name are.
-    fits: Callable[[Head], bool] | None = None
+    fits: Callable[[FileSummary], bool] | None = None
     # Group whose groups are the episodes; empty: the root. None: the file is one group of arrays.
     container: str | None = None
     # Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
@@ -65,7 +65,7 @@ class EpisodeLayout(NamedTuple):
         """Return the path of an episode's group."""
         return "" if self.container is None else f"{self.container}/{episode}".lstrip("/")
 
-    def file_facts(self, opened: Opened) -> Facts:
+    def file_facts(self, opened: OpenFile) -> Facts:
         """Return attributes of the file that are not those of an episode."""
         if self.container is not None:
             return {**opened.group_facts(), **opened.group_facts(self.container)}
@@ -75,7 +75,7 @@ class EpisodeLayout(NamedTuple):
 class EpisodeRecording(NamedTuple):
     """Arrays with common rows: those of one episode, or of all joined episodes of a file."""
 
-    opened: Opened
+    opened: OpenFile
     name: str  # of the episode; several joined ones are numbered: ``"hopper:2"``
     group: str  # path in the file; problems below it belong to this episode, which can be excluded alone
     arrays: Mapping[str, Array]  # by path inside the group
@@ -91,7 +91,7 @@ class EpisodeRecording(NamedTuple):
         return self.opened.group_facts(f"{self.group}/{path}".strip("/"))
 
 
-def layout_of(head: Head) -> EpisodeLayout | None:
+def layout_of(head: FileSummary) -> EpisodeLayout | None:
     """Return the layout of a file, or None if it is not a trajectory file."""
     for layout in (*_BY_FORMAT, *LAYOUTS):
         if head.format == layout.name if layout.fits is None else layout.fits(head):
@@ -99,7 +99,7 @@ def layout_of(head: Head) -> EpisodeLayout | None:
     return None
 
 
-def needed_layout(head: Head, *, is_mapped: bool) -> EpisodeLayout:
+def needed_layout(head: FileSummary, *, is_mapped: bool) -> EpisodeLayout:
     """Return the layout of a file, which may have any names where the user maps its arrays."""
     layout = layout_of(head)
     if layout is None and is_mapped:
@@ -112,7 +112,7 @@ def needed_layout(head: Head, *, is_mapped: bool) -> EpisodeLayout:
     raise InputError.at(head.file.name, message, _possible_actions(head), "layout")
 
 
-def _possible_actions(head: Head) -> tuple[Fix, ...]:
+def _possible_actions(head: FileSummary) -> tuple[Fix, ...]:
     """Return options that name arrays of numbers, those first that are called like actions."""
     paths = [path for path, (shape, dtype) in head.arrays.items() if len(shape) == 2 and dtype.kind in "iuf"]
     rows = Counter(head.arrays[path][0][0] for path in paths)
@@ -123,7 +123,7 @@ def _possible_actions(head: Head) -> tuple[Fix, ...]:
     return (*fixes, "name the dataset of the actions with --map")
 
 
-def _is_robomimic(head: Head) -> bool:
+def _is_robomimic(head: FileSummary) -> bool:
     """Return whether ``data`` has only groups, and the first has the name or the arrays of an episode."""
     data = head.members("data")
     if set(data.values()) != {"group"}:
@@ -134,7 +134,7 @@ def _is_robomimic(head: Head) -> bool:
     return not head.members(f"data/{first}").keys().isdisjoint((*_ACTIONS, "obs", "states"))
 
 
-def _is_act(head: Head) -> bool:
+def _is_act(head: FileSummary) -> bool:
     # Files with rewards or terminals are of other layouts
     root = head.members()
     if root.get("action") != "array" or not root.keys().isdisjoint(_RESULTS):
@@ -146,12 +146,12 @@ def _has_actions(root: Mapping[str, str]) -> bool:
     return any(root.get(name) == "array" for name in _ACTIONS)
 
 
-def _is_d4rl(head: Head) -> bool:
+def _is_d4rl(head: FileSummary) -> bool:
     root = head.members()
     return _has_actions(root) and (root.get("observations") or root.get("observation")) == "array"
 
 
-def _is_flat(head: Head) -> bool:
+def _is_flat(head: FileSummary) -> bool:
     root = head.members()
     if root.get("observations") != "group":
         return _has_actions(root) and not root.keys().isdisjoint(_RESULTS)
@@ -159,7 +159,7 @@ def _is_flat(head: Head) -> bool:
     return _has_actions(root) or not head.members("observations").keys().isdisjoint(cameras)
 
 
-def _is_streams(head: Head) -> bool:
+def _is_streams(head: FileSummary) -> bool:
     root = head.members()
     actions = [name for name in _ACTIONS if root.get(name) == "group"]
     return any(not head.members(name).keys().isdisjoint(TIMES) for name in actions)
@@ -192,7 +192,7 @@ def layout_named(name: str) -> EpisodeLayout:
     return {layout.name: layout for layout in (*_BY_FORMAT, *LAYOUTS)}[name]
 
 
-def recordings_of(layout: EpisodeLayout, opened: Opened, stamps: str) -> list[EpisodeRecording]:
+def recordings_of(layout: EpisodeLayout, opened: OpenFile, stamps: str) -> list[EpisodeRecording]:
     """Groups of arrays of an open file, in the order of their episodes. `stamps` as the option."""
     assert opened.file is not None
     path, arrays = opened.file.path, opened.all_arrays
@@ -229,7 +229,7 @@ def _times_of_topics(arrays: Collection[str], stamps: str) -> dict[str, str]:
     return times
 
 
-def masks_of(layout: EpisodeLayout, opened: Opened) -> dict[str, list[str]]:
+def masks_of(layout: EpisodeLayout, opened: OpenFile) -> dict[str, list[str]]:
     """Return the names of episodes in the lists of an open file, by the path of each list."""
     masks = {}
     for path, array in opened.all_arrays.items() if layout.container is not None else ():

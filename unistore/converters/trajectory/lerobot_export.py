@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.trajectory.stored_steps import (
+from unistore.converters.trajectory.restored_steps import (
     StoredEpisode,
     StoredStepColumn,
     blocks,
@@ -28,7 +28,7 @@ from unistore.converters.trajectory.stored_steps import (
 from unistore.errors import InputError
 from unistore.plugin import File, StoreView
 from unistore.schemas.trajectory.fields import EPISODES
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject, Shape, UInt8s
+from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject, Shape, UInt8s
 
 # Statistics as LeRobot keeps them: of each episode and of the whole dataset, exact, in float64.
 

@@ -24,7 +24,7 @@ from unistore.errors import Problem
 from unistore.plugin import Merged, SourceColumn, reconcile
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import NEXT, STEPS, column_group
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 # The index of each source with episodes, and its name
 Indexes = Sequence[tuple[str, EpisodeIndex]]

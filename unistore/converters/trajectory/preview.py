@@ -8,11 +8,11 @@ from math import prod
 
 import numpy as np
 
-from unistore.converters.trajectory.stored_steps import StoredStepColumn, step_columns
+from unistore.converters.trajectory.restored_steps import StoredStepColumn, step_columns
 from unistore.errors import InputError, StoreError
 from unistore.plugin import IndexColumn, Measure, Preview, StoreView, View, ViewLimits, evenly, stride, whole
 from unistore.schemas.trajectory.fields import EPISODES, STEPS
-from unistore.system.hints import AnyArray, Int64s, JsonObject
+from unistore.system.types import AnyArray, Int64s, JsonObject
 
 _CAMERAS = 4
 _CURVES = 6

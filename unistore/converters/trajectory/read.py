@@ -26,16 +26,25 @@ from unistore.converters.trajectory.episodes import EpisodeIndex, EpisodeOrigin,
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.store_columns import FLAGS, ArrayOf, StoredColumn
 from unistore.errors import InputError, Location, Problem
-from unistore.plugin import Array, Emit, Openable, Opened, ProblemCollector, Scan, SourceFacts, missing_value
+from unistore.plugin import (
+    Array,
+    Emit,
+    Openable,
+    OpenFile,
+    ProblemCollector,
+    Scan,
+    SourceFacts,
+    missing_value,
+)
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import FINAL, NEXT, STEPS
-from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
+from unistore.system.types import AnyArray, Int64s, Shape, UInt8s
 
 ROWS_READ = 3  # rows that reading has beside its blocks: a frame as a file, decoded and with red first
 
 
 @contextmanager
-def _open(scan: Scan, source: int, file: Openable) -> Iterator[tuple[EpisodeIndex, Opened]]:
+def _open(scan: Scan, source: int, file: Openable) -> Iterator[tuple[EpisodeIndex, OpenFile]]:
     """Open the file of a source, and yield its episodes and the file. Problems name the episode."""
     origin: EpisodeOrigin = scan.sources.details[source]
     with origin.episodes.episodes_in_problems(origin.files[0]), file.open() as opened:
@@ -62,7 +71,7 @@ def read_rows(
 class Reader:
     """Reads row ranges of the tables of one open source. `arrays` says what those of the table are."""
 
-    opened: Opened
+    opened: OpenFile
     index: EpisodeIndex
     colour: Colour
     arrays: Mapping[str, ArrayOf]
@@ -216,7 +225,7 @@ def prepare_source(scan: Scan, source: int, file: Openable, emit: Emit) -> Sourc
 
 
 def derive_source(
-    opened: Opened, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit
+    opened: OpenFile, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit
 ) -> SourceFacts:
     """Return facts of one source, of which the values of the columns `spilled` are emitted."""
     # `cut`: numbers of the episodes that no flag ends although the file has truncation flags.
@@ -238,7 +247,7 @@ def keys_apart(facts: SourceFacts) -> set[str]:
     return {column for column, value in follows.items() if not value}
 
 
-def _next_is_following(opened: Opened, index: EpisodeIndex) -> dict[str, bool]:
+def _next_is_following(opened: OpenFile, index: EpisodeIndex) -> dict[str, bool]:
     """Return by column whether next observations equal those of the following steps in all episodes."""
     result: dict[str, bool] = {}
     last = np.zeros(index.steps, bool)
@@ -260,7 +269,7 @@ def _next_is_following(opened: Opened, index: EpisodeIndex) -> dict[str, bool]:
 
 
 def _values_follow(
-    opened: Opened, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
+    opened: OpenFile, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
 ) -> bool:
     if now._replace(dataset=following.dataset) != following:
         return False
@@ -277,7 +286,7 @@ def _values_follow(
     return True
 
 
-def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
+def _unended(opened: OpenFile, index: EpisodeIndex) -> list[int]:
     """Return the episodes that no flag ends, although the file has flags of truncation."""
     # The end of the recording, or a column of episodes, ends them
     cut = []
@@ -292,7 +301,7 @@ def _unended(opened: Opened, index: EpisodeIndex) -> list[int]:
     return cut
 
 
-def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit: Emit) -> Int64s:
+def _emit_column(opened: OpenFile, index: EpisodeIndex, column: StoredColumn, emit: Emit) -> Int64s:
     """Emit the values of a column with any number of them in a row, and return their numbers."""
     table, form = column.spilled_table, column.value_form
     clock_table = table_of(column.clock)
@@ -322,7 +331,7 @@ def _emit_column(opened: Opened, index: EpisodeIndex, column: StoredColumn, emit
     return counts
 
 
-def _items(opened: Opened, span: Span, feature: Feature) -> Iterator[RaggedItems]:
+def _items(opened: OpenFile, span: Span, feature: Feature) -> Iterator[RaggedItems]:
     """Return the values, or the bytes of the frames, of the rows of a span."""
     array, location = span.array(opened, feature)
     stop = span.first + span.length

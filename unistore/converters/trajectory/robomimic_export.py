@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from unistore.converters.trajectory.stored_steps import (
+from unistore.converters.trajectory.restored_steps import (
     StoredEpisode,
     StoredStepColumn,
     facts_of_episodes,
@@ -23,7 +23,7 @@ from unistore.converters.trajectory.stored_steps import (
 from unistore.errors import InputError
 from unistore.plugin import ExportedArray, File, StoreView, array_values, whole
 from unistore.schemas.trajectory.fields import EPISODES
-from unistore.system.hints import AnyArray, JsonObject
+from unistore.system.types import AnyArray, JsonObject
 
 _FILE = "demo.hdf5"
 # What robomimic takes for a Gym environment without a name: it trains, and rolls nothing out

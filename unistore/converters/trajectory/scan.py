@@ -27,16 +27,16 @@ from unistore.converters.trajectory.layouts import (
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import InputError, Location, Problem, first_few, location_of
 from unistore.plugin import (
+    FileSummary,
     Group,
-    Head,
     Openable,
-    Opened,
+    OpenFile,
     ProblemCollector,
     Scanned,
     as_json,
     name_problem,
 )
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 _LISTED = 5
 
@@ -64,12 +64,14 @@ def scan_source(options: TrajectoryOptions, group: Group, file: Openable) -> Sca
             raise InputError(Problem(group.name, claim.reason, "leave it out", "missing"))
         return ScannedFile(notes=(f"left out: {group.name} {claim.reason}",))
     with file.open() as opened:
-        head = Head(file.file, file.format.name, opened)
+        head = FileSummary(file.file, file.format.name, opened)
         layout = needed_layout(head, is_mapped=bool(options.map))
         return scan_file(opened, head.format, layout, options)
 
 
-def scan_file(opened: Opened, format: str, layout: EpisodeLayout, options: TrajectoryOptions) -> ScannedFile:
+def scan_file(
+    opened: OpenFile, format: str, layout: EpisodeLayout, options: TrajectoryOptions
+) -> ScannedFile:
     """Find the episodes of an open file, or raise all its problems if no episode is sound."""
     exclusion = options.exclusion()
     recordings = recordings_of(layout, opened, options.stamps)
@@ -116,7 +118,7 @@ def scan_file(opened: Opened, format: str, layout: EpisodeLayout, options: Traje
 
 
 def _is_told(
-    layout: EpisodeLayout, opened: Opened, recordings: Sequence[EpisodeRecording], masks: Collection[str]
+    layout: EpisodeLayout, opened: OpenFile, recordings: Sequence[EpisodeRecording], masks: Collection[str]
 ) -> Callable[[str, str, bool], bool]:
     """Return what says whether the facts of the file or an episode, or a mask, hold an attribute."""
     groups = {recording.group for recording in recordings} | {layout.container or ""}
@@ -131,7 +133,7 @@ def _is_told(
 
 
 def _outside(
-    opened: Opened, recordings: Sequence[EpisodeRecording], known: Collection[str]
+    opened: OpenFile, recordings: Sequence[EpisodeRecording], known: Collection[str]
 ) -> list[tuple[str, str]]:
     """Return the arrays with values that are in no episode, each with the reason."""
     inside = set(known)
@@ -147,7 +149,7 @@ def _outside(
 class _SoundEpisodes:
     """Collects the sound episodes of a file."""
 
-    def __init__(self, layout: EpisodeLayout, opened: Opened) -> None:
+    def __init__(self, layout: EpisodeLayout, opened: OpenFile) -> None:
         self._layout = layout
         self._opened = opened
         self.left_out: dict[str, str] = {}

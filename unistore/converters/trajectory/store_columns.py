@@ -27,7 +27,7 @@ from unistore.schemas.trajectory.fields import (
     moved,
     values_field,
 )
-from unistore.system.hints import JsonObject
+from unistore.system.types import JsonObject
 
 LARGE = 4096  # bytes per step from which an observation is in the table of large ones
 FLAGS = ("terminated", "truncated", "next_valid")

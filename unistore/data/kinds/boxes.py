@@ -21,7 +21,7 @@ from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import IndexColumn, contradiction, require_rule, table_columns, whole
 from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s, Shape, UInt8s
+from unistore.system.types import AnyArray, Int64s, Shape, UInt8s
 from unistore.zarr3.array import StoredArray
 
 IMAGE = "volumes/image"

@@ -31,9 +31,9 @@ from unistore.data.kinds.padding import (
 )
 from unistore.data.kinds.protocol import (
     SOURCE,
-    Picks,
     Reach,
     RowValues,
+    SampleIndices,
     SampleKind,
     SampleReader,
     require_arrays,
@@ -64,7 +64,7 @@ from unistore.schemas.spike.fields import (
 from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, as_names
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.types import AnyArray, Int64s, Shape
 
 # Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field
 _MAX_STEP = 16
@@ -96,7 +96,7 @@ class Crop:
         sizes: Int64s = np.maximum(1, shares)
         return sizes
 
-    def corners(self, picks: Picks, image: Int64s, field: Int64s) -> Int64s:
+    def corners(self, picks: SampleIndices, image: Int64s, field: Int64s) -> Int64s:
         """Return corners (B, 2) in image pixels, for images and another field of these extents (B, 2)."""
         # Whole pixels of the other field, too, where the ratio of the resolutions is simple: 720 rows of
         # image and 360 rows of spikes give even corners
@@ -309,7 +309,7 @@ class ClipReader(SampleReader):
             return self._sizes[key == _MASKS[0]]
         return self._views[key].shape if key in self._views else None
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         starts = self._starts[picks.index]
         frames = self._frames(starts)
         image = self._image_extents[frames]

@@ -17,7 +17,7 @@ from unistore.schemas.indices import ArrayView, require_rule, whole
 from unistore.schemas.trajectory.clocks import clocks_of, in_nanoseconds, offsets_path, table_of
 from unistore.schemas.trajectory.fields import STEPS, column_group, sample_key
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Float64s, Int64s
+from unistore.system.types import AnyArray, Float64s, Int64s
 
 Align: TypeAlias = Literal["previous", "nearest", "linear"]
 Mask: TypeAlias = NDArray[np.bool_]

@@ -13,7 +13,7 @@ from unistore.errors import CorruptionError, InputError
 from unistore.schemas.indices import IndexColumn, require_rule
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s, UInt8s
+from unistore.system.types import AnyArray, Int64s, UInt8s
 
 
 class UnevenColumn:

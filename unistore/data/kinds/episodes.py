@@ -13,8 +13,8 @@ from unistore.data.kinds.columns import UnevenColumn, count_key, is_ragged
 from unistore.data.kinds.protocol import (
     MASK_SUFFIX,
     PRESENT_SUFFIX,
-    Picks,
     Reach,
+    SampleIndices,
     SampleKind,
     SampleReader,
     require_arrays,
@@ -34,7 +34,7 @@ from unistore.schemas.indices import IndexColumn, contradiction, whole
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS, VIDEO_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 _NEXT = "next."
 
@@ -68,7 +68,7 @@ class EpisodeReader(SampleReader):
     def __len__(self) -> int:
         return len(self._episodes.used)
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         episodes = self._episodes.used[picks.index]
         batch: Batch = {}
         for name, columns in self._columns.items():
@@ -159,7 +159,7 @@ class TransitionReader(SampleReader):
         what = f"only_valid=True: none of {steps:,} steps has a next observation or is a terminal one"
         return Reach(0, problem=what, fitting=replace(self._kind, only_valid=False))
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         rows = picks.index if self._rows is None else self._rows[picks.index]
         episodes = self._episodes.of(rows)
         is_last = rows + 1 == self._episodes.offsets[episodes + 1]

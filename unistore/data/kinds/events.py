@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import (
-    Picks,
     Reach,
     RowValues,
+    SampleIndices,
     SampleKind,
     SampleReader,
     require_arrays,
@@ -39,7 +39,7 @@ from unistore.schemas.events.fields import (
 from unistore.schemas.indices import require_rule, table_columns, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.hints import AnyArray, Float64s, Int64s, Shape, UInt8s
+from unistore.system.types import AnyArray, Float64s, Int64s, Shape, UInt8s
 
 _EVENTS = {"t": TIMES, "x": COLUMNS, "y": ROWS, "p": POLARITIES}
 _START = "start"
@@ -111,7 +111,7 @@ class EventReader(SampleReader):
             fitting = replace(self._kind, count=longest) if longest else None
         return Reach(0, problem=what, fitting=fitting)
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         which = range_of_rows(self._first, picks.index)
         moved = (picks.index - self._first[which]) * self._kind.step
         if self._kind.random:

@@ -29,7 +29,7 @@ from unistore.schemas.spike.fields import (
 )
 from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Shape, UInt8s
+from unistore.system.types import AnyArray, Shape, UInt8s
 
 Float32s: TypeAlias = NDArray[np.float32]
 

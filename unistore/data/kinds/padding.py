@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unistore.data.kinds.protocol import Reach
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.types import AnyArray, Int64s, Shape
 
 # None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is
 # repeated. ``"zero"`` or a number: a constant. ``"drop"``: such samples are left out.

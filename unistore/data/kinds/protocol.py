@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from unistore.data.kinds.columns import UnevenColumn
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.errors import InputError, Problem
-from unistore.order.permutation import below, generator, words
+from unistore.order.permutation import below, generator, random_words
 from unistore.schemas.indices import IndexColumn, StoreView, main_bounds, require_rule
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import as_names
-from unistore.system.hints import Int64s, Shape
+from unistore.system.types import Int64s, Shape
 from unistore.zarr3.chunks import SharedChunks
 
 INDEX = "index"  # Key of a sample's position in its Dataset; part of every sample
@@ -28,7 +28,7 @@ SOURCE = "source"  # Key of the source's name; on request
 
 
 @dataclass(frozen=True, slots=True)
-class Picks:
+class SampleIndices:
     """The samples of a batch, and the state of their random numbers."""
 
     index: Int64s
@@ -40,10 +40,10 @@ class Picks:
 
     def below(self, bounds: Int64s) -> Int64s:
         """Return uniform integers in ``[0, bounds)``, (B, k) for bounds (B, k)."""
-        return below(self.words(bounds.shape[1]), bounds)
+        return below(self.random_words(bounds.shape[1]), bounds)
 
-    def words(self, count: int) -> NDArray[np.uint64]:
-        return words(self.seed, self.epoch, self.index, count)
+    def random_words(self, count: int) -> NDArray[np.uint64]:
+        return random_words(self.seed, self.epoch, self.index, count)
 
     def generator(self, sample: int) -> np.random.Generator:
         """Return random generator of one sample of the batch, for many numbers."""
@@ -79,7 +79,7 @@ class SampleReader(ABC):
         """Return the number of samples."""
 
     @abstractmethod
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         """Read a batch into allocated memory, and decode each chunk once."""
 
     def reach(self) -> Reach:
@@ -262,7 +262,7 @@ def _values_at(store: Store, key: str, path: str) -> Callable[[Int64s, Allocate]
 
 
 @dataclass(frozen=True, slots=True)
-class UnitPicks(Picks):
+class UnitIndices(SampleIndices):
     """The samples of a batch, and where they are in the store.
 
     Attributes
@@ -327,10 +327,10 @@ class UnitReader(SampleReader):
         package = author.__module__.partition(".")[0]
         return InputError(Problem(self._store.path, text, f"tell who wrote the package {package}", "plugin"))
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         which = range_of_rows(self._first, picks.index)
         memory = _Memory(allocate)
-        located = UnitPicks(
+        located = UnitIndices(
             picks.index,
             picks.epoch,
             picks.seed,
@@ -397,7 +397,7 @@ class Kind(SampleKind):
 
     @abstractmethod
     def read(
-        self, store: StoreView, keys: Sequence[str], picks: UnitPicks
+        self, store: StoreView, keys: Sequence[str], picks: UnitIndices
     ) -> Mapping[str, NDArray[np.generic] | Packed]:
         """Read a batch of samples, which may be empty: for each of `keys` an array (B, …), or ragged values.
 

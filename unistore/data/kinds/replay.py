@@ -25,11 +25,11 @@ from unistore.data.parts import check_drawable, common_fields
 from unistore.data.statistics import Statistics
 from unistore.errors import InputError
 from unistore.memory import Arena, SlabRing
-from unistore.order.permutation import below, words
+from unistore.order.permutation import below, random_words
 from unistore.order.sequences import Weighted
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, wrong_argument
-from unistore.system.hints import Int64s, JsonObject, PathLike
+from unistore.system.types import Int64s, JsonObject, PathLike
 from unistore.system.workers import resolve_ranks
 
 # The flat layout of replay buffers: which observations its tuple has, and images in another size.
@@ -419,7 +419,7 @@ class ReplayBuffer:
         stop = (self.rank + 1) * batch_size
         if self._weighted is None:
             together = batch_size * self.world_size
-            drawn = words(self._seed, np.array([number]), np.array([together]), together)
+            drawn = random_words(self._seed, np.array([number]), np.array([together]), together)
             places = below(drawn[0, start:stop], self._length)
         else:
             places = self._weighted.indices(number, start, stop)

@@ -16,8 +16,8 @@ from unistore.data.kinds.protocol import (
     MASK_SUFFIX,
     PRESENT_SUFFIX,
     SOURCE,
-    Picks,
     RowValues,
+    SampleIndices,
     SampleKind,
     SampleReader,
     masks_of,
@@ -33,7 +33,7 @@ from unistore.schemas.indices import IndexColumn, require_rule, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 from unistore.zarr3.array import StoredArray
 
 
@@ -98,7 +98,7 @@ class RowReader(SampleReader):
     def __len__(self) -> int:
         return self._length
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         rows = picks.index if self._units is None else self._units[picks.index]
         batch = {}
         for name, array in self._arrays.items():
@@ -234,7 +234,7 @@ class Spans:
     rows: Int64s | None = None
 
     @classmethod
-    def draw(cls, picks: Picks, lo: Int64s, hi: Int64s, most: int | None = None) -> Spans:
+    def draw(cls, picks: SampleIndices, lo: Int64s, hi: Int64s, most: int | None = None) -> Spans:
         """Return rows ``lo:hi`` of each sample, or a uniform subset of `most` rows where it has more."""
         lengths = hi - lo
         if most is None or not (lengths > most).any():
@@ -352,7 +352,7 @@ class RaggedReader(SampleReader):
     def __len__(self) -> int:
         return len(self._units)
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         samples = self._units[picks.index]
         spans = Spans.draw(picks, *self._columns.ranges(samples), self._most)
         batch = self._columns.read(spans, allocate)

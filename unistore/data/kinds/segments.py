@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from unistore.data.kinds.protocol import (
     INDEX,
     SOURCE,
-    Picks,
     Reach,
     RowValues,
+    SampleIndices,
     SampleKind,
     SampleReader,
     require_arrays,
@@ -30,8 +30,8 @@ from unistore.schemas.indices import IndexColumn, contradiction, require_rule
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, Quantum, quantum
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
-from unistore.system.hints import AnyArray, Float64s, Int64s
 from unistore.system.kernel import kernel
+from unistore.system.types import AnyArray, Float64s, Int64s
 
 # Point coordinates from their stored form: quantised i4, f4 or f8.
 #
@@ -180,7 +180,7 @@ class SegmentReader(SampleReader):
         # sample s is row s + (segments of no sample before it): the k-th of those stands behind s - k samples
         return samples + np.searchsorted(self._outside, samples, side="right")
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         rows = self._rows(self._units[picks.index])
         lo, hi = self._offsets.ranges(rows)
         voxels = None if self._grid is None else self._grid.read(rows, lo, hi)
@@ -202,7 +202,7 @@ class SegmentReader(SampleReader):
                 batch[key] = self._packed(values, spans) if of_points else grid
         return batch
 
-    def _draw(self, picks: Picks, lo: Int64s, hi: Int64s, voxels: _Voxels | None) -> Spans:
+    def _draw(self, picks: SampleIndices, lo: Int64s, hi: Int64s, voxels: _Voxels | None) -> Spans:
         is_grid = self._kind.sample == "grid"
         if self._kind.exactly is None and not is_grid:
             return Spans.draw(picks, lo, hi, self._kind.max_points)

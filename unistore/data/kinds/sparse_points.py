@@ -20,8 +20,8 @@ from unistore.data.kinds.boxes import (
     volume_columns,
 )
 from unistore.data.kinds.protocol import (
-    Picks,
     Reach,
+    SampleIndices,
     SampleKind,
     SampleReader,
     Shareable,
@@ -36,8 +36,8 @@ from unistore.schemas.ct.windows import PRESETS, Window, parse_window
 from unistore.schemas.indices import IndexColumn, contradiction, require_rule, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, Arguments, wrong_argument
-from unistore.system.hints import AnyArray, Int64s, UInt8s
 from unistore.system.kernel import kernel
+from unistore.system.types import AnyArray, Int64s, UInt8s
 from unistore.zarr3.chunks import SharedChunks
 
 # Coordinates of the set bits of a packed mask, in C order: of all, or of given ranks. The kernel finds them,
@@ -163,7 +163,7 @@ class PointReader(SampleReader):
         what = f"no volume has min_points={least} points of {self._group}: the most are {most}"
         return Reach(0, problem=what, fitting=replace(self._kind, min_points=most))
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         """Read a batch of points."""
         volumes = self._volumes[picks.index]
         nothing = np.zeros((len(volumes), 3), np.int64)

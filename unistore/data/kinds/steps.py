@@ -44,7 +44,7 @@ from unistore.schemas.trajectory.fields import (
     sample_key,
 )
 from unistore.store.reader import Store
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.types import AnyArray, Int64s, Shape
 
 EPISODE_OFFSETS = f"{EPISODES}/offsets"
 ON_REQUEST = (SOURCE, "episode", "episode_name", "step")

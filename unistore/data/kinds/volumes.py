@@ -30,8 +30,8 @@ from unistore.data.kinds.padding import (
 )
 from unistore.data.kinds.protocol import (
     PRESENT_SUFFIX,
-    Picks,
     Reach,
+    SampleIndices,
     SampleKind,
     SampleReader,
     require_arrays,
@@ -43,7 +43,7 @@ from unistore.schemas.ct.fields import FOREGROUND
 from unistore.schemas.indices import contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
-from unistore.system.hints import Int64s, Shape
+from unistore.system.types import Int64s, Shape
 
 # Boxes centred on voxels of labels, masks and windows, by the locations that a store holds.
 
@@ -85,10 +85,10 @@ class Foreground:
     def has_any(self, volumes: Int64s) -> bool:
         return any(target.lengths[volumes].any() for target in self._targets)
 
-    def draw(self, picks: Picks, skip: int, volumes: Int64s) -> tuple[Int64s, NDArray[np.int32]]:
+    def draw(self, picks: SampleIndices, skip: int, volumes: Int64s) -> tuple[Int64s, NDArray[np.int32]]:
         """Draw the voxels (B, 3) that boxes are centred on, and their classes (B,), 0 for uniform boxes."""
         # Random numbers are those that follow the first `skip` of each sample
-        words = picks.words(skip + _WORDS)[:, skip:]
+        words = picks.random_words(skip + _WORDS)[:, skip:]
         names = np.searchsorted(self._ends, below(words[:, 0], _PARTS), side="right")
         centres = np.zeros((len(picks), 3), np.int64)
         classes = np.zeros(len(picks), np.int32)
@@ -190,7 +190,7 @@ class WholeVolumeReader(SampleReader):
     def box_shape(self, key: str) -> Shape | None:
         return self._common if key in self._volumes.boxes else None
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         volumes = self._units[picks.index]
         corners = np.zeros((len(volumes), 3), np.int64)
         return self._volumes.read_boxes(volumes, corners, self._shapes[volumes], self._common, allocate)
@@ -306,7 +306,7 @@ class PatchReader(SampleReader):
     def reach(self) -> Reach:
         return self._reach
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         which = range_of_rows(self._first, picks.index)
         corners = self._corners(picks, which)
         classes = np.zeros(len(picks), np.int32)
@@ -326,7 +326,7 @@ class PatchReader(SampleReader):
         room: Int64s = np.maximum(self._extents[which] - self._kind.shape, 0)
         return room
 
-    def _centre(self, picks: Picks, which: Int64s, corners: Int64s) -> NDArray[np.int32]:
+    def _centre(self, picks: SampleIndices, which: Int64s, corners: Int64s) -> NDArray[np.int32]:
         assert self._foreground is not None
         centres, classes = self._foreground.draw(picks, corners.shape[1], self._units[which])
         moved = centres // self._kind.step - np.array(self._kind.shape) // 2
@@ -334,14 +334,14 @@ class PatchReader(SampleReader):
         return classes
 
     def cell(self, index: int) -> GridCell:
-        picks = Picks(np.array([index]), np.zeros(1, np.int64))
+        picks = SampleIndices(np.array([index]), np.zeros(1, np.int64))
         which = range_of_rows(self._first, picks.index)
         (corner,) = self._corners(picks, which).tolist()
         (extent,) = self._extents[which].tolist()
         cells = int(self._kind.cells(self._extents[which]).prod())
         return GridCell(int(self._numbers[which[0]]), tuple(corner), tuple(extent), cells)
 
-    def _corners(self, picks: Picks, which: Int64s) -> Int64s:
+    def _corners(self, picks: SampleIndices, which: Int64s) -> Int64s:
         if self._kind.random:
             return picks.below(self._room(which) + 1)
         cell = picks.index - self._first[which]

@@ -14,8 +14,8 @@ from unistore.data.kinds.columns import count_key, is_ragged, is_uneven
 from unistore.data.kinds.episodes import EpisodeKind
 from unistore.data.kinds.padding import Pad, checked_pad, fill_values
 from unistore.data.kinds.protocol import (
-    Picks,
     Reach,
+    SampleIndices,
     SampleReader,
     require_arrays,
     select_keys,
@@ -36,7 +36,7 @@ from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import EXTENT, STEPS
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, is_integer, matches_type, wrong_argument
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject
+from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject
 
 Steps: TypeAlias = Sequence[int] | Sequence[float]
 Around: TypeAlias = Mapping[str, Steps]
@@ -109,7 +109,7 @@ class WindowReader(SampleReader):
         what = f"windows of {steps}, leave their episode in {self._beyond} of {samples} samples"
         return Reach(samples, self._beyond, kind.pad is not None, what, padding)
 
-    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         ticks = self._look_up(self._ticks[picks.index])
         batch = self._episodes.labels(ticks.episodes, ticks.rows, allocate)
         numbers: dict[str, AnyArray] = {}

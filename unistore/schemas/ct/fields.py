@@ -27,7 +27,7 @@ from typing import Any
 
 from unistore.schemas import tables
 from unistore.schemas.tables import Field, Table, bounds_field
-from unistore.system.hints import Shape
+from unistore.system.types import Shape
 
 FAMILY_NAME = "ct"
 VOLUMES = "volumes"

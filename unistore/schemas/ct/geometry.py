@@ -15,7 +15,7 @@ import numpy as np
 from unistore.schemas.ct.fields import VOLUMES
 from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import Field, own_axes
-from unistore.system.hints import Float64s
+from unistore.system.types import Float64s
 
 # Attribute `frame` of these arrays. Older stores lack it: there the order of the numbers is unknown.
 FRAME = "LPS"

@@ -13,7 +13,7 @@ from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpe
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import LENGTHS
 from unistore.schemas.rules import Rule, RuleView, broken, first_row
-from unistore.system.hints import Int64s, UInt8s
+from unistore.system.types import Int64s, UInt8s
 
 _ROWS = (SAMPLES, 0)
 _IMAGE = f"{VOLUMES}/image"

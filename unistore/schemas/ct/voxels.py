@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.schemas.ct.windows import Window
-from unistore.system.hints import AnyArray, Dtype
+from unistore.system.types import AnyArray, Dtype
 
 # Indices of the points that are compared at a time
 _TILE = 3 * 1024

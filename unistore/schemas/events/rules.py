@@ -10,7 +10,7 @@ import numpy as np
 from unistore.errors import Problem
 from unistore.schemas.events.fields import BESIDE, MARK_ROWS, MARKS, MARKS_OF, RECORDINGS, TIMES
 from unistore.schemas.rules import RuleView
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 
 def check_marks(view: RuleView) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from unistore.schemas.indices import StoreView, contradiction, source_bounds, wh
 from unistore.schemas.point_cloud import specs
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, Quantum, quantum
 from unistore.schemas.rules import RuleView
-from unistore.system.hints import AnyArray, Int64s, Shape
+from unistore.system.types import AnyArray, Int64s, Shape
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from unistore.schemas.indices import StoreView, contradiction, source_rows, whole
 from unistore.schemas.tables import Field, IndexValues, bounds_field, lazy_text_arrays, own_axes
-from unistore.system.hints import Float64s, Shape
+from unistore.system.types import Float64s, Shape
 
 FAMILY_NAME = "point_cloud"
 # Attribute of quantised coordinates that are decimals: their scale and offset, the same for all sources.

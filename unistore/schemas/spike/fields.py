@@ -9,7 +9,7 @@ import numpy as np
 
 from unistore.schemas import tables
 from unistore.schemas.tables import Field, Table, bounds_field, check_width, own_axes
-from unistore.system.hints import AnyArray, Int64s, UInt8s
+from unistore.system.types import AnyArray, Int64s, UInt8s
 
 # Spikes as bits: eight pixels a byte, least significant bit first, rows padded to whole bytes.
 #

@@ -9,7 +9,7 @@ import numpy as np
 
 from unistore.schemas.indices import StoreView
 from unistore.schemas.trajectory.fields import CLOCK_OFFSETS, CLOCKS, EPISODES, STEPS
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}  # length of each unit of timestamps
 

@@ -16,7 +16,7 @@ import unistore
 from tests.cases import DATA
 from tests.family_converters import rows as rows_converter
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, StoreError
 
 ARRAY = "sources/hdf5_attributes"

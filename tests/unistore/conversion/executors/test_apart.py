@@ -20,7 +20,7 @@ from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.converters.scanning import scan_sources
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 

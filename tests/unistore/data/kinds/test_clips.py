@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import unistore
 from tests.spikes import stored_spikes
 from unistore.errors import InputError
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 
 H, W, STEPS = 20, 37, 12
 LENGTHS = (7, 2, 6)
@@ -108,7 +108,7 @@ def test_every_field_shows_the_same_crop(make_store: Any, files: bool, ratio: in
     dataset = unistore.Dataset(recording.path, kind, seed=1)
     height, width = 14 // ratio, 10 // ratio
     seen = set()
-    for sample in dataset.__getitems__([At(i, 5) for i in range(len(dataset))]):
+    for sample in dataset.__getitems__([EpochIndex(i, 5) for i in range(len(dataset))]):
         first = int(sample["frame"])
         top, left = sample["corner"].tolist()
         seen.add((top, left))
@@ -130,10 +130,12 @@ def test_every_field_shows_the_same_crop(make_store: Any, files: bool, ratio: in
 def test_crops_are_random_in_the_epoch_and_centred_otherwise(make_store: Any) -> None:
     path = record(make_store).path
     random = unistore.Dataset(path, unistore.Clips(crop=16), ["corner"])
-    drawn = {tuple(random[At(0, epoch)]["corner"].tolist()) for epoch in range(300)}
+    drawn = {tuple(random[EpochIndex(0, epoch)]["corner"].tolist()) for epoch in range(300)}
     assert {top for top, _ in drawn} == set(range(0, 25, 2))
     assert {left for _, left in drawn} == set(range(0, 59, 2))
-    assert torch.equal(random[At(2, 7)]["corner"], random.__getitems__([0, At(2, 7)])[1]["corner"])
+    assert torch.equal(
+        random[EpochIndex(2, 7)]["corner"], random.__getitems__([0, EpochIndex(2, 7)])[1]["corner"]
+    )
     centre = unistore.Dataset(path, unistore.Clips(crop=16, random=False), ["corner"])
     assert {tuple(sample["corner"].tolist()) for sample in centre} == {(12, 28)}
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import unistore
 from unistore.data.kinds import volumes
 from unistore.errors import InputError
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 from unistore.store.reader import Store
 
 MOST = 40
@@ -161,10 +161,10 @@ def test_shares_are_of_all_boxes_and_the_others_are_the_uniform_ones(store: Path
 def test_draws_depend_on_seed_epoch_and_index_alone(store: Path) -> None:
     kind = unistore.Patches(SIZE, per_volume=5, foreground={"label": 0.8})
     dataset = unistore.Dataset(store, kind, fields=["corner"], seed=9)
-    alone = [dataset[At(index, 3)]["corner"].tolist() for index in range(15)]
-    backwards = dataset.__getitems__([At(index, 3) for index in reversed(range(15))])
+    alone = [dataset[EpochIndex(index, 3)]["corner"].tolist() for index in range(15)]
+    backwards = dataset.__getitems__([EpochIndex(index, 3) for index in reversed(range(15))])
     assert [sample["corner"].tolist() for sample in backwards][::-1] == alone
-    assert [dataset[At(index, 4)]["corner"].tolist() for index in range(15)] != alone
+    assert [dataset[EpochIndex(index, 4)]["corner"].tolist() for index in range(15)] != alone
     for workers in (0, 2):
         with unistore.Loader(dataset, batch_size=4, shuffle=True, seed=1, num_workers=workers) as loader:
             list(loader)
@@ -174,7 +174,7 @@ def test_draws_depend_on_seed_epoch_and_index_alone(store: Path) -> None:
                 for index, corner in zip(batch["index"], batch["corner"], strict=True)
             }
         assert [rows[index] for index in range(15)] == [
-            dataset[At(index, 1)]["corner"].tolist() for index in range(15)
+            dataset[EpochIndex(index, 1)]["corner"].tolist() for index in range(15)
         ]
 
 

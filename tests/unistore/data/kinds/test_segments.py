@@ -14,7 +14,7 @@ import torch
 import unistore
 from unistore.data.kinds.segments import convert, quantised_view
 from unistore.errors import InputError
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 from unistore.schemas.point_cloud.fields import Quantum
 
 
@@ -48,7 +48,7 @@ def test_pseudo_segments_are_no_samples(make_cloud: Callable[..., Any]) -> None:
 def test_max_points_keeps_order_and_small_segments(make_cloud: Callable[..., Any]) -> None:
     cloud = make_cloud((500, 3, 1, 4000, 20, 5))
     dataset = unistore.Dataset(cloud.path, unistore.Segments(coordinates="absolute", max_points=100), seed=3)
-    samples = dataset.__getitems__([At(i, 1) for i in range(4)])
+    samples = dataset.__getitems__([EpochIndex(i, 1) for i in range(4)])
     assert [len(sample["xyz"]) for sample in samples] == [100, 3, 100, 20]
     for number, sample in enumerate(samples):
         whole = {row.tobytes(): place for place, row in enumerate(cloud.absolute(number))}
@@ -61,14 +61,14 @@ def test_subsets_depend_on_seed_epoch_and_index_alone(make_cloud: Callable[..., 
     cloud = make_cloud()
     kind = unistore.Segments(max_points=40)
     dataset = unistore.Dataset(cloud.path, kind)
-    alone = dataset[At(0, 1)]["xyz"]
-    together = dataset.__getitems__([At(2, 0), At(3, 1), At(0, 1)])[2]["xyz"]
+    alone = dataset[EpochIndex(0, 1)]["xyz"]
+    together = dataset.__getitems__([EpochIndex(2, 0), EpochIndex(3, 1), EpochIndex(0, 1)])[2]["xyz"]
     assert torch.equal(alone, together)
     dataset.set_epoch(1)
     assert torch.equal(dataset[0]["xyz"], alone)
     dataset.set_epoch(2)
     assert not torch.equal(dataset[0]["xyz"], alone)
-    assert not torch.equal(unistore.Dataset(cloud.path, kind, seed=1)[At(0, 1)]["xyz"], alone)
+    assert not torch.equal(unistore.Dataset(cloud.path, kind, seed=1)[EpochIndex(0, 1)]["xyz"], alone)
 
 
 def test_voxels_are_those_of_the_store(make_cloud: Callable[..., Any]) -> None:
@@ -139,7 +139,7 @@ def test_exactly_so_many_points(make_cloud: Callable[..., Any]) -> None:
     dataset = unistore.Dataset(cloud.path, kind, fields=["xyz", "intensity", "source_row"], seed=5)
     lengths = [len(cloud.absolute(sample)) for sample in range(4)]
     filled = [sample for sample in range(4) if lengths[sample]]
-    batch = unistore.collate(dataset.__getitems__([At(at, 1) for at in range(len(dataset))]))
+    batch = unistore.collate(dataset.__getitems__([EpochIndex(at, 1) for at in range(len(dataset))]))
     assert len(dataset) == len(filled) < 4
     assert batch["xyz"].shape == (len(filled), 64, 3)
     assert batch["intensity"].shape == (len(filled), 64)
@@ -152,9 +152,9 @@ def test_exactly_so_many_points(make_cloud: Callable[..., Any]) -> None:
         assert times.max() <= -(-64 // lengths[sample])
         assert times.min() >= 64 // lengths[sample]
         assert (np.diff(places) >= 0).all()
-    again = dataset.__getitems__([At(1, 1)])[0]
+    again = dataset.__getitems__([EpochIndex(1, 1)])[0]
     assert torch.equal(again["xyz"], batch["xyz"][1])
-    assert not torch.equal(dataset[At(1, 2)]["xyz"], batch["xyz"][1])
+    assert not torch.equal(dataset[EpochIndex(1, 2)]["xyz"], batch["xyz"][1])
 
 
 @pytest.mark.parametrize("voxel", [500, 3000.0])
@@ -164,7 +164,7 @@ def test_a_grid_takes_one_point_of_each_voxel(make_cloud: Callable[..., Any], vo
     dataset = unistore.Dataset(cloud.path, kind)
     taken = []
     for sample, epoch in ((0, 0), (0, 1), (2, 0)):
-        found = dataset[At(sample, epoch)]
+        found = dataset[EpochIndex(sample, epoch)]
         assert sorted(found["point_voxel"].tolist()) == list(range(len(found["voxel_coords"])))
         assert len(found["xyz"]) == len(found["voxel_coords"])
         low = cloud.origin[cloud.samples[sample]]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import unistore
 from tests.spikes import stored_spikes
 from unistore.errors import InputError
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 
 H, W = 20, 37
 LENGTHS = (50, 7, 33)
@@ -64,7 +64,7 @@ def test_every_view_shows_the_same_window(make_store: Any, crop: tuple[int, int]
     fields = ["spike", "spike_packed", "voxel", "tfp", "tfi", "source", "sequence", *NUMBERS]
     dataset = unistore.Dataset(path, unistore.Steps(21, stride=4, crop=crop, voxel_bins=5), fields, seed=2)
     places = []
-    for sample in dataset.__getitems__([At(number, 3) for number in range(len(dataset))]):
+    for sample in dataset.__getitems__([EpochIndex(number, 3) for number in range(len(dataset))]):
         frame, step = int(sample["frame"]), int(sample["step"])
         top, left = sample["corner"].tolist()
         height, width = crop or (H, W)

@@ -17,7 +17,7 @@ import unistore
 from tests.kernels import needs_kernel
 from unistore.data.kinds import sparse_points
 from unistore.errors import InputError
-from unistore.order.permutation import At
+from unistore.order.permutation import EpochIndex
 
 FORMS = ["coords", "mask"]
 
@@ -186,21 +186,24 @@ def test_random_patches_are_boxes_of_their_volume(make_scans: Callable[..., Any]
     dataset = unistore.Dataset(scans.path, unistore.Patches((8, 9, 10), per_volume=20), seed=1)
     assert len(dataset) == 60
     corners = set()
-    for sample in dataset.__getitems__([At(i, 2) for i in range(40)]):
+    for sample in dataset.__getitems__([EpochIndex(i, 2) for i in range(40)]):
         number = int(sample["index"]) // 20
         box = tuple(slice(int(lo), int(lo) + n) for lo, n in zip(sample["corner"], (8, 9, 10), strict=True))
         assert np.array_equal(sample["image"].numpy(), scans.volumes[number][box])
         assert np.array_equal(sample["low"].numpy(), scans.inside(number)[box])
         corners.add((number, *sample["corner"].tolist()))
     assert len(corners) > 30
-    assert torch.equal(dataset[At(7, 2)]["corner"], dataset.__getitems__([At(9, 1), At(7, 2)])[1]["corner"])
-    assert not torch.equal(dataset[At(7, 2)]["image"], dataset[At(7, 3)]["image"])
+    assert torch.equal(
+        dataset[EpochIndex(7, 2)]["corner"],
+        dataset.__getitems__([EpochIndex(9, 1), EpochIndex(7, 2)])[1]["corner"],
+    )
+    assert not torch.equal(dataset[EpochIndex(7, 2)]["image"], dataset[EpochIndex(7, 3)]["image"])
 
 
 def test_random_corners_reach_both_ends(make_scans: Callable[..., Any]) -> None:
     scans = make_scans([(6, 8, 9)])
     dataset = unistore.Dataset(scans.path, unistore.Patches((4, 8, 7)), fields=["corner"])
-    drawn = {tuple(dataset[At(0, epoch)]["corner"].tolist()) for epoch in range(200)}
+    drawn = {tuple(dataset[EpochIndex(0, epoch)]["corner"].tolist()) for epoch in range(200)}
     assert drawn == {(z, 0, x) for z in range(3) for x in range(3)}
 
 
@@ -242,7 +245,9 @@ def test_both_forms_give_equal_subsets(make_scans: Callable[..., Any]) -> None:
     batches = []
     for sparse in FORMS:
         dataset = unistore.Dataset(make_scans(sparse=sparse).path, kind, seed=4)
-        batches.append(unistore.collate(dataset.__getitems__([At(1, 3), At(2, 3), At(0, 3)])))
+        batches.append(
+            unistore.collate(dataset.__getitems__([EpochIndex(1, 3), EpochIndex(2, 3), EpochIndex(0, 3)]))
+        )
     points, mask = batches
     assert points.keys() == mask.keys() == {"index", "coords", "values", "offsets"}
     assert all(torch.equal(points[key], mask[key]) for key in points)
@@ -268,7 +273,7 @@ def test_a_window_cut_while_reading_is_the_one_that_a_conversion_cuts(tmp_path: 
         for window in ("mediastinum", "thin:0.5:7"):
             for kind in (unistore.SparsePoints(window), unistore.SparsePoints(window, max_points=100)):
                 stored = unistore.SparsePoints(window.partition(":")[0], max_points=kind.max_points)
-                indices = [At(2, 5), At(0, 5), At(1, 5), At(0, 6)]
+                indices = [EpochIndex(2, 5), EpochIndex(0, 5), EpochIndex(1, 5), EpochIndex(0, 6)]
                 cut = unistore.Dataset(tmp_path / "bare.zarr", kind, seed=3).__getitems__(indices)
                 expected = unistore.Dataset(store, stored, seed=3).__getitems__(indices)
                 for one, other in zip(cut, expected, strict=True):

@@ -35,9 +35,9 @@ from unistore.errors import InputError, first_few, location_of, names_without_nu
 from unistore.schemas.indices import StoreView
 from unistore.schemas.tables import HDF5_ATTRIBUTES, Field, IndexValues, lazy_text_arrays
 from unistore.system.foreign import begin_reading
-from unistore.system.hints import AnyArray, Dtype, JsonObject
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
+from unistore.system.types import AnyArray, Dtype, JsonObject
 
 # Lossless JSON of one HDF5 attribute: dtype, shape and values.
 #

@@ -21,7 +21,7 @@ import numpy as np
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.filters import Filter, Filters, applied_filters, decode
 from unistore.converters.files.paths import file_version
-from unistore.system.hints import AnyArray, Dtype, Shape, UInt8s
+from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 # How the elements of HDF5 datasets are stored, beside NumPy's dtypes.
 

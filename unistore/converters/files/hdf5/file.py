@@ -47,7 +47,7 @@ from unistore.converters.files.hdf5.filters import are_decoded_here
 from unistore.converters.files.paths import is_inside
 from unistore.errors import InputError, Location, Problem, location_of, printable
 from unistore.system.foreign import begin_reading, opening
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 # File name endings taken from folders
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")

@@ -18,7 +18,7 @@ import numpy as np
 from isal import isal_zlib
 
 from unistore.converters.files.hdf5 import library as h5py
-from unistore.system.hints import UInt8s
+from unistore.system.types import UInt8s
 
 _DEFLATE = 1
 _SHUFFLE = 2

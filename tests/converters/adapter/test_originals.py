@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from unistore.converters.adapter.formats import formats
+from unistore.converters.adapter.restore import open_original
 from unistore.converters.opened import SourceFile
-from unistore.converters.seam.formats import formats
-from unistore.converters.seam.stored import open_original
 
 PIXELS = np.random.default_rng(0).integers(0, 65536, (7, 9, 4), np.uint16)
 

@@ -18,7 +18,7 @@ from unistore.conversion.build import wait_turn
 from unistore.conversion.lock import Lock, check_plain
 from unistore.conversion.new_store import versions
 from unistore.conversion.records import from_json, to_json
-from unistore.converters.protocol import Ask
+from unistore.converters.protocol import ParallelMap
 from unistore.errors import writing_failed
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.durable import write_file
@@ -38,18 +38,18 @@ _NO_RECORDS = (
 )
 
 
-def asked_once(
-    ask: Ask,
+def shared_scan(
+    ask: ParallelMap,
     build_folder: Path | None,  # of a conversion in parts; None: no other job asks
     paths: Sequence[Path],  # files and folders that hold all that answers depend on
     progress: Progress = NO_PROGRESS,
-) -> Ask:
+) -> ParallelMap:
     """Return a function that asks unless another job did, or waits while it does."""
     return ask if build_folder is None else partial(_ask_once, ask, build_folder, paths, progress)
 
 
 def _ask_once(
-    ask: Ask,
+    ask: ParallelMap,
     build_folder: Path,
     paths: Sequence[Path],
     progress: Progress,

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.adapter.specs import CLASSES, field_of
 from unistore.converters.schema import Column
-from unistore.converters.seam.specs import CLASSES, field_of
 from unistore.errors import InputError, Location, Problem, first_few
 from unistore.schemas.ragged import TEXT_SUFFIX, value_field
 from unistore.schemas.tables import Field, IndexValues, bounds_field, offsets_of
-from unistore.system.hints import AnyArray, Dtype, Int64s, UInt8s
+from unistore.system.types import AnyArray, Dtype, Int64s, UInt8s
 
 _SMALLEST_INT = -(1 << 63)
 _LARGEST = int(np.finfo(np.float64).max)

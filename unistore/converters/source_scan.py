@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import shape_labels
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import UNREADABLE, as_problem
-from unistore.converters.files.formats import may_have_ending
-from unistore.converters.files.paths import Listing, real_path, rows_below
-from unistore.converters.opened import Origin
-from unistore.converters.protocol import Ask, ask_here
-from unistore.converters.registry import conversion_of, families, get_family
-from unistore.converters.scan import Found, Parts, Scan, Scanned, SourcePart, Stored
-from unistore.converters.survey import (
+from unistore.converters.detection import (
     EXCLUDED,
     Claims,
     Rows,
     nothing_found,
     other_family_reason,
 )
+from unistore.converters.files.formats import may_have_ending
+from unistore.converters.files.paths import Listing, real_path, rows_below
+from unistore.converters.opened import Origin
+from unistore.converters.protocol import ParallelMap, ask_here
+from unistore.converters.registry import conversion_of, families, get_family
+from unistore.converters.scan_types import Found, Parts, Scan, Scanned, SourcePart, Stored
 from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable, with_source
 from unistore.system.packed import PackedObjects
 from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
 
 _THREADS = 8
 _SHOWN = 5
@@ -80,7 +80,7 @@ def scan_sources(
     converter: Converter,
     paths: Sequence[Path],
     must_exclude: Collection[str] | None = None,
-    ask: Ask = ask_here,
+    ask: ParallelMap = ask_here,
     *,
     is_named: bool = False,
     claims: Claims | None = None,
@@ -98,7 +98,7 @@ def scan_sources(
 def sources_by_shape(
     converter: Converter,
     paths: Sequence[Path],
-    ask: Ask = ask_here,
+    ask: ParallelMap = ask_here,
     *,
     is_named: bool = False,
     claims: Claims | None = None,
@@ -139,14 +139,14 @@ class _FamilyScan:
         # By the name of a source that is left out, the one that shows its values, and its files.
         self._shown_by: dict[str, tuple[str, Sequence[Path]]] = {}
 
-    def by_shape(self, ask: Ask) -> dict[str, list[str]]:
+    def by_shape(self, ask: ParallelMap) -> dict[str, list[str]]:
         _, _, sources, scanned = self._collect(ask)
         by_label: dict[str, list[str]] = {}
         for name, label in shape_labels(self._converter.forms(sources, scanned)).items():
             by_label.setdefault(label, []).append(name)
         return by_label
 
-    def _collect(self, ask: Ask) -> tuple[Found, Parts, Parts, PackedObjects[Scanned]]:
+    def _collect(self, ask: ParallelMap) -> tuple[Found, Parts, Parts, PackedObjects[Scanned]]:
         """Return what is found, the parts that are not excluded, and those of the family, scanned."""
         exclusion = self._exclusion
         if not self._converter.scan_identifies:
@@ -167,7 +167,7 @@ class _FamilyScan:
         return found_sources, parts, *self._taken_once(found_sources.parts, sources, scanned, ask)
 
     def _taken_once(
-        self, found: Sequence[SourcePart], sources: Parts, scanned: PackedObjects[Scanned], ask: Ask
+        self, found: Sequence[SourcePart], sources: Parts, scanned: PackedObjects[Scanned], ask: ParallelMap
     ) -> tuple[Parts, PackedObjects[Scanned]]:
         """Return the sources without those whose values others show. Two of one name are problems."""
         stored = [part for part in found if part.name in self._stored.names] if self._stored.names else []
@@ -217,7 +217,7 @@ class _FamilyScan:
                 taken_scanned.append(one)
         return taken, taken_scanned
 
-    def run(self, ask: Ask, must_exclude: Collection[str]) -> Scan:
+    def run(self, ask: ParallelMap, must_exclude: Collection[str]) -> Scan:
         exclusion = self._exclusion
         found_sources, parts, sources, scanned = self._collect(ask)
         self._problems += [*self._unread(found_sources.parts), *found_sources.problems]
@@ -285,7 +285,7 @@ class _FamilyScan:
             if not self._exclusion.covers(source):
                 yield replace(problem, source=source)
 
-    def _find(self, ask: Ask) -> Found:
+    def _find(self, ask: ParallelMap) -> Found:
         """Return the parts that the family finds. Raise one problem if all files are of other families."""
         claims = self._claims
         left = self._of_others
@@ -330,7 +330,7 @@ class _FamilyScan:
         takers = {self._claims.answer(row).taker for row in rows} - {""}
         return bool(takers) and self._family not in takers
 
-    def _scan(self, parts: Parts, ask: Ask) -> tuple[Parts, PackedObjects[Scanned]]:
+    def _scan(self, parts: Parts, ask: ParallelMap) -> tuple[Parts, PackedObjects[Scanned]]:
         # Parts in folders that failed may be of others. Of a family with `scan_identifies`, other families
         # are asked about what is not surely its own.
         claims = self._claims

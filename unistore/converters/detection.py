@@ -22,7 +22,7 @@ from unistore.converters.family import Family
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import is_about, may_have_ending, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
-from unistore.converters.protocol import Ask, ask_here
+from unistore.converters.protocol import ParallelMap, ask_here
 from unistore.converters.registry import (
     conversion_of,
     families,
@@ -31,15 +31,15 @@ from unistore.converters.registry import (
     leave_out,
     reason_of,
 )
-from unistore.converters.scan import TWO_FAMILIES, Candidate
+from unistore.converters.scan_types import TWO_FAMILIES, Candidate
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, UnistoreError, first_few, printable
 from unistore.system.foreign import NO_FAULTS
-from unistore.system.hints import Int64s, JsonObject
 from unistore.system.packed import view
+from unistore.system.types import Int64s, JsonObject
 
 if TYPE_CHECKING:
-    from unistore.converters.scan import Scan
-    from unistore.converters.seam.converter import Converter
+    from unistore.converters.adapter.converter import Converter
+    from unistore.converters.scan_types import Scan
 
 TAKEN = "taken"
 LEFT_OUT = "left out"
@@ -166,7 +166,7 @@ class Claims:
         own = self._converter or _default_converter(get_family(converter.family))
         return own.excluding(()) == converter.excluding(())
 
-    def ask(self, ask: Ask = ask_here, is_excluded: Callable[[str], bool] = lambda _: False) -> None:
+    def ask(self, ask: ParallelMap = ask_here, is_excluded: Callable[[str], bool] = lambda _: False) -> None:
         """Ask about the files that were not asked about yet, but those that are excluded."""
         todo = [row for row, answer in enumerate(self._answers) if answer is None]
         todo = [row for row in todo if not is_excluded(self.paths[row])]
@@ -320,7 +320,7 @@ class Detection:
     claims: Claims = field(repr=False, compare=False)
 
 
-def survey(roots: Sequence[Path], ask: Ask = ask_here) -> Claims:
+def survey(roots: Sequence[Path], ask: ParallelMap = ask_here) -> Claims:
     """Ask every family about every file."""
     claims = Claims(roots)
     claims.is_detected = True

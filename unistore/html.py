@@ -17,7 +17,7 @@ from unistore.errors import InputError, StoreError, UnistoreError, printable
 from unistore.remote.url import redact_urls
 from unistore.schemas.indices import StoreView
 from unistore.system.arguments import wrong_argument
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 # Metadata of every file that is written; other files are overwritten only if that is asked for
 MARK = "made by unistore inspect"

@@ -10,15 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.claims import Claim
-from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, missing_value, within
-from unistore.converters.family import Chosen, Cut, Family, Group
-from unistore.converters.formats.ragged import items_in
-from unistore.converters.opened import BLOCK_BYTES, Array, FieldOf, Format, Head, Opened
-from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Scanned
-from unistore.converters.scan import Parts
-from unistore.converters.schema import Schema, array_of
-from unistore.converters.seam.formats import (
+from unistore.converters.adapter.formats import (
     FileToOpen,
     FileToScan,
     calling,
@@ -30,8 +22,8 @@ from unistore.converters.seam.formats import (
     origins_in,
     returned,
 )
-from unistore.converters.seam.gather import SIZES, facts_of, finalize_sources, gather_sources
-from unistore.converters.seam.sources import (
+from unistore.converters.adapter.gather import SIZES, facts_of, finalize_sources, gather_sources
+from unistore.converters.adapter.sources import (
     Planned,
     RowOrigin,
     RowPlace,
@@ -45,11 +37,19 @@ from unistore.converters.seam.sources import (
     picks_of,
     problems_of_facts,
 )
-from unistore.converters.seam.values import coded
+from unistore.converters.adapter.values import coded
+from unistore.converters.claims import Claim
+from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, missing_value, within
+from unistore.converters.family import Chosen, Cut, Family, Group
+from unistore.converters.formats.ragged import items_in
+from unistore.converters.opened import BLOCK_BYTES, Array, FieldOf, FileSummary, Format, OpenFile
+from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Scanned
+from unistore.converters.scan_types import Parts
+from unistore.converters.schema import Schema, array_of
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import Field, OwnForm, Table
 from unistore.system.foreign import begin_reading
-from unistore.system.hints import AnyArray, Int64s
+from unistore.system.types import AnyArray, Int64s
 
 
 class SchemaSteps:
@@ -75,17 +75,17 @@ class SchemaSteps:
                     opened.append(stack.enter_context(open_file(opening, source_file)))
             return self._with_origins(self._describe(group, openings, opened), opened)
 
-    def _with_origins(self, scanned: Scanned, opened: Sequence[Opened]) -> Scanned:
+    def _with_origins(self, scanned: Scanned, opened: Sequence[OpenFile]) -> Scanned:
         """Add where the values of a source lie, if its open files show those of others."""
         if not any(one.shows for one in opened):
             return scanned
         return replace(scanned, origins=origins_in(opened, self.stored_arrays(scanned)))
 
-    def _describe(self, group: Group, openings: Sequence[Format], opened: Sequence[Opened]) -> Scanned:
+    def _describe(self, group: Group, openings: Sequence[Format], opened: Sequence[OpenFile]) -> Scanned:
         """Check the arrays of a source, whose files are open, each by its format."""
         plugin = self._family
         whole = joined(group, opened)
-        head = Head(replace(group.files[0], name=group.name), openings[0].name, whole)
+        head = FileSummary(replace(group.files[0], name=group.name), openings[0].name, whole)
         with calling(plugin, group.name):
             # A general family has no other to leave a file to.
             claim = None
@@ -196,7 +196,7 @@ class SchemaSteps:
         return facts
 
     def _emit(
-        self, opened: Opened, name: str, opening: Format, origin: RowOrigin, table: Table, emit: Emit
+        self, opened: OpenFile, name: str, opening: Format, origin: RowOrigin, table: Table, emit: Emit
     ) -> None:
         count = origin.tables[table.name].rows
         row_bytes = sum(field.row_bytes for field in table.fields)
@@ -242,7 +242,7 @@ class SchemaSteps:
 
     def _fill(
         self,
-        opened: Opened,
+        opened: OpenFile,
         name: str,
         opening: Format,
         origin: RowOrigin,
@@ -297,7 +297,7 @@ def _array_of(origin: RowOrigin, place: RowPlace) -> str:
     return origin.arrays[place.file] if origin.arrays else place.array
 
 
-def _emit_derived(plugin: Family, opened: Opened, name: str, schema: Schema, emit: Emit) -> Facts:
+def _emit_derived(plugin: Family, opened: OpenFile, name: str, schema: Schema, emit: Emit) -> Facts:
     """Emit the tables that the family computes of a source, and return how many rows they have.
 
     An author whose rows are not as declared is told.
@@ -343,7 +343,7 @@ def _emit_ragged(array: Array | None, location: Location, rows: int, table: Tabl
 
 
 @contextmanager
-def _reopened(scan: Scan, source: int, files: Sequence[FileToOpen]) -> Iterator[Opened]:
+def _reopened(scan: Scan, source: int, files: Sequence[FileToOpen]) -> Iterator[OpenFile]:
     """Open the files of a source again, as one."""
     with ExitStack() as stack:
         opened = [stack.enter_context(file.open()) for file in files]

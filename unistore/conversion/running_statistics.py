@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.system.hints import AnyArray, Float64s, Int64s, JsonObject
+from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject
 
 BLOCK = 1 << 20  # Values that are converted to float64 at a time
 

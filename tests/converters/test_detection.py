@@ -12,11 +12,11 @@ import pytest
 
 from tests.mixtures import JUNK, SETS, Mixture, Shelf, damage
 from unistore.conversion.convert import detect_family, make_converter
+from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim
-from unistore.converters.scan import Candidate
-from unistore.converters.scanning import scan_sources
-from unistore.converters.seam.converter import Converter
-from unistore.converters.survey import Answer, Claims, counted_scan, survey
+from unistore.converters.detection import Answer, Claims, counted_scan, survey
+from unistore.converters.scan_types import Candidate
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 MIXTURES = 20

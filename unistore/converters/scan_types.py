@@ -19,15 +19,15 @@ from unistore.converters.opened import Origin
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, IndexValues, Table
 from unistore.system.foreign import NO_FAULTS
-from unistore.system.hints import Int64s, UInt8s
 from unistore.system.packed import Items, PackedObjects
+from unistore.system.types import Int64s, UInt8s
 
 if TYPE_CHECKING:  # few sources are HDF5
     from unistore.converters.files.hdf5.attributes import Attributes
 
 # Values between converters and the scan: files to look at, parts, scanned parts.
 
-Opened = TypeVar("Opened")
+AnyOpened = TypeVar("AnyOpened")
 T = TypeVar("T")
 
 
@@ -42,7 +42,7 @@ class Candidate(ExitStack):
         self.folders = folders or Folders(roots)  # what lies near it
         self._opened: dict[Hashable, Any] = {}
 
-    def opened(self, kind: Hashable, opening: Callable[[], AbstractContextManager[Opened]]) -> Opened:
+    def opened(self, kind: Hashable, opening: Callable[[], AbstractContextManager[AnyOpened]]) -> AnyOpened:
         """Open the file as one of a kind, once, and close it with the candidate."""
         # An exception from opening is raised again by each call.
         if kind not in self._opened:
@@ -55,7 +55,7 @@ class Candidate(ExitStack):
         outcome = self._opened[kind]
         if isinstance(outcome, BaseException):
             raise outcome
-        opened: Opened = outcome
+        opened: AnyOpened = outcome
         return opened
 
 
@@ -185,7 +185,7 @@ class Scanned:
     certain: bool = False  # whether `look` would take the file too; used if `Converter.scan_identifies`
     # Where the values of its arrays lie, if some lie in files that may be sources themselves.
     origins: tuple[Origin, ...] = ()
-    attributes: Attributes | None = None  # of its HDF5 file, to the last bit, see `Opened.attributes`
+    attributes: Attributes | None = None  # of its HDF5 file, to the last bit, see `AnyOpened.attributes`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ import pytest
 
 import unistore
 from unistore.conversion.convert import make_converter
-from unistore.conversion.executors.local import AskJob, asking
+from unistore.conversion.executors.local import AskJob, parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import Inputs, source_keys
 from unistore.conversion.spill import DeriveJob
 from unistore.converters.files.paths import list_files
-from unistore.converters.scanning import scan_part, scan_sources
+from unistore.converters.source_scan import scan_part, scan_sources
 from unistore.errors import InputError
 
 
@@ -43,7 +43,7 @@ def test_all_problems_together_in_order(sources: Path, processes: Processes) -> 
         (sources / f"lot_{number % 3}" / f"part_{number}.npz").write_bytes(b"no archive")
     converter = make_converter("rows", {})
     told = []
-    for ask in ({}, {"ask": asking(processes)}):
+    for ask in ({}, {"ask": parallel_map(processes)}):
         with pytest.raises(InputError) as caught:
             scan_sources(converter, [sources], **ask)
         told.append([(each.location, each.message) for each in caught.value.problems])
@@ -86,7 +86,7 @@ def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.Monke
 
 def test_answers_are_in_the_order_of_the_items(processes: Processes) -> None:
     for count in (0, 1, 31, 100, 1000):
-        assert list(asking(processes)(abs, range(-count, 0))) == list(range(count, 0, -1))
+        assert list(parallel_map(processes)(abs, range(-count, 0))) == list(range(count, 0, -1))
 
 
 def _nothing() -> Any:

@@ -20,9 +20,9 @@ from unistore.converters.family import Family, Group
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
-from unistore.converters.opened import Array, Facts, Format, NamedArrays, Opened, Origin, SourceFile
+from unistore.converters.opened import Array, Facts, Format, NamedArrays, OpenFile, Origin, SourceFile
 from unistore.converters.registry import leave_out, resolve
-from unistore.converters.scan import SourcePart
+from unistore.converters.scan_types import SourcePart
 from unistore.errors import InputError, Problem, UnistoreError
 from unistore.system.foreign import NO_FAULTS, opening
 
@@ -60,7 +60,7 @@ class Later(Format):
     def recognise(self, file: SourceFile) -> Claim:
         return self._format.recognise(file)
 
-    def open(self, file: SourceFile) -> AbstractContextManager[Opened]:
+    def open(self, file: SourceFile) -> AbstractContextManager[OpenFile]:
         return self._format.open(file)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
@@ -91,13 +91,13 @@ LATER = (
 )
 
 
-def open_file(kind: Format, file: SourceFile) -> AbstractContextManager[Opened]:
+def open_file(kind: Format, file: SourceFile) -> AbstractContextManager[OpenFile]:
     """Open a file. The format's native library does so in a worker process, which it may crash."""
     return kind.open(file) if type(kind) is Npy else _opened(kind, file)
 
 
 @contextmanager
-def _opened(kind: Format, file: SourceFile) -> Iterator[Opened]:
+def _opened(kind: Format, file: SourceFile) -> Iterator[OpenFile]:
     native = opening(file.path, file.name, kind.library) if kind.library else nullcontext()
     with native, ExitStack() as stack:
         if is_own(kind):
@@ -115,16 +115,16 @@ def is_own(plugin: object) -> bool:
     return type(plugin).__module__.partition(".")[0] == _OURS
 
 
-def _checked(kind: Format, file: SourceFile, opened: object) -> Opened:
+def _checked(kind: Format, file: SourceFile, opened: object) -> OpenFile:
     """Refuse what is no open file, in the name of the format. Its facts become JSON values."""
-    if not isinstance(opened, Opened):
-        raise fault(kind, "open", file.name, f"gave {opened!r:.60}, expected an Opened")
+    if not isinstance(opened, OpenFile):
+        raise fault(kind, "open", file.name, f"gave {opened!r:.60}, expected an OpenFile")
     arrays: Mapping[Any, Any] = opened.arrays
     for name, array in arrays.items():
         if not isinstance(name, str) or not isinstance(array, Array):
             message = f"gave {array!r:.60} as array {name!r}, expected an Array of this name"
             raise fault(kind, "open", file.name, message)
-    if type(opened) is not Opened:
+    if type(opened) is not OpenFile:
         return opened
     return replace(opened, facts=json_facts(kind, "open", file.name, opened.facts))
 
@@ -155,7 +155,7 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
-def origins_in(opened: Sequence[Opened], names: Collection[str] | None = None) -> tuple[Origin, ...]:
+def origins_in(opened: Sequence[OpenFile], names: Collection[str] | None = None) -> tuple[Origin, ...]:
     """Return where the values of arrays of open files lie: of those of these names (None: of all)."""
     origins: list[Origin] = []
     for one in opened:
@@ -200,7 +200,7 @@ class FileToOpen:
         return FileToOpen(whole, self._kind, self._unlisted)
 
     @contextmanager
-    def open(self) -> Iterator[Opened]:
+    def open(self) -> Iterator[OpenFile]:
         """See `Openable`."""
         with calling(self.format, self.file.name), open_file(self.format, self.file) as opened:
             yield opened.without(self._unlisted) if self._unlisted else opened
@@ -252,7 +252,7 @@ class FileToScan:
         return whole
 
     @contextmanager
-    def open(self) -> Iterator[Opened]:
+    def open(self) -> Iterator[OpenFile]:
         """See `Openable`."""
         with FileToOpen(self.file, self.format, self._unlisted).open() as opened:
             yield opened
@@ -328,7 +328,7 @@ def group_of(part: SourcePart) -> Group:
 
 
 @dataclass(frozen=True, eq=False)
-class _OpenedTogether(Opened):
+class _OpenedTogether(OpenFile):
     """Open files as one."""
 
     texts: NamedArrays = field(default_factory=dict)  # which are not among `arrays`
@@ -338,7 +338,7 @@ class _OpenedTogether(Opened):
         return {**self.texts, **self.arrays}
 
 
-def joined(group: Group, opened: Sequence[Opened]) -> Opened:
+def joined(group: Group, opened: Sequence[OpenFile]) -> OpenFile:
     """Return the files of a source as one."""
     first = opened[0]
     if len(opened) == 1 and (not group.arrays or first.arrays.keys() == set(group.arrays)):
@@ -380,7 +380,7 @@ def names_in(group: Group, number: int, arrays: Collection[str]) -> dict[str, st
     return {group.arrays[number]: name}
 
 
-def texts_in(group: Group, opened: Opened) -> Collection[str]:
+def texts_in(group: Group, opened: OpenFile) -> Collection[str]:
     """Return arrays of texts, or of any number of values a row, of a file whose arrays have their names."""
     return opened.objects.keys() - opened.arrays.keys() if not group.arrays else ()
 

@@ -19,7 +19,7 @@ from tests.stores import flip
 from unistore.converters.preview import Preview
 from unistore.converters.views import View
 from unistore.errors import StoreError
-from unistore.pictures import STILL, pictures_html, sample_picture, sample_view
+from unistore.html import STILL, pictures_html, sample_picture, sample_view
 from unistore.report.page import pack
 from unistore.store.reader import Store
 
@@ -193,7 +193,7 @@ def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPat
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("<b>oops</b>")
 
-    monkeypatch.setattr("unistore.pictures.preview_of_store", lambda _: Preview(view=fails))
+    monkeypatch.setattr("unistore.html.preview_of_store", lambda _: Preview(view=fails))
     with pytest.raises(StoreError, match="sample 0 cannot be drawn: ZeroDivisionError"):
         sample_picture(rows, 0)
     shown = pictures_html(rows, [(0, "one")])
@@ -204,7 +204,7 @@ def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are chosen, and not drawn."""
-    monkeypatch.setattr("unistore.pictures.sample_picture", lambda *_: b"picture")
+    monkeypatch.setattr("unistore.html.sample_picture", lambda *_: b"picture")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -13,17 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Merged, SourceColumn, reconcile
-from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
-from unistore.converters.family import Cut, Family
-from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
-from unistore.converters.files.paths import split_of
-from unistore.converters.opened import BLOCK_BYTES, Format
-from unistore.converters.protocol import Facts, Finalized, Scan, Sources
-from unistore.converters.scan import Parts
-from unistore.converters.schema import Column, Schema, array_of, bare_name
-from unistore.converters.seam.formats import calling, fault, format_by_ending, is_own
-from unistore.converters.seam.sources import (
+from unistore.converters.adapter.formats import calling, fault, format_by_ending, is_own
+from unistore.converters.adapter.sources import (
     PartGroup,
     Picked,
     Planned,
@@ -32,14 +23,23 @@ from unistore.converters.seam.sources import (
     ScannedSource,
     TableRows,
 )
-from unistore.converters.seam.specs import FACTS, FORMAT, OF_FAMILY, field_of
-from unistore.converters.seam.values import expected_of, item_bounds, stored_value, value_arrays
+from unistore.converters.adapter.specs import FACTS, FORMAT, OF_FAMILY, field_of
+from unistore.converters.adapter.values import expected_of, item_bounds, stored_value, value_arrays
+from unistore.converters.common.columns import Merged, SourceColumn, reconcile
+from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
+from unistore.converters.family import Cut, Family
+from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
+from unistore.converters.files.paths import split_of
+from unistore.converters.opened import BLOCK_BYTES, Format
+from unistore.converters.protocol import Facts, Finalized, Scan, Sources
+from unistore.converters.scan_types import Parts
+from unistore.converters.schema import Column, Schema, array_of, bare_name
 from unistore.errors import InputError, Problem, first_few, printable
 from unistore.schemas.ragged import value_field
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
-from unistore.system.hints import Int64s, JsonObject, Shape
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
+from unistore.system.types import Int64s, JsonObject, Shape
 
 # Bytes that reading all values of a source takes beside what its format says
 _DERIVING = 4 * BLOCK_BYTES

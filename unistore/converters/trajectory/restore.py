@@ -19,7 +19,7 @@ from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episodes import EpisodeIndex
 from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
 from unistore.converters.trajectory.names import is_of_episodes
-from unistore.converters.trajectory.stored_steps import (
+from unistore.converters.trajectory.restored_steps import (
     FLAGS,
     TRUNCATED,
     blocks,
@@ -56,7 +56,7 @@ from unistore.schemas.trajectory.fields import (
     SUFFIXES,
     sample_key,
 )
-from unistore.system.hints import AnyArray, Int64s, UInt8s
+from unistore.system.types import AnyArray, Int64s, UInt8s
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
 _VALUE = ""  # the name of single values among attributes, see `File.attributes`

@@ -10,15 +10,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from unistore.converters.adapter.converter import Converter
+from unistore.converters.adapter.formats import group_of
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.family import Family, Group, Grouping
 from unistore.converters.files.paths import list_files
 from unistore.converters.opened import SourceFile
-from unistore.converters.scan import Found
-from unistore.converters.scanning import scan_sources
+from unistore.converters.scan_types import Found
 from unistore.converters.schema import Column, Schema
-from unistore.converters.seam.converter import Converter
-from unistore.converters.seam.formats import group_of
+from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
 

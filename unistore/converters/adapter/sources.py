@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.adapter.formats import fault, names_in, texts_in
+from unistore.converters.adapter.specs import CLASS_KINDS
+from unistore.converters.adapter.values import coded, expected_of, stored_value
 from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable
 from unistore.converters.family import Chosen, Family, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
-from unistore.converters.opened import Array, Facts, Head, Opened, SourceFile
-from unistore.converters.scan import Parts, Scanned
+from unistore.converters.opened import Array, Facts, FileSummary, OpenFile, SourceFile
+from unistore.converters.scan_types import Parts, Scanned
 from unistore.converters.schema import Column, Schema, array_of, bare_name
-from unistore.converters.seam.formats import fault, names_in, texts_in
-from unistore.converters.seam.specs import CLASS_KINDS
-from unistore.converters.seam.values import coded, expected_of, stored_value
 from unistore.errors import AddOptions, Fix, Problem, length_table, location_of, printable
 from unistore.schemas.tables import name_problem
-from unistore.system.hints import AnyArray, Dtype, Shape
+from unistore.system.types import AnyArray, Dtype, Shape
 
 # Bytes of records that are read at a time, as all their fields are read
 _RECORD_BLOCK = 8 << 20
@@ -194,7 +194,7 @@ def check_chosen(plugin: Family, source: str, chosen: Chosen) -> None:
 
 
 def picks_of(
-    group: Group, opened: Sequence[Opened], whole: Opened, columns: Mapping[str, Column]
+    group: Group, opened: Sequence[OpenFile], whole: OpenFile, columns: Mapping[str, Column]
 ) -> tuple[Pick, ...]:
     """Return the columns that a source has, with their arrays. Those that it lacks are left out."""
     owners = {}
@@ -277,7 +277,7 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
 
 
 def check_columns(
-    columns: Mapping[str, Column], head: Head, picked: Picked, mapped: Mapping[str, str] | None
+    columns: Mapping[str, Column], head: FileSummary, picked: Picked, mapped: Mapping[str, str] | None
 ) -> tuple[int, list[Problem]]:
     """Number of rows of a source in a table, and what is wrong. `mapped`: the option, if there is one."""
     file = head.file.name
@@ -305,7 +305,7 @@ def check_columns(
     return rows, problems if mapped is not None else [replace(problem, fix=_FIX) for problem in problems]
 
 
-def extent_of(columns: Mapping[str, Column], head: Head, problems: list[Problem]) -> Shape:
+def extent_of(columns: Mapping[str, Column], head: FileSummary, problems: list[Problem]) -> Shape:
     """Extent of the volumes of a source, empty if it has none. Adds a problem of columns that differ."""
     extents = {}
     for name, column in columns.items():

@@ -42,7 +42,7 @@ from unistore.schemas.ct.fields import HEADER, IMAGE, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.geometry import read_geometry
 from unistore.schemas.ct.voxels import ValueRange, inside
 from unistore.schemas.ct.windows import OWN_VALUES, Window, parse_window, value_source
-from unistore.system.hints import AnyArray, Dtype, Int64s, JsonObject, UInt8s
+from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, UInt8s
 
 # Bytes of voxels at a time
 _SLAB = 32 << 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unistore.converters.adapter.sources import Choices
 from unistore.converters.family import Group, Grouping
 from unistore.converters.opened import SourceFile
-from unistore.converters.seam.sources import Choices
 from unistore.errors import Problem
 
 

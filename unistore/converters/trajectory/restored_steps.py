@@ -31,7 +31,7 @@ from unistore.schemas.trajectory.fields import (
     is_of_any_length,
     sample_key,
 )
-from unistore.system.hints import AnyArray, Int64s, JsonObject, Shape
+from unistore.system.types import AnyArray, Int64s, JsonObject, Shape
 
 _TEXT_SUFFIX = SUFFIXES["text"]
 TRUNCATED = f"{STEPS}/truncated"

@@ -11,20 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from unistore.converters.claims import Claim, maybe, no, sure
-from unistore.converters.common.columns import SourceColumn
-from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.common.faults import is_unreadable
-from unistore.converters.family import Family, Grouping
-from unistore.converters.files.folders import Folders, ListedFolders
-from unistore.converters.files.formats import has_ending
-from unistore.converters.files.links import LinkedFiles, follow_links, real_files
-from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
-from unistore.converters.opened import Format, Head, Opened, Origin, SourceFile
-from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Scanned, SourceReader
-from unistore.converters.scan import Candidate, Found, Parts, SourcePart
-from unistore.converters.seam.by_schema import SchemaSteps
-from unistore.converters.seam.formats import (
+from unistore.converters.adapter.by_schema import SchemaSteps
+from unistore.converters.adapter.formats import (
     FileToOpen,
     FileToScan,
     calling,
@@ -36,20 +24,32 @@ from unistore.converters.seam.formats import (
     origins_in,
     returned,
 )
-from unistore.converters.seam.sources import (
+from unistore.converters.adapter.sources import (
     Choices,
 )
+from unistore.converters.claims import Claim, maybe, no, sure
+from unistore.converters.common.columns import SourceColumn
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.common.faults import is_unreadable
+from unistore.converters.family import Family, Grouping
+from unistore.converters.files.folders import Folders, ListedFolders
+from unistore.converters.files.formats import has_ending
+from unistore.converters.files.links import LinkedFiles, follow_links, real_files
+from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
+from unistore.converters.opened import FileSummary, Format, OpenFile, Origin, SourceFile
+from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Scanned, SourceReader
+from unistore.converters.scan_types import Candidate, Found, Parts, SourcePart
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, OwnForm, Table
-from unistore.system.hints import AnyArray
+from unistore.system.types import AnyArray
 
 
 class Converter(SourceReader):
     """Converts the sources of a family.
 
     It opens files when a method needs them and keeps none open between calls, as handles of HDF5 must not
-    cross processes. `unistore.converters.survey` calls `look`, `unistore.converters.scanning` calls `find`,
-    `scan` and `gather`, `unistore.conversion` the others.
+    cross processes. `unistore.converters.detection` calls `look`, `unistore.converters.source_scan` calls
+    `find`, `scan` and `gather`, `unistore.conversion` the others.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ class Converter(SourceReader):
         if not has_ending(file.path, self.suffixes):
             return no(f"is no {', '.join(self.suffixes)} file")
         fitting = self._fitting(file.path)
-        near = Neighbours(self, file.folders, file.roots)
+        near = FolderNeighbours(self, file.folders, file.roots)
         name = fitting[0].name if fitting else ""
         source = SourceFile(file.path, file.path.name, near.roots, near, name)
         with calling(self.plugin, source.name):
@@ -129,9 +129,9 @@ class Converter(SourceReader):
             return claim
         with calling(opening, source.name):
             # Other families that take files of the format look at the same open file.
-            opened: Opened = file.opened(opening, partial(open_file, opening, source))
+            opened: OpenFile = file.opened(opening, partial(open_file, opening, source))
         with calling(self.plugin, source.name):
-            matched = self.plugin.match(Head(source, opening.name, self._listed(opened)))
+            matched = self.plugin.match(FileSummary(source, opening.name, self._listed(opened)))
             returned(Claim, self.plugin, "match", source.name, matched)
         # Of bytes without a header the family alone says what they mean.
         is_headerless = claim.certainty == "maybe" and not opening.offered
@@ -184,7 +184,7 @@ class Converter(SourceReader):
         """
         linked = LinkedFiles()
         if self.plugin.follows_links:
-            near = Neighbours(self, Folders(listing.roots), listing.roots)
+            near = FolderNeighbours(self, Folders(listing.roots), listing.roots)
             linked = follow_links(listing, self.suffixes, exclusion.covers)
             sources = [self._source_file(path, name, near) for path, name in linked.names.items()]
         else:
@@ -216,25 +216,25 @@ class Converter(SourceReader):
         named = zip(relative_names(paths), paths, strict=True)
         takes_all = self.plugin.groups_excluded
         folders = ListedFolders(map(Path, paths)) if takes_all else Folders(listing.roots)
-        near = Neighbours(self, folders, listing.roots)
+        near = FolderNeighbours(self, folders, listing.roots)
         return [
             self._source_file(Path(path), name, near)
             for name, path in named
             if takes_all or not exclusion.covers(name)
         ]
 
-    def _source_file(self, path: Path, name: str, near: Neighbours) -> SourceFile:
+    def _source_file(self, path: Path, name: str, near: FolderNeighbours) -> SourceFile:
         return SourceFile(path, name, near.roots, near, self._format_name(path))
 
     @contextmanager
-    def opened(self, file: SourceFile) -> Iterator[tuple[Format, Opened]]:
+    def opened(self, file: SourceFile) -> Iterator[tuple[Format, OpenFile]]:
         opening, claim = self._recognised_anew(file)
         if opening is None:
             raise file.problem(claim.reason)
         with calling(opening, file.name), open_file(opening, file) as opened:
             yield opening, self._listed(opened)
 
-    def _listed(self, opened: Opened) -> Opened:
+    def _listed(self, opened: OpenFile) -> OpenFile:
         """Return an open file as the family sees it."""
         return opened.without(self.plugin.unlisted_groups) if self.plugin.unlisted_groups else opened
 
@@ -277,7 +277,7 @@ class Converter(SourceReader):
         return replace(scanned, origins=tuple(self.origins(part, scanned)))
 
     def origins(self, part: SourcePart, scanned: Any) -> Sequence[Origin]:
-        """Return where the values of a source lie that was scanned, see `Opened.shows`."""
+        """Return where the values of a source lie that was scanned, see `OpenFile.shows`."""
         files = group_of(part).files
         origins: list[Origin] = []
         for file in files:
@@ -387,7 +387,7 @@ def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, C
     return one, claim
 
 
-class Neighbours:
+class FolderNeighbours:
     """What lies near a file, as the formats of a family open it."""
 
     def __init__(self, converter: Converter, folders: Folders, roots: tuple[Path, ...] = ()) -> None:
@@ -396,12 +396,12 @@ class Neighbours:
         self.has = folders.has
         self.holds = folders.holds
 
-    def head(self, path: Path) -> Head | None:
-        """See `Near.head`."""
+    def head(self, path: Path) -> FileSummary | None:
+        """See `Neighbours.head`."""
         file = SourceFile(path, path.name, self.roots)
         try:
             with self._converter.opened(file) as (opening, opened):
-                head = Head(file, opening.name, opened)
+                head = FileSummary(file, opening.name, opened)
                 list(head.arrays)  # which are listed once, while the file is open
                 return head
         except InputError as error:

@@ -16,7 +16,7 @@ from unistore.schemas.array_specs import (
 )
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec, ragged_specs
 from unistore.schemas.tables import Field, own_axes
-from unistore.system.hints import Shape
+from unistore.system.types import Shape
 
 FACTS = "sources/facts"
 FORMAT = "sources/format"

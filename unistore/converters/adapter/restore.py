@@ -13,6 +13,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.adapter.formats import (
+    calling,
+    fault,
+    format_by_ending,
+    formats_for,
+    formats_of,
+    is_own,
+    json_facts,
+    open_file,
+)
+from unistore.converters.adapter.sources import RowOrigin
+from unistore.converters.adapter.specs import FACTS, FORMAT, OF_FAMILY, further_tables, ragged_group
+from unistore.converters.adapter.values import class_texts
 from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, within
 from unistore.converters.common.exported import (
     ExportedArray,
@@ -35,29 +48,16 @@ from unistore.converters.files.comparison import (
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, Open, OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Facts, Format, Opened, SourceFile
+from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.schema import Schema, bare_name
-from unistore.converters.seam.formats import (
-    calling,
-    fault,
-    format_by_ending,
-    formats_for,
-    formats_of,
-    is_own,
-    json_facts,
-    open_file,
-)
-from unistore.converters.seam.sources import RowOrigin
-from unistore.converters.seam.specs import FACTS, FORMAT, OF_FAMILY, further_tables, ragged_group
-from unistore.converters.seam.values import class_texts
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, UnistoreError, printable
 from unistore.schemas.array_specs import source_offsets
 from unistore.schemas.indices import StoreView, table_columns
 from unistore.schemas.ragged import TEXT_SUFFIX
-from unistore.system.hints import AnyArray, Dtype
+from unistore.system.types import AnyArray, Dtype
 
 # Bytes that are read of a sample, at most
 _SAMPLE_BYTES = 64 << 20
@@ -245,7 +245,7 @@ def _write_checked(opening: Format, name: str, arrays: Mapping[str, Array], fact
         raise fault(opening, "write", name, f"wrote a file that does not open as what is stored: {reason}")
 
 
-def _difference(arrays: Mapping[str, Array], facts: Facts, opened: Opened) -> str:
+def _difference(arrays: Mapping[str, Array], facts: Facts, opened: OpenFile) -> str:
     """Say how an open file differs from these arrays and facts, empty if it does not."""
     present = {**opened.objects, **opened.arrays}
     further = present.keys() - arrays.keys() - facts.keys()
