@@ -56,7 +56,9 @@ def parts_of(converter: Converter, folder: Path) -> list[SourcePart]:
 def test_other_hdf5_files_are_left_out(tmp_path: Path, datasets: dict) -> None:
     verdict = look(write(tmp_path / "a.h5", **datasets))
     assert verdict.certainty == "no"
-    assert verdict.reason.startswith("holds no episodes as groups of data/, no action beside")
+    assert verdict.reason.startswith(
+        "holds no episodes as groups of data/, no episodes as groups of the root"
+    )
 
 
 # Scan -----------------------------------------------------------------------------------------------------

@@ -162,11 +162,11 @@ class Converter(SourceReader):
         return self._recognised(file, self._possible(file.path))
 
     def _fitting(self, path: Path | str) -> Sequence[Format]:
-        """Return the formats with the ending of a file, a whole name before the mere ending of it."""
+        """Return the formats with the ending of a file: of whole names first, of any content last."""
         name = str(path).lower()
         fitting = [one for one in self.formats if name.endswith(one.suffixes)]
         if len(fitting) > 1:
-            fitting.sort(key=lambda one: not name.endswith(_whole_names(one)))
+            fitting.sort(key=lambda one: (not name.endswith(_whole_names(one)), _takes_any(one)))
         return fitting or [one for one in self.formats if has_ending(path, one.suffixes)]
 
     def _possible(self, path: Path) -> Sequence[Format]:
@@ -408,6 +408,11 @@ class FolderNeighbours:
             if is_unreadable(error):
                 raise
             return None
+
+
+def _takes_any(kind: Format) -> bool:
+    """Return whether a format takes every file with one of its endings, whatever is in it."""
+    return type(kind).recognise is Format.recognise
 
 
 def _whole_names(format: Format) -> tuple[str, ...]:

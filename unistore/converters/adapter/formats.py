@@ -17,6 +17,7 @@ import numpy as np
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import UNREADABLE, as_problem
 from unistore.converters.family import Family, Group
+from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
@@ -76,6 +77,7 @@ LATER = (
     Later("las", (".las",), "las:Las", twins=(".las", ".laz")),
     Later("laz", (".laz",), "las:Laz", "lazrs", twins=(".las", ".laz")),
     Later("lerobot", (".json",), "lerobot:LeRobot", "Arrow and FFmpeg"),
+    Later("maniskill", hdf5.SUFFIXES, "maniskill:ManiSkill"),
     Later("metaimage", (".mha", ".mhd"), "metaimage:MetaImage", twins=(".mha", ".mhd")),
     Later("minari", ("main_data.hdf5",), "minari:Minari"),
     Later("nifti", (".nii", ".nii.gz"), "nifti:Nifti", twins=(".nii", ".nii.gz")),

@@ -50,7 +50,7 @@ class Trajectory(TrajectoryOptions, Family):
         "unistore convert trajectory demo.hdf5 demo.zarr --image-size 224",
         "unistore convert trajectory aloha/ aloha.zarr --images keep",
     )
-    formats = ("hdf5", "lerobot", "rlds", "minari", "replay_zarr", "bag")
+    formats = ("hdf5", "maniskill", "lerobot", "rlds", "minari", "replay_zarr", "bag")
     any_format = True
     schema = Schema(table="steps")
     kind = "Transitions"

@@ -2,13 +2,15 @@
 
 # ``lerobot``, ``rlds``: ``data/<episode>/…``, as the formats of these names open a dataset. ``replay_zarr``:
 # the replay buffer of diffusion policy, ``data/<episode>/…`` as its format opens it. ``minari``: groups
-# ``episode_0`` and so on, as its format opens a dataset. ``robomimic`` (LIBERO, MimicGen, robosuite, Isaac
-# Lab): ``data/<episode>/…``; ``mask/<name>`` list episodes. ``act`` (ACT, ALOHA): one episode a file,
-# ``action`` beside ``observations/{qpos, images/<camera>}``. ``d4rl``, ``flat``: many consecutive episodes in
-# the same arrays. Flags in ``terminals`` or ``timeouts`` end one, and so does the end of the file.
-# ``observations`` is an array, or a group, or there are keys beside ``actions`` and ``rewards``. ``streams``:
-# one episode a file, a group for each stream: ``action/{timestamps, value}``. ``bag``: one episode a bag, a
-# group for each topic.
+# ``episode_0`` and so on, as its format opens a dataset; ``maniskill``: ``traj_0`` and so on. ``groups``:
+# such groups at the root without an observation more. ``robomimic`` (LIBERO, MimicGen, robosuite, Isaac Lab):
+# ``data/<episode>/…``; ``mask/<name>`` list episodes. ``act`` (ACT, ALOHA): one episode a file, ``action``
+# beside ``observations/{qpos, images/<camera>}``; ``dotted`` (PH2D): the same with names as LeRobot's,
+# ``observation.image.left``; ``robotwin``, ``droid``: the same with a group of actions, of which ``robotwin``
+# has the vector of all. ``d4rl``, ``flat``: many consecutive episodes in the same arrays. Flags in
+# ``terminals`` or ``timeouts`` end one, and so does the end of the file. ``observations`` is an array, or a
+# group, or there are keys beside ``actions`` and ``rewards``. ``streams``: one episode a file, a group for
+# each stream: ``action/{timestamps, value}``. ``bag``: one episode a bag, a group for each topic.
 
 from __future__ import annotations
 
@@ -17,6 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
+from unistore.converters.formats.last_observations import LastObservations
+from unistore.converters.formats.maniskill import MANISKILL
+from unistore.converters.formats.minari import MINARI
 from unistore.errors import AddOptions, Fix, InputError, Location, location_of
 from unistore.plugin import Array, Facts, FileSummary, OpenFile, as_json
 
@@ -54,9 +59,9 @@ class EpisodeLayout(NamedTuple):
     # Whether the arrays hold several consecutive episodes, each ended by a flag. Then attributes and small
     # arrays belong to the file, not to an episode.
     joined: bool = False
-    # Whether files have the observation after the last step as a row more, which their format opens as next
-    # observations.
-    has_last: bool = False
+    # Names in files that have the observation after the last step as a row more, which their format opens as
+    # next observations. None: files have none.
+    last: LastObservations | None = None
     is_bare: bool = False  # whether arrays of an episode are observations, but actions and results
     # Whether the format tells the clock of every array: none is a column of the steps by its length.
     timed: bool = False
@@ -64,6 +69,10 @@ class EpisodeLayout(NamedTuple):
     def group_of(self, episode: str) -> str:
         """Return the path of an episode's group."""
         return "" if self.container is None else f"{self.container}/{episode}".lstrip("/")
+
+    def dataset_in_file(self, dataset: str) -> str:
+        """Return the path in an episode of rows that its format may open under another name."""
+        return dataset if self.last is None else self.last.dataset_in_file(dataset)
 
     def file_facts(self, opened: OpenFile) -> Facts:
         """Return attributes of the file that are not those of an episode."""
@@ -134,12 +143,35 @@ def _is_robomimic(head: FileSummary) -> bool:
     return not head.members(f"data/{first}").keys().isdisjoint((*_ACTIONS, "obs", "states"))
 
 
+def _is_groups(head: FileSummary) -> bool:
+    """Return whether the root has only groups that have the names of episodes, and the first has actions."""
+    root = head.members()
+    if set(root.values()) != {"group"} or not all(map(_EPISODE.fullmatch, root)):
+        return False
+    return _has_actions(head.members(next(iter(root))))
+
+
 def _is_act(head: FileSummary) -> bool:
     # Files with rewards or terminals are of other layouts
     root = head.members()
     if root.get("action") != "array" or not root.keys().isdisjoint(_RESULTS):
         return False
     return not head.members("observations").keys().isdisjoint(("qpos", "images"))
+
+
+def _is_dotted(head: FileSummary) -> bool:
+    root = head.members()
+    has_observations = any(name.startswith("observation.") for name in root)
+    return _has_actions(root) and has_observations and root.keys().isdisjoint(_RESULTS)
+
+
+def _is_robotwin(head: FileSummary) -> bool:
+    return head.members("joint_action").get("vector") == "array" and bool(head.members("observation"))
+
+
+def _is_droid(head: FileSummary) -> bool:
+    has_actions = "array" in head.members("action").values()
+    return has_actions and head.members("observation").get("robot_state") == "group"
 
 
 def _has_actions(root: Mapping[str, str]) -> bool:
@@ -171,7 +203,8 @@ _BY_FORMAT = (
     LEROBOT,
     BAG,
     EpisodeLayout("rlds", "episodes in TFRecord", container="data"),
-    EpisodeLayout("minari", "main_data.hdf5 beside metadata.json of Minari", container="", has_last=True),
+    EpisodeLayout("minari", "main_data.hdf5 beside metadata.json of Minari", container="", last=MINARI),
+    EpisodeLayout("maniskill", "groups traj_0, traj_1, … of ManiSkill", container="", last=MANISKILL),
     EpisodeLayout("replay_zarr", "meta/episode_ends in Zarr", container="data", is_bare=True),
 )
 FLAT = EpisodeLayout(
@@ -180,9 +213,13 @@ FLAT = EpisodeLayout(
 # Those of files whose names tell the layout, in the order in which they are tried.
 LAYOUTS = (
     EpisodeLayout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
+    EpisodeLayout("groups", "episodes as groups of the root", _is_groups, container=""),
     EpisodeLayout("act", "action beside observations/qpos or observations/images", _is_act),
     EpisodeLayout("d4rl", "actions beside a dataset of observations", _is_d4rl, joined=True),
     FLAT,
+    EpisodeLayout("dotted", "action beside observation.…", _is_dotted),
+    EpisodeLayout("robotwin", "joint_action/vector beside observation/", _is_robotwin),
+    EpisodeLayout("droid", "action/ beside observation/robot_state/", _is_droid),
     EpisodeLayout("streams", "a group of actions with timestamps", _is_streams),
 )
 

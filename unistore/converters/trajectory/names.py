@@ -11,14 +11,15 @@ from unistore.converters.trajectory.options import TrajectoryOptions
 
 # - ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) are the columns ``action``,
 #   ``reward``, ``terminated`` and ``truncated``; so are LeRobot's ``next.reward`` and ``next.done``, and
-#   ``is_terminal`` of RLDS.
+#   ``is_terminal`` of RLDS and RoboTwin's ``joint_action/vector``.
 # - ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a
 #   single dataset ``observations`` is ``observation/state``.
+# - ``action/*``, as in DROID, are ``actions/*``: only one of them may be the action, by ``--map``.
 # - Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
 #   only what the source calls actions becomes the action.
 
 ROLES = {
-    "action": ("actions", "action"),
+    "action": ("actions", "action", "joint_action/vector"),
     "reward": ("rewards", "reward", "next.reward"),
     "terminated": (
         "terminals",
@@ -69,6 +70,8 @@ def column_of(
         return f"observation/{below or 'state'}"
     if head in _NEXT:
         return f"next_observation/{below or 'state'}"
+    if head == "action":
+        return f"actions/{below}"
     return f"observation/{dataset}" if is_bare else dataset
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.formats.hdf5 import Hdf5
-from unistore.converters.formats.minari import METADATA, dataset_in_minari
 from unistore.converters.formats.packets import KeptVideo
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episodes import EpisodeIndex
@@ -210,21 +209,22 @@ def files(store: StoreView) -> Iterator[File]:
     of_episodes = facts_of_episodes(store)
     notes = _resized_notes(store, columns)
     following_groups = (f"{FINAL}/", f"{NEXT}/")
-    finals = [path for path in columns if layout.has_last and path.startswith(following_groups)]
+    finals = [path for path in columns if layout.last and path.startswith(following_groups)]
     next_of = {path.replace(FINAL, OBSERVATION, 1).replace(NEXT, OBSERVATION, 1): path for path in finals}
     for number, (name, runs) in enumerate(_runs(store)):
         values: dict[str, ExportedArray] = {}
-        attributes = {layout.container or "": {} if layout.has_last else dict(of_sources[number])}
+        attributes = {layout.container or "": {} if layout.last else dict(of_sources[number])}
+        beside = layout.last.of_groups(of_sources[number]) if layout.last else {}
         for run in runs:
             for path, dataset in columns.items():
                 if not run.has(path):
                     continue
                 if path in finals:
-                    values[run.path_of(dataset_in_minari(dataset))] = run.values(path, with_first=True)
+                    values[run.path_of(layout.dataset_in_file(dataset))] = run.values(path, with_first=True)
                 elif path not in next_of:
                     values[run.path_of(dataset)] = run.values(path)
                 elif not run.has(next_of[path]):
-                    values[run.path_of(dataset_in_minari(dataset))] = run.values(path)
+                    values[run.path_of(layout.dataset_in_file(dataset))] = run.values(path)
                 if offsets := run.offsets_name(path, dataset):
                     values[run.path_of(offsets)] = run.offsets(path)
             lo, hi = run.rows_in(STEPS)
@@ -232,7 +232,9 @@ def files(store: StoreView) -> Iterator[File]:
                 empty_values = array_values(np.empty((hi - lo, 0), np.dtype(dtype)))
                 values.setdefault(run.path_of(dataset), empty_values)  # others have values of this name
             if run.last == run.first + 1:
-                attributes.setdefault(run.group, {}).update(of_episodes[run.first])
+                in_beside = beside.get(run.group, {})
+                own = {key: fact for key, fact in of_episodes[run.first].items() if key not in in_beside}
+                attributes.setdefault(run.group, {}).update(own)
         for path in _ends_in(store, of_sources[number]) if layout.container is None else ():
             numbers = attributes[""].pop(path) if "" in attributes else of_sources[number][path]
             values[path] = array_values(np.array(numbers, np.int64))
@@ -246,10 +248,10 @@ def files(store: StoreView) -> Iterator[File]:
             attributes=_with_kept(attributes, values, kept_attributes(store, number)),
             notes=notes,
         )
-        if layout.has_last:
+        if layout.last and of_sources[number]:
             text = np.frombuffer(json.dumps(of_sources[number]).encode(), np.uint8)
-            beside = PurePosixPath(name).with_name(METADATA)
-            yield File(name=str(beside), form="raw", source=number, values={"": array_values(text)})
+            metadata = PurePosixPath(name).with_name(layout.last.metadata(PurePosixPath(name).name))
+            yield File(name=str(metadata), form="raw", source=number, values={"": array_values(text)})
 
 
 def _ends_in(store: StoreView, facts: Mapping[str, Any]) -> list[str]:

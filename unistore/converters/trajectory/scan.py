@@ -121,7 +121,9 @@ def _is_told(
     layout: EpisodeLayout, opened: OpenFile, recordings: Sequence[EpisodeRecording], masks: Collection[str]
 ) -> Callable[[str, str, bool], bool]:
     """Return what says whether the facts of the file or an episode, or a mask, hold an attribute."""
-    groups = {recording.group for recording in recordings} | {layout.container or ""}
+    groups = {recording.group for recording in recordings}
+    if layout.last is None:  # else the metadata are what is said of the file
+        groups.add(layout.container or "")
     of_root: Collection[str] = opened.group_facts() if layout.container else ()
 
     def is_told(path: str, name: str, is_plain: bool) -> bool:

@@ -1,0 +1,163 @@
+"""Episodes in groups of an HDF5 file whose observations have a row more than steps."""
+
+# The last observation follows the last step. Such arrays open as two: `observations/x` has the rows before
+# each step, `next_observations/x` those after it.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from unistore.converters.formats.hdf5 import OpenedHdf5
+from unistore.converters.formats.lazy import Stretch
+from unistore.converters.opened import Array, Facts, Member, NamedArrays, OpenFile, Origin, SourceFile
+from unistore.errors import Problem
+
+NO_NOTES: Mapping[str, str] = {}
+_EPISODES, _NUMBER = "episodes", "episode_id"  # in metadata: a list of what is said of each episode
+
+
+class LastObservations(NamedTuple):
+    """The names of a format in each of its episodes."""
+
+    observations: str  # group, or array, of observations
+    further: str  # group whose arrays open as ``observations/<further>/…`` if they have a row more than steps
+    counted: str  # array with a row for each step
+    beside: str  # name of the JSON file that describes an HDF5 file; ``{stem}``: the name of that one
+    group: str  # name of the group of an episode; ``{}``: its number
+
+    def dataset_in_file(self, dataset: str) -> str:
+        """Return the path in an episode of rows that open as next observations, or below `further`."""
+        own = dataset.removeprefix("next_")
+        return own.replace(f"{self.observations}/{self.further}/", f"{self.further}/", 1)
+
+    def metadata(self, name: str) -> str:
+        """Return the name of the JSON file that describes an HDF5 file of a name."""
+        return self.beside.format(stem=name.rpartition(".")[0])
+
+    def of_groups(self, facts: Facts) -> Mapping[str, Facts]:
+        """Return what the metadata say of each episode that they list, by its group."""
+        listed = facts.get(_EPISODES)
+        entries = listed if isinstance(listed, list) else []
+        return {
+            self.group.format(entry[_NUMBER]): entry
+            for entry in entries
+            if isinstance(entry, dict) and isinstance(entry.get(_NUMBER), int)
+        }
+
+    def by_step(self, arrays: NamedArrays) -> dict[str, Array]:
+        """Divide arrays of a row more than steps into those before and those after a step."""
+        rows: dict[str, int] = {}  # steps of each episode
+        for path, array in arrays.items():
+            episode, _, below = path.partition("/")
+            if below == self.counted and array.shape:
+                rows[episode] = array.shape[0]
+        with_last = set[str]()  # by path in an episode; an episode may lack the last observation
+        for path, array in arrays.items():
+            episode, _, below = path.partition("/")
+            if below.partition("/")[0] in (self.observations, self.further) and array.shape[:1] == (
+                rows.get(episode, -1) + 1,
+            ):
+                with_last.add(below)
+        divided: dict[str, Array] = {}
+        for path, array in arrays.items():
+            episode, _, below = path.partition("/")
+            steps = rows.get(episode, -1)
+            is_whole = array.shape[:1] == (steps + 1,)
+            if below not in with_last or not (is_whole or array.shape[:1] == (steps,)):
+                divided[path] = array
+                continue
+            role, _, name = below.partition("/")
+            key = below if role == self.further else name
+            ending = f"/{key}" if key else ""
+            divided[f"{episode}/{self.observations}{ending}"] = Stretch(array, 0, steps)
+            if is_whole:
+                divided[f"{episode}/next_{self.observations}{ending}"] = Stretch(array, 1, steps)
+        return divided
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OpenedWithLast(OpenFile):
+    """An open dataset, by the groups of its HDF5 file.
+
+    Attributes
+    ----------
+    hdf5
+        The file.
+    names
+        The names in its episodes.
+    """
+
+    hdf5: OpenedHdf5
+    names: LastObservations
+
+    @cached_property
+    def all_arrays(self) -> NamedArrays:
+        return self.names.by_step(self.hdf5.all_arrays)
+
+    @property
+    def groups(self) -> Sequence[str]:
+        return self.hdf5.groups
+
+    @property
+    def unreachable(self) -> Sequence[Problem]:
+        return self.hdf5.unreachable
+
+    def members(self, group: str = "") -> Mapping[str, Member]:
+        return self.hdf5.members(group)
+
+    def origins(self, name: str) -> Sequence[Origin]:
+        """See `OpenFile`."""
+        episode, _, below = name.partition("/")
+        is_divided = name not in self.hdf5.tree.datasets
+        return self.hdf5.origins(f"{episode}/{self.names.dataset_in_file(below)}" if is_divided else name)
+
+    def group_facts(self, group: str = "") -> Facts:
+        """See `OpenFile`: what the metadata say, and attributes of a group."""
+        if not group:
+            return self.facts
+        episode, _, dataset = group.partition("/")
+        own = self.hdf5.group_facts(f"{episode}/{self.names.dataset_in_file(dataset)}".strip("/"))
+        return own if dataset else {**self.of_groups.get(episode, {}), **own}
+
+
+def opened_with_last(
+    opened: OpenFile,
+    file: SourceFile,
+    names: LastObservations,
+    facts: Facts,
+    further: Sequence[SourceFile],
+    notes: Mapping[str, str] = NO_NOTES,
+) -> OpenFile:
+    """Return an open HDF5 file as one whose observations are divided.
+
+    `facts`: what the metadata say, which are in the files `further`.
+    """
+    assert isinstance(opened, OpenedHdf5)
+    return OpenedWithLast(
+        arrays=names.by_step({**opened.sound, **opened.of_any_length}),
+        facts=facts,
+        further=[*further, *opened.further],
+        memory=opened.memory,
+        problems=opened.problems,
+        left_out=opened.left_out,
+        notes=notes,
+        of_groups=names.of_groups(facts),
+        file=file,
+        shows=opened.shows,
+        hdf5=opened,
+        names=names,
+    )
+
+
+def facts_in(metadata: SourceFile) -> Facts:
+    """Read metadata in JSON. Damaged ones are no sign that the file is another's."""
+    metadata.check_whole()
+    try:
+        facts: Any = json.loads(metadata.path.read_bytes())
+    except ValueError as error:
+        raise metadata.problem(f"is no JSON: {error}", "get the dataset again", "damaged") from error
+    return facts if isinstance(facts, dict) else {}
