@@ -21,6 +21,7 @@ from unistore.converters.ct.names import (
     is_case,
     is_case_window,
     is_image,
+    is_nameless_window,
     is_plain,
     is_voxels,
     mask_id,
@@ -85,7 +86,7 @@ def match(head: FileSummary) -> Claim:
     if len(head.arrays) != 1:
         return no(f"holds {len(head.arrays)} arrays, a volume one")
     ((shape, dtype),) = head.arrays.values()
-    by_name = _match_case(file, shape) or _match_loose(file)
+    by_name = _match_case(file, shape) or _match_loose(file, shape, dtype)
     if by_name is not None:
         return by_name
     if head.format == TIFF and len(shape) == 2:
@@ -110,11 +111,13 @@ def _match_case(file: SourceFile, shape: Shape) -> Claim | None:
     return _in_case(kind) if kind else None
 
 
-def _match_loose(file: SourceFile) -> Claim | None:
+def _match_loose(file: SourceFile, shape: Shape, dtype: np.dtype[Any]) -> Claim | None:
     """Take a window by its name, and a mask whose volume lies in the folder above the folder of masks."""
     path = file.path
     if window_of(path) is not None:
         return _IS_NAMED
+    if is_nameless_window(path, shape, dtype):
+        return sure("is a window of a volume, whose name does not say which", FILES)
     if path.parent.name != "masks" or not mask_id(path):
         return None
     owner = _found(str(path.parent.parent / mask_id(path)), file)

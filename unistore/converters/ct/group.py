@@ -28,6 +28,8 @@ from unistore.converters.ct.names import (
     has_image,
     has_windows,
     is_array,
+    is_in_windows,
+    is_nameless_window,
     is_plain,
     is_voxels,
     mask_id,
@@ -52,6 +54,8 @@ from unistore.plugin import (
     is_inside,
     natural_key,
 )
+
+NO_WINDOW = "does not say its window, as lung_w1500_l-600 does"
 
 
 @dataclass(slots=True)
@@ -105,7 +109,7 @@ class _Grouping:
         if role:
             volume.files.append((role, file))
         elif file.path.parent.name == "windows":
-            self.grouping.left_out.append((file, "does not say its window, as lung_w1500_l-600 does"))
+            self.grouping.left_out.append((file, NO_WINDOW))
         else:
             self.grouping.left_out.append((file, "lies beside the volume of a case folder"))
 
@@ -113,6 +117,8 @@ class _Grouping:
         """Add the volumes of files outside case folders. Masks that were given are volumes in any folder."""
         windows: dict[str, list[SourceFile]] = {}
         masks: list[SourceFile] = []
+        nameless = [file for file in files if _is_nameless_window(file)]
+        files = [file for file in files if file not in nameless]
         voxels = [file for file in files if is_voxels(file.path)]
         labels = _labels([file.path for file in voxels if window_of(file.path, self._known) is None])
         alike: list[str] = []
@@ -146,11 +152,21 @@ class _Grouping:
             for name, image in labels.get(file.path, ()):
                 for volume in self._loose.get(image, []):
                     volume.files.append((f"labels/{name}", file))
+        self._add_nameless(nameless)
         if alike:
             shown = ", ".join(alike[:3])
             self.grouping.notes.append(
                 f"called like labels, but of no image that is there, so volumes: {shown}"
             )
+
+    def _add_nameless(self, files: Sequence[SourceFile]) -> None:
+        """Leave out windows of which nothing says width and level. Without any volume they are problems."""
+        for file in files:
+            if self.volumes:
+                self.grouping.left_out.append((file, NO_WINDOW))
+            else:
+                fix = "rename it, as in case_lung_w1500_l-600.npy"
+                self.grouping.problems.append(Problem(str(file.path), NO_WINDOW, fix, "window"))
 
     def _add_no_window(self, file: SourceFile) -> None:
         """Leave out a file of points that is no window. One that was given is a problem."""
@@ -166,6 +182,9 @@ class _Grouping:
         start = bare if bare.endswith(os.sep) else f"{bare}_"
         longer = [path for path in self._loose if path.startswith(start) and os.sep not in path[len(start) :]]
         owners = self._loose.get(bare) or list(chain.from_iterable(self._loose[path] for path in longer))
+        if is_in_windows(windows[0].path):
+            above, name = Path(bare).parent.parent, Path(bare).name
+            owners = owners or self._loose.get(str(above / name), [])
         if len(owners) != 1:
             return self._new(windows[0].path)
         names = ", ".join([printable(file.path.name) for file in windows])
@@ -235,6 +254,15 @@ def _is_text(file: SourceFile) -> bool:
 def _is_case(folder: Path, file: SourceFile) -> bool:
     """Return whether a folder inside of the given paths is a case."""
     return has_image(folder, file) or (has_windows(folder, file) and _is_within(folder, file))
+
+
+def _is_nameless_window(file: SourceFile) -> bool:
+    if not is_in_windows(file.path) or file.is_given or not is_voxels(file.path):
+        return False
+    head = file.surroundings.head(file.path)
+    return head is not None and any(
+        is_nameless_window(file.path, shape, dtype) for shape, dtype in head.arrays.values()
+    )
 
 
 def _is_within(path: Path, file: SourceFile) -> bool:

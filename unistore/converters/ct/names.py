@@ -14,6 +14,7 @@ from unistore.converters.ct.options import FORMATS, METADATA
 from unistore.converters.formats.label_names import label_name
 from unistore.plugin import SourceFile, formats_of
 from unistore.schemas.ct.windows import PRESETS, Window
+from unistore.system.types import Dtype, Shape
 
 DICOM = "dicom"  # the format whose files are slices of series, whatever they are called
 TIFF = "tiff"  # the format whose files may be pages of stacks
@@ -32,6 +33,9 @@ _NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<after>\D*)")
 _WINDOW = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.-]*)_w(?P<width>\d+(?:\.\d+)?)_l(?P<level>-?\d+(?:\.\d+)?)", re.ASCII
 )
+# A preset without its width and level, and perhaps the voxels along an axis: ``lung``, ``lung_64``
+_PRESET = re.compile(rf"(?:(?P<before>.+)_)?(?P<name>{'|'.join(PRESETS)})(?:_(?P<resolution>\d+))?")
+_SIZED = re.compile(r".+_(?P<resolution>\d+)")
 
 
 def suffixes() -> tuple[str, ...]:
@@ -149,8 +153,37 @@ def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) ->
 
 
 def window_of(file: Path, known: Collection[str] = ()) -> tuple[str, Window] | None:
-    """Window that a file's name ends in. In a folder ``windows/`` the whole name is the window's."""
-    return window_in(_window_stem(file), known, whole=file.parent.name == "windows")
+    """Window that a file's name ends in. In a folder ``windows/`` it may be a preset, or the whole name."""
+    stem = _window_stem(file)
+    if not is_in_windows(file):
+        return window_in(stem, known)
+    preset = _PRESET.fullmatch(stem)
+    if preset is None:
+        return window_in(stem, known, whole=True)
+    return preset["before"] or "", PRESETS[preset["name"]]
+
+
+def states_window(file: Path) -> bool:
+    """Return whether the name of a file states width and level of a window."""
+    return _WINDOW.fullmatch(_window_stem(file)) is not None
+
+
+def is_in_windows(file: Path) -> bool:
+    """Return whether a file is in a folder ``windows/``."""
+    return file.parent.name == "windows"
+
+
+def window_resolution(file: Path) -> int:
+    """N of ``windows/lung_N.npy``, the voxels along an axis, 0 for other names."""
+    match = _SIZED.fullmatch(_window_stem(file)) if is_in_windows(file) else None
+    return int(match["resolution"]) if match else 0
+
+
+def is_nameless_window(file: Path, shape: Shape, dtype: Dtype) -> bool:
+    """Return whether a file in ``windows/`` has a window's form, and a name that tells its size alone."""
+    resolution = window_resolution(file)
+    may_be_window = dtype.kind in "bf" or dtype.itemsize == 1
+    return bool(resolution) and shape == (resolution,) * 3 and may_be_window and window_of(file) is None
 
 
 def window_role(file: Path, known: Collection[str] = ()) -> str:
@@ -175,11 +208,13 @@ def folder_of(file: Path) -> Path:
 
 def is_case_window(file: Path) -> bool:
     """Whether a file makes the folder above its own a case: a window, or points, in a folder ``windows/``."""
-    if file.parent.name != "windows":
+    if not is_in_windows(file):
         return False
-    if is_voxels(file):
-        return window_of(file) is not None
-    return file.name.lower().endswith(POINTS)
+    named = window_of(file)
+    if named is None:
+        return not is_voxels(file) and file.name.lower().endswith(POINTS)
+    # Else it is a window of the volume of that name
+    return named[0] in ("", file.parent.parent.name)
 
 
 def has_image(folder: Path, file: SourceFile) -> bool:
@@ -216,7 +251,8 @@ def case_role(file: Path, *, has_named_image: bool, known: Collection[str] = ())
         Names of windows besides the presets.
     """
     place = file.parent.name
-    if place == "windows":
+    is_beside = place not in _CASE_FOLDERS and window_of(file, known) is not None
+    if place == "windows" or is_beside:
         return window_role(file, known)
     if not is_voxels(file):
         return ""

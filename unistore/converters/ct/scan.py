@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.ct.names import GEOMETRY, SLICES, TEXTS, folder_of, window_of
+from unistore.converters.ct.names import (
+    GEOMETRY,
+    SLICES,
+    TEXTS,
+    folder_of,
+    states_window,
+    window_of,
+    window_resolution,
+)
 from unistore.converters.ct.options import INFO, METADATA, CtOptions
 from unistore.converters.ct.series import Series
 from unistore.converters.ct.slabs import MEMBERS, VolumeArray, points_in
@@ -169,12 +177,12 @@ class VolumeScan:
         if series is not None and series.problem is not None:
             raise InputError(series.problem)
         by_role = _FilesByRole(group, files)
-        for kind, name, source in by_role.others:
-            with self._collected.attempt(source.file.name):
-                self._add(kind, name, source)
         if by_role.images:
             with self._collected.attempt(group.name):
                 self._add_image(group.name, by_role, None if series is None else series.pixels)
+        for kind, name, source in by_role.others:
+            with self._collected.attempt(source.file.name):
+                self._add(kind, name, source)
         first = group.files[0]
         path = first.path if first.name == group.name else folder_of(first.path)
         for kind, file in by_role.texts.items():
@@ -279,6 +287,8 @@ class VolumeScan:
                     self._notes.append(f"left out, being no column: {file.path.name}: {other}")
             else:
                 array = self._voxels(kind, name, file, source.format.name, opened)
+            if kind == "windows" and self._is_of_other_size(array):
+                return
             placed = numbers_in(opened.facts)
             self._notes += opened.notes.values()
             if array.format == "hdf5":
@@ -340,6 +350,15 @@ class VolumeScan:
             known=tuple(file.known or ()),
         )
 
+    def _is_of_other_size(self, window: VolumeArray) -> bool:
+        """Return whether a window that says its size was made of the volume in another one, and note it."""
+        image = self._arrays.get("image")
+        if image is None or window.shape == image.shape or not window_resolution(Path(window.path)):
+            return False
+        sizes = [" × ".join(map(str, array.shape)) for array in (window, image)]
+        self._notes.append(f"left out: a window of {sizes[0]} voxels, the volume has {sizes[1]}")
+        return True
+
     def _displaced(self) -> Iterator[Problem]:
         """Yield a problem for each array that lies elsewhere than the image, as both files state it."""
         image = self._placed.get("image", {})
@@ -356,6 +375,8 @@ class VolumeScan:
         if window is None and name not in PRESETS:
             message = "does not say its window: expected a name like lung_w1500_l-600_sparse.npz"
             raise file.problem(message, "rename it", "window")
+        if not states_window(file.path):
+            self._notes.append(f"taken for window {PRESETS[name]}: the name states no width and level")
         return PRESETS[name] if window is None else window[1]
 
     def _state(self, stated: Mapping[str, Sequence[float]], by: str) -> None:
