@@ -106,13 +106,11 @@ class _Finishing:
         self._arrays += _text("name", names, "name of each volume")
         dtypes = self._dtypes("image")
         self._arrays += _text("source_dtype", dtypes, "dtype of each source, as numpy writes it")
-        attributes: JsonObject = {}
+        stated = [name for name in LENGTHS if any(name in detail.geometry for detail in self._details)]
+        attributes: JsonObject = {"geometry": geometry_attribute(stated)}
         nan = np.array([int(fact["nan"]) for fact in self._facts], np.int64)
         if any(np.dtype(dtype).kind == "f" for dtype in dtypes if dtype):
             self._arrays.append((schema.NAN_FIELD, nan))
-        stated = [name for name in LENGTHS if any(name in detail.geometry for detail in self._details)]
-        if stated:
-            attributes["geometry"] = geometry_attribute(stated)
         for name in stated:
             self._arrays.append(_geometry(name, self._details))
         for name, description in schema.TEXTS.items():
@@ -125,8 +123,7 @@ class _Finishing:
             attributes["nan_voxels"] = int(nan.sum())
             where = f"{nan.sum():,} voxels in {np.count_nonzero(nan)} volumes"
             self._notes.append(f"{where} are NaN: kept as they are, in no window")
-        if attributes:
-            self._groups[schema.VOLUMES] = attributes
+        self._groups[schema.VOLUMES] = attributes
 
     def _add_windows(self) -> None:
         """Add every window, as points or as a column of bits."""

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from unistore.schemas.ct.fields import VOLUMES
 from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import Field, own_axes
-from unistore.system.types import Float64s
+from unistore.system.types import Float64s, JsonObject
 
 # Attribute `frame` of these arrays. Older stores lack it: there the order of the numbers is unknown.
 FRAME = "LPS"
@@ -54,9 +54,15 @@ def geometry_field(name: str, stated_by: Sequence[str]) -> Field:
     )
 
 
-def geometry_attribute(names: Iterable[str]) -> dict[str, str]:
-    """Return the attribute ``geometry`` of the group ``volumes``: the frame, and where the numbers are."""
-    return {"frame": FRAME, **{name: f"{VOLUMES}/{name}" for name in names}}
+def geometry_attribute(names: Collection[str]) -> JsonObject:
+    """Return the attribute ``geometry`` of the group ``volumes``: where the numbers of these names are.
+
+    ``unknown`` lists what no source states, with ``affine`` if one of the three is among that.
+    """
+    attribute: JsonObject = {"frame": FRAME} if names else {}
+    attribute |= {name: f"{VOLUMES}/{name}" for name in names}
+    unknown = [name for name in LENGTHS if name not in names]
+    return {**attribute, "unknown": [*unknown, "affine"]} if unknown else attribute
 
 
 class Geometry(NamedTuple):
