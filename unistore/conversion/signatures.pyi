@@ -89,6 +89,7 @@ class _Trajectory(_Shared, total=False):
     columns: Literal["exact", "union", "intersection"]
     rate: Mapping[str, str]
     time_unit: Literal["s", "ms", "us", "ns"] | None
+    keep_stats: bool
     stamps: Literal["header", "log"]
 
 @overload

@@ -233,6 +233,8 @@ class Array:
     source, field, position
         Of a column of a store: the array of the file that it was, the field of its records, and the place of
         that among the fields. Empty: as the schema says.
+    components
+        Names of the numbers in a row, where the file states them: ``("shoulder", "elbow")``.
     """
 
     values: Any
@@ -241,6 +243,7 @@ class Array:
     source: str = ""
     field: str = ""
     position: int = 0
+    components: tuple[str, ...] = ()
 
     @property
     def shape(self) -> Shape:

@@ -252,3 +252,49 @@ def test_rows_in_another_file_than_meta_says_are_found(is_there: bool, tmp_path:
     pq.write_table(rows.slice(12, 8), moved)  # a row is nowhere
     with pytest.raises(InputError, match="file-000"):
         unistore.convert(root, tmp_path / "cut.zarr")
+
+
+def test_names_of_features_come_back_in_an_export(dataset: Path, tmp_path: Path) -> None:
+    unistore.convert(dataset, tmp_path / "a.zarr", "trajectory", workers=0)
+    store = unistore.Store(tmp_path / "a.zarr")
+    assert store.array("steps/observation/state").attributes["components"] == ["a", "b", "c", "d"]
+    for name, column in FROM_LEROBOT.items():
+        assert store.array(f"steps/{column}").attributes["source_dataset"] == [name]
+    unistore.export(tmp_path / "a.zarr", tmp_path / "again", to="lerobot")
+    before, after = (
+        json.loads((root / "meta/info.json").read_text())["features"]
+        for root in (dataset, tmp_path / "again")
+    )
+    assert before.keys() - after.keys() == set()
+    for name in ("observation.state", *FROM_LEROBOT):
+        assert after[name]["names"] == before[name]["names"]
+        assert after[name]["dtype"] == before[name]["dtype"]
+
+
+@pytest.mark.parametrize("names", [["a", "b"], {"x": ["a"], "y": ["b", "c", "d"]}, "abcd", None])
+def test_names_of_another_number_are_none(v21: Path, tmp_path: Path, names: Any) -> None:
+    info = json.loads((v21 / "meta/info.json").read_text())
+    info["features"]["observation.state"]["names"] = names
+    change_info(v21, features=info["features"])
+    unistore.convert(v21, tmp_path / "a.zarr", "trajectory", workers=0)
+    assert "components" not in unistore.Store(tmp_path / "a.zarr").array("steps/observation/state").attributes
+
+
+def test_statistics_of_the_dataset_are_kept_if_asked(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(SAMPLES / "v3", tmp_path / "v3"))
+    text = (root / "meta/stats.json").read_text()
+    unistore.convert(root, tmp_path / "a.zarr", "trajectory", workers=0)
+    (facts,) = unistore.Store(tmp_path / "a.zarr").text("sources/attributes")
+    assert "stats.json" not in json.loads(facts)
+    unistore.convert(root, tmp_path / "b.zarr", "trajectory", workers=0, keep_stats=True)
+    (facts,) = unistore.Store(tmp_path / "b.zarr").text("sources/attributes")
+    assert json.loads(facts)["stats.json"] == text
+    unistore.export(tmp_path / "b.zarr", tmp_path / "again")
+    (exported,) = (tmp_path / "again").rglob("stats.json")
+    assert exported.read_text() == text
+    assert unistore.verify(tmp_path / "b.zarr", against=root).receipt is not None
+
+
+def test_statistics_that_are_not_there(v21: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"needs stats\.json, which is not there"):
+        unistore.convert(v21, tmp_path / "a.zarr", "trajectory", workers=0, keep_stats=True)

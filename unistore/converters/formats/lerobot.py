@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,12 @@ class _Feature(NamedTuple):
     axes: Sequence[str]
 
     @property
+    def components(self) -> tuple[str, ...]:
+        """Names of the numbers in a row, empty if there are none or of another number."""
+        names = [str(name) for name in self.axes]
+        return tuple(names) if self.shape == (len(names),) else ()
+
+    @property
     def stored(self) -> Dtype:
         """Dtype of its values. Images are files in memory."""
         if self.dtype == "string":
@@ -72,6 +78,13 @@ class _Feature(NamedTuple):
     def image_size(self) -> tuple[int, int]:
         sizes = dict(zip(self.axes, self.shape, strict=True))
         return sizes["height"], sizes["width"]
+
+
+def _names(stated: Any) -> Sequence[str]:
+    """Return the names of axes or of the numbers in a row. Older datasets have ``{"motors": […]}``."""
+    if isinstance(stated, Mapping):
+        stated = next(iter(stated.values())) if len(stated) == 1 else ()
+    return stated if isinstance(stated, list) else ()
 
 
 class _Stretch(NamedTuple):
@@ -200,7 +213,7 @@ class _DatasetMeta:
                 name,
                 str(description["dtype"]),
                 tuple(map(int, description["shape"])),
-                description.get("names") or (),
+                _names(description.get("names")),
             )
             for name, description in self.info["features"].items()
         ]
@@ -309,7 +322,7 @@ class _DatasetMeta:
             elif feature.name not in _NUMBERS:
                 rows = episode.first_row, episode.length
                 column = ParquetColumn(open_table, feature.name, *rows, feature.stored, feature.row_shape)
-                yield path, Array(column)
+                yield path, Array(column, components=feature.components)
 
     def _task_texts(self, tasks: Sequence[str], indices: Array, lo: int, hi: int) -> AnyArray:
         texts = np.empty(hi - lo, object)

@@ -119,6 +119,7 @@ class Feature(NamedTuple):
     clock: str = STEPS
     offsets: str = ""
     flag_dtype: str = ""  # of flags in the file, which are bool in a store
+    components: tuple[str, ...] = ()  # names of the numbers in a row
 
     @property
     def form(self) -> SourceColumn:
@@ -293,7 +294,9 @@ class EpisodeArrays:
         feature = _feature(path, column, array, location)
         if self._options.video == "keep" and isinstance(array, Frames):
             feature = feature._replace(kind=VIDEO)
-        variant.features[column] = feature._replace(clock=clock, offsets=self._offsets.get(path, ""))
+        variant.features[column] = feature._replace(
+            clock=clock, offsets=self._offsets.get(path, ""), components=array.components
+        )
 
     def _length_problems(self) -> list[Problem]:
         """Return a problem with a table of lengths if arrays that must be per step have different ones."""

@@ -380,7 +380,7 @@ class _DatasetWriter:
     def _description(self, feature: StoredStepColumn) -> JsonObject:
         described: JsonObject = {"dtype": feature.dtype.name, "shape": list(feature.row_shape)}
         if not feature.is_image:
-            return {**described, "names": None}
+            return {**described, "names": list(feature.components) or None}
         described |= {"dtype": "video" if self._is_video else "image", "names": _IMAGE_AXES}
         if self._is_video:
             height, width, channels = feature.row_shape

@@ -64,6 +64,7 @@ class _Origins:
     kinds: dict[str, None] = field(default_factory=dict)
     offsets: dict[str, None] = field(default_factory=dict)
     flag_dtypes: dict[str, None] = field(default_factory=dict)
+    components: dict[tuple[str, ...], None] = field(default_factory=dict)
     clock: str = STEPS
 
     def add(self, feature: Feature) -> None:
@@ -74,6 +75,7 @@ class _Origins:
             self.offsets[feature.offsets] = None
         if feature.flag_dtype:
             self.flag_dtypes[feature.flag_dtype] = None
+        self.components[feature.components] = None
         if feature.clock != STEPS:
             self.clock = feature.clock
 
@@ -153,6 +155,7 @@ class _ColumnMerger:
             kinds=tuple(origins.kinds),
             offsets=tuple(origins.offsets),
             flag_dtypes=tuple(origins.flag_dtypes),
+            components=next(iter(origins.components)) if len(origins.components) == 1 else (),
             clock=origins.clock if self.clocks.are_used else STEPS,
             colour=options.colour,
             is_kept=self._is_kept(name),

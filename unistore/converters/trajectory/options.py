@@ -40,6 +40,9 @@ class TrajectoryOptions(Options):
     time_unit: TimeUnit | None = option(
         None, "Unit of all timestamps, where the files do not say it or say it wrongly.", late=True
     )
+    keep_stats: bool = option(
+        False, "Keep the text of LeRobot's meta/stats.json, in sources/attributes.", late=True
+    )
     stamps: Literal["header", "log"] = option(
         "header", "Times of the messages of bags: of their headers, or when they were logged.", late=True
     )

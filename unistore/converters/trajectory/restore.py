@@ -20,6 +20,7 @@ from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
 from unistore.converters.trajectory.names import is_of_episodes
 from unistore.converters.trajectory.restored_steps import (
     FLAGS,
+    STATS,
     TRUNCATED,
     blocks,
     facts_of_episodes,
@@ -213,6 +214,7 @@ def files(store: StoreView) -> Iterator[File]:
     next_of = {path.replace(FINAL, OBSERVATION, 1).replace(NEXT, OBSERVATION, 1): path for path in finals}
     for number, (name, runs) in enumerate(_runs(store)):
         values: dict[str, ExportedArray] = {}
+        stats = of_sources[number].pop(STATS, "")
         attributes = {layout.container or "": {} if layout.last else dict(of_sources[number])}
         beside = layout.last.of_groups(of_sources[number]) if layout.last else {}
         for run in runs:
@@ -248,10 +250,18 @@ def files(store: StoreView) -> Iterator[File]:
             attributes=_with_kept(attributes, values, kept_attributes(store, number)),
             notes=notes,
         )
-        if layout.last and of_sources[number]:
-            text = np.frombuffer(json.dumps(of_sources[number]).encode(), np.uint8)
-            metadata = PurePosixPath(name).with_name(layout.last.metadata(PurePosixPath(name).name))
-            yield File(name=str(metadata), form="raw", source=number, values={"": array_values(text)})
+        metadata = "" if layout.last is None else layout.last.metadata(PurePosixPath(name).name)
+        texts = {metadata: json.dumps(of_sources[number]) if of_sources[number] else "", STATS: stats}
+        yield from _texts_beside(name, number, texts)
+
+
+def _texts_beside(name: str, source: int, texts: Mapping[str, str]) -> Iterator[File]:
+    """Yield files of texts beside another one, by their names, without empty ones."""
+    for beside, text in texts.items():
+        if beside and text:
+            values = array_values(np.frombuffer(text.encode(), np.uint8))
+            path = PurePosixPath(name).with_name(beside)
+            yield File(name=str(path), form="raw", source=source, values={"": values})
 
 
 def _ends_in(store: StoreView, facts: Mapping[str, Any]) -> list[str]:
@@ -405,7 +415,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             format=found.detail.formats[0],
             remarks=remarks,
             is_rewritten=is_in_text,
-            facts=facts[number],
+            facts={key: fact for key, fact in facts[number].items() if key != STATS},
         )
         return RestoredFiles([file])
 

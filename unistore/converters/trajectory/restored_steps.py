@@ -34,6 +34,7 @@ from unistore.schemas.trajectory.fields import (
 from unistore.system.types import AnyArray, Int64s, JsonObject, Shape
 
 _TEXT_SUFFIX = SUFFIXES["text"]
+STATS = "stats.json"  # statistics of a LeRobot dataset, if the user kept them: text of the source
 TRUNCATED = f"{STEPS}/truncated"
 FLAGS = (f"{STEPS}/terminated", TRUNCATED)
 # Names under which sources say in words what a robot is to do.
@@ -51,6 +52,7 @@ class StoredStepColumn(NamedTuple):
     files: Callable[[int, int], list[bytes]] | None = None  # images as the files that the store keeps
     # Which episodes have it in their source, (episodes,), of next observations. None: all
     recorded: NDArray[np.bool_] | None = None
+    components: tuple[str, ...] = ()  # names of the numbers in a row
 
     @property
     def is_image(self) -> bool:
@@ -130,7 +132,9 @@ def step_columns(store: StoreView) -> list[StoredStepColumn]:
             rows = partial(recorded_truncation, store) if path == TRUNCATED else array.read
             form = array.dtype, tuple(array.shape[1:])
             recorded = next_recorded(store, path)
-            columns.append(StoredStepColumn(name, dataset, *form, rows, recorded=recorded))
+            components = tuple(attributes.get("components", ()))
+            column = StoredStepColumn(name, dataset, *form, rows, recorded=recorded, components=components)
+            columns.append(column)
     return columns
 
 

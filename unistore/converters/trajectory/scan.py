@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from unistore.converters.trajectory.columns import Episode, EpisodeArrays, Variant
@@ -17,6 +17,7 @@ from unistore.converters.trajectory.episodes import (
     with_episodes,
 )
 from unistore.converters.trajectory.layouts import (
+    LEROBOT,
     MASKS,
     EpisodeLayout,
     EpisodeRecording,
@@ -25,6 +26,7 @@ from unistore.converters.trajectory.layouts import (
     recordings_of,
 )
 from unistore.converters.trajectory.options import TrajectoryOptions
+from unistore.converters.trajectory.restored_steps import STATS
 from unistore.errors import InputError, Location, Problem, first_few, location_of
 from unistore.plugin import (
     FileSummary,
@@ -33,6 +35,7 @@ from unistore.plugin import (
     OpenFile,
     ProblemCollector,
     Scanned,
+    SourceFile,
     as_json,
     name_problem,
 )
@@ -66,7 +69,18 @@ def scan_source(options: TrajectoryOptions, group: Group, file: Openable) -> Sca
     with file.open() as opened:
         head = FileSummary(file.file, file.format.name, opened)
         layout = needed_layout(head, is_mapped=bool(options.map))
-        return scan_file(opened, head.format, layout, options)
+        scanned = scan_file(opened, head.format, layout, options)
+    return _with_stats(scanned, file.file) if options.keep_stats and layout == LEROBOT else scanned
+
+
+def _with_stats(scanned: ScannedFile, info: SourceFile) -> ScannedFile:
+    """Add the text of ``meta/stats.json`` to what a LeRobot dataset says, as the user asks."""
+    stats = info.beside(STATS)
+    stats.check_whole()
+    facts = json.loads(scanned.facts)
+    facts["source"][STATS] = stats.path.read_text("utf-8")
+    files = (*scanned.files, str(stats.path))
+    return replace(scanned, facts=json.dumps(facts, sort_keys=True), files=files)
 
 
 def scan_file(

@@ -53,6 +53,8 @@ class StoredColumn:
         Datasets that divide those of a ragged column.
     flag_dtypes
         dtypes of a flag in the sources.
+    components
+        Names of the numbers in a row, if all sources state the same ones.
     clock
         The clock whose ticks are its rows.
     colour
@@ -71,6 +73,7 @@ class StoredColumn:
     kinds: tuple[str, ...]
     offsets: tuple[str, ...] = ()
     flag_dtypes: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
     clock: str = STEPS
     colour: str = "standard"
     is_kept: bool = False
@@ -117,8 +120,9 @@ class StoredColumn:
 
     @property
     def origin(self) -> JsonObject:
-        """Attributes: the datasets of the sources, and how their rows were converted."""
-        return {"source_dataset": list(self.datasets), "source_form": list(self.kinds)}
+        """Attributes: the datasets of the sources, how rows were converted, names of the numbers in a row."""
+        origin: JsonObject = {"source_dataset": list(self.datasets), "source_form": list(self.kinds)}
+        return {**origin, "components": list(self.components)} if self.components else origin
 
     @property
     def field(self) -> Field:
