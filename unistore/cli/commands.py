@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unistore.cli.help import HelpCommand, HelpOption
 from unistore.cli.output import (
     check_target,
     json_option,
@@ -31,14 +32,13 @@ if TYPE_CHECKING:
 DAMAGED = 1
 BAD_INPUT = 2
 
-_INSPECT_EXAMPLES = """\b
-Examples:
-  unistore inspect train.zarr    a store: its content, code to load it
-  unistore inspect recordings/   sources: problems, and the command
-  unistore inspect train.zarr --html     a page of samples, train.html
-  unistore inspect train.zarr --sample 17 --plot sample.png
-  unistore inspect train.zarr --json
-"""
+_INSPECT_EXAMPLES = (
+    "unistore inspect train.zarr  list the content of a store, and code that loads it",
+    "unistore inspect recordings/  name the format of source files",
+    "unistore inspect train.zarr --html  write train.html",
+    "unistore inspect train.zarr --sample 17 --plot 17.png  draw one sample",
+    "unistore inspect train.zarr --json  for scripts",
+)
 
 
 _NAMED_LIKE_PATH = " "  # no file is called so
@@ -54,25 +54,57 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
 
 
 @click.command(
-    "inspect", epilog=_INSPECT_EXAMPLES, short_help="Describe a path, its problems, and what to do next."
+    "inspect",
+    cls=HelpCommand,
+    examples=_INSPECT_EXAMPLES,
+    short_help="Describe a path, its problems, and what to do next.",
 )
 @click.argument("path", type=click.Path())
-@json_option
-@click.option("--all", "show_all", is_flag=True, help="Show bookkeeping arrays, chunks, shards, codecs, too.")
 @click.option(
     "--html",
+    cls=HelpOption,
+    group="Look at samples",
     metavar="[FILE]",
     is_flag=False,
     flag_value=_NAMED_LIKE_PATH,
-    help="Write a page to look at samples; without FILE, PATH.html here.",
+    help="Write a page with samples that opens in any browser. Without FILE: PATH.html in the "
+    "current folder.",
 )
 @click.option(
-    "--samples", callback=_parse_numbers, metavar="N,N,…", help="Show these samples in the page, too."
+    "--samples",
+    cls=HelpOption,
+    group="Look at samples",
+    callback=_parse_numbers,
+    metavar="N,N,…",
+    help="Samples to add to that page, for example 5,17.",
 )
-@click.option("--sample", type=int, metavar="N", help="Show one sample: keys, shapes, dtypes, ranges.")
-@click.option("--plot", metavar="FILE.png", help="Write a picture of --sample.")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is not a report.")
+@click.option(
+    "--sample",
+    cls=HelpOption,
+    group="Look at samples",
+    type=int,
+    metavar="N",
+    help="Show one sample: keys, shapes, dtypes and ranges.",
+)
+@click.option(
+    "--plot",
+    cls=HelpOption,
+    group="Look at samples",
+    metavar="FILE.png",
+    help="With --sample: write a picture of it.",
+)
+@click.option(
+    "--overwrite",
+    cls=HelpOption,
+    group="Look at samples",
+    is_flag=True,
+    help="Replace FILE even if it is not a report of unistore.",
+)
+@click.option(
+    "--all", "show_all", is_flag=True, help="Also show bookkeeping arrays, chunks, shards and codecs."
+)
 @version_option
+@json_option
 def inspect(
     path: str,
     as_json: bool,
@@ -84,12 +116,16 @@ def inspect(
     overwrite: bool,
     version: str | None,
 ) -> int:
-    """Describe PATH: a store, an unfinished conversion, source files, or something else.
+    """Describe PATH and print what to do next.
 
-    Samples are rows of the store's sample table: segments, volumes, frames, episodes, rows.
+    PATH may be source files, a store, an unfinished conversion, or anything else. It is never changed.
+
+    For sources: the family, the problems, and the command that converts them. For a store: arrays, labels,
+    notes, and the code that loads it. Samples are numbered as rows of the sample table: segments, volumes,
+    frames, episodes or rows.
 
     Exit codes: 0 if all is well, 1 if the seal of a store is broken, 2 if sources have problems or PATH is
-    nothing known.
+    not recognised.
     """
     if plot is not None and sample is None:
         raise click.UsageError("--plot needs --sample N")
@@ -139,40 +175,49 @@ def _sample(path: str, sample: int, plot: str | None, version: str | None, *, as
     return 0
 
 
-_VIEW_EXAMPLES = """\b
-Examples:
-  unistore view train.zarr               opens a browser; Ctrl-C ends it
-  unistore view train.zarr --no-browser  prints the address alone
-"""
+_VIEW_EXAMPLES = (
+    "unistore view train.zarr  open a browser; Ctrl-C stops the server",
+    "unistore view train.zarr --no-browser  only print the address",
+)
 
 
-@click.command("view", epilog=_VIEW_EXAMPLES, short_help="Look at any sample of a store, in a browser.")
+@click.command(
+    "view", cls=HelpCommand, examples=_VIEW_EXAMPLES, short_help="Look at any sample of a store in a browser."
+)
 @store_argument
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of 127.0.0.1. 0: a free one.")
 @click.option(
-    "--browser/--no-browser", "open_browser", default=True, help="Open a browser.  [default: browser]"
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="Port on 127.0.0.1.  [default: a free one]",
+)
+@click.option(
+    "--browser/--no-browser",
+    "open_browser",
+    default=True,
+    help="Open a browser, or only print the address.  [default: browser]",
 )
 @version_option
 def view(store: str, **options: Any) -> None:
-    """Serve the page of STORE to this machine, with any sample in full resolution, until Ctrl-C.
+    """Serve a page of STORE to this machine until you press Ctrl-C. It shows any sample in full resolution.
 
-    It reads the store and nothing else, and changes nothing. Only who knows the printed address sees it.
+    The server reads only the store and changes nothing. Only who knows the printed address can see the page.
 
-    Exit codes: 0 when it is ended, 1 if the store is damaged, 2 if there is none or the port is taken.
+    Exit codes: 0 if you stop it, 1 if the store is damaged, 2 if there is no store or the port is in use.
     """
     from unistore.report.serve import view
 
     view(store, **options)
 
 
-_VERIFY_EXAMPLES = """\b
-Examples:
-  unistore verify a.zarr                     all bytes and value rules
-  unistore verify a.zarr --against clouds/   and all values of the sources
-  unistore verify a.zarr --against clouds/ --sample 1%
-  unistore verify a.zarr --against clouds/ --workers 4
-  unistore verify a.zarr --repair clouds/    repair what is damaged
-"""
+_VERIFY_EXAMPLES = (
+    "unistore verify a.zarr  check all bytes and value rules",
+    "unistore verify a.zarr --against clouds/  also compare all values with the sources",
+    "unistore verify a.zarr --against clouds/ --sample 1%  compare a part",
+    "unistore verify a.zarr --against clouds/ --workers 4",
+    "unistore verify a.zarr --repair clouds/  write damaged files again",
+)
 _MAX_SHOWN = 200
 
 
@@ -191,18 +236,28 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
 
 
 @click.command(
-    "verify", epilog=_VERIFY_EXAMPLES, short_help="Check a store, against its sources too, and repair it."
+    "verify",
+    cls=HelpCommand,
+    examples=_VERIFY_EXAMPLES,
+    short_help="Check a store, compare it with its sources, or repair it.",
 )
 @store_argument
 @click.argument("sources", metavar="[SRC...]", nargs=-1, type=click.Path())
-@click.option("--against", is_flag=True, help="Compare with SRC..., the sources of the conversion.")
 @click.option(
-    "--sample", callback=_parse_share, metavar="SHARE", help="With --against: compare a part, as in 1%."
+    "--against", is_flag=True, help="Compare all values with SRC..., the sources of the conversion."
+)
+@click.option(
+    "--sample",
+    callback=_parse_share,
+    metavar="SHARE",
+    help="With --against: compare a random part, for example 1%.",
 )
 @version_option
-@click.option("--repair", "repairing", is_flag=True, help="Re-make damaged and missing files from SRC....")
+@click.option(
+    "--repair", "repairing", is_flag=True, help="Write damaged and missing files again from SRC...."
+)
 @workers_option
-@click.option("--scheduler", metavar="ADDRESS", help="Check on an existing dask cluster.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on an existing dask cluster.")
 @json_option
 def verify(
     store: str,
@@ -214,9 +269,9 @@ def verify(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Check all files of STORE against its manifest, and all documents and values against their rules.
+    """Check every file of STORE against its manifest, and all documents and values against their rules.
 
-    Exit codes: 0 if nothing is wrong, else 1 with a table of all problems.
+    Exit codes: 0 if nothing is wrong, 1 with a table of all problems.
     """
     start_early(sources)
     from unistore import repair, verify
@@ -265,22 +320,25 @@ def _text(verified: Verified) -> str:
     return "\n".join(lines)
 
 
-_STATISTICS_EXAMPLES = """\b
-Examples:
-  unistore statistics train.zarr          compute, keep and show them
-  unistore statistics train.zarr --json
-"""
+_STATISTICS_EXAMPLES = (
+    "unistore statistics train.zarr  compute, save and print them",
+    "unistore statistics train.zarr --json  for scripts",
+)
 
 
-@click.command(epilog=_STATISTICS_EXAMPLES, short_help="Keep means, deviations and quantiles with a store.")
+@click.command(
+    cls=HelpCommand,
+    examples=_STATISTICS_EXAMPLES,
+    short_help="Save means, deviations and quantiles with a store.",
+)
 @store_argument
 @version_option
 @click.option("--json", "as_json", is_flag=True, help="Print the statistics as one JSON object.")
 def statistics(store: str, version: str | None, as_json: bool) -> None:
-    """Read all samples of STORE once, and keep statistics of each key in its folder.
+    """Read all samples of STORE once, and save statistics of each key in its folder.
 
-    They are in unistore-statistics.npz, which Dataset.statistics, inspect and verify read. The sealed files
-    do not change.
+    The file is unistore-statistics.npz. Dataset.statistics, inspect and verify read it. The sealed files do
+    not change.
     """
     from unistore import keep_statistics
     from unistore.report.blocks import statistics_table
@@ -293,33 +351,42 @@ def statistics(store: str, version: str | None, as_json: bool) -> None:
         show([statistics_table(by_key)])
 
 
-_EXPORT_EXAMPLES = """\b
-Examples:
-  unistore export train.zarr files/            the layout of the sources
-  unistore export s3://bucket/a.zarr files/    from a bucket
-  unistore export scans.zarr images/ --to ome-zarr
-  unistore export demos.zarr dataset/ --to lerobot --fps 20
-  unistore export demos.zarr demos/ --to robomimic
-"""
+_EXPORT_EXAMPLES = (
+    "unistore export train.zarr files/  write the files of the sources",
+    "unistore export s3://bucket/a.zarr files/  read from a bucket",
+    "unistore export scans.zarr images/ --to ome-zarr",
+    "unistore export demos.zarr dataset/ --to lerobot --fps 20",
+    "unistore export demos.zarr demos/ --to robomimic",
+)
 
 
-@click.command(epilog=_EXPORT_EXAMPLES, short_help="Write a store as files of its source family.")
+@click.command(
+    cls=HelpCommand,
+    examples=_EXPORT_EXAMPLES,
+    short_help="Write the files of a store again, or another format.",
+)
 @store_argument
 @click.argument("destination", metavar="DST", type=click.Path())
 @click.option(
     "--to",
     metavar="FORMAT",
-    help="Another format than that of the sources; ome-zarr: each volume as an OME-NGFF 0.5 image; "
-    "lerobot, robomimic: trajectories of any layout.",
+    help="Format to write. ome-zarr writes each volume as an OME-NGFF 0.5 image; lerobot and robomimic write "
+    "trajectories of any layout.  [default: the format of the sources]",
 )
-@click.option("--fps", type=float, metavar="N", help="Of lerobot: steps a second, if the sources do not say.")
-@click.option("--video", is_flag=True, help="Of lerobot: encode cameras as H.264, with loss.")
+@click.option(
+    "--fps",
+    type=float,
+    metavar="N",
+    help="With --to lerobot: steps per second, if the sources do not state them.",
+)
+@click.option("--video", is_flag=True, help="With --to lerobot: encode cameras as H.264, which loses detail.")
 @version_option
 @json_option
 def export(store: str, destination: str, as_json: bool, **options: Any) -> None:
-    """Write STORE as files to DST: HDF5, .dat and PNG frames, or .npy, with the exact values of the sources.
+    """Write STORE as files to the folder DST, with the exact values of the sources.
 
-    DST must not exist; it appears once everything is written.
+    The files have the layout of the sources: HDF5, .dat and PNG frames, or .npy. DST must not exist. It
+    appears once everything is written.
     """
     from unistore import export
 
@@ -336,32 +403,45 @@ def export(store: str, destination: str, as_json: bool, **options: Any) -> None:
     )
 
 
-_DOCTOR_EXAMPLES = """\b
-Examples:
-  unistore doctor              cores, memory, limits, a Loader to start with
-  unistore doctor train.zarr   also of a store: location, page cache, speed
-  unistore doctor train.zarr --measure
-  unistore doctor train.zarr --measure --samples "Windows(history=2)"
-  unistore doctor train.zarr --json
-"""
+_DOCTOR_EXAMPLES = (
+    "unistore doctor  check cores, memory and limits",
+    "unistore doctor train.zarr  also check how fast a store is read",
+    "unistore doctor train.zarr --measure  try settings of the Loader",
+    'unistore doctor train.zarr --measure --samples "Windows(history=2)"',
+    "unistore doctor train.zarr --json",
+)
 
 
 @click.command(
-    "doctor", epilog=_DOCTOR_EXAMPLES, short_help="Check this machine and a store; recommend a Loader."
+    "doctor",
+    cls=HelpCommand,
+    examples=_DOCTOR_EXAMPLES,
+    short_help="Check this machine and a store; recommend a Loader.",
 )
 @click.argument("store", type=click.Path(), required=False)
-@click.option("--samples", metavar="KIND", help="Kind of samples to read, as in Python; the natural one.")
-@click.option("--measure", is_flag=True, help="Try workers, batch sizes and a cache; recommend the fastest.")
-@click.option("--seconds", type=float, help="With --measure: time for each setting.  [default: 2.0]")
+@click.option(
+    "--samples",
+    metavar="KIND",
+    help="Sample kind to read, as in Python.  [default: the default kind of STORE]",
+)
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Try numbers of workers, batch sizes and a cache, and recommend the fastest.",
+)
+@click.option(
+    "--seconds", type=float, metavar="N", help="With --measure: time for each setting.  [default: 2.0]"
+)
 @version_option
 @json_option
 def doctor(store: str | None, as_json: bool, **options: Any) -> None:
-    """Check this machine, and STORE from it; recommend a Loader, with reasons.
+    """Check this machine and STORE, and recommend a Loader with reasons.
 
-    Shows cores, memory, shared memory and their limits; of a store also its location, whether it fits into
-    the page cache, and how fast it is read (about a second of short random reads). With --measure numbers
-    of workers, batch sizes and a cache are tried for --seconds each: samples/s, what a batch is waited for
-    (mean, longest, the first one), memory.
+    It shows cores, memory, shared memory and their limits. For a store it also shows the location, whether
+    the store fits into the page cache, and how fast it is read, by about a second of short random reads.
+
+    With --measure it tries numbers of workers, batch sizes and a cache for --seconds each. It shows samples
+    per second, the time that you wait for a batch (mean, longest, first), and memory.
     """
     from unistore import doctor
 

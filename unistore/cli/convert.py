@@ -34,17 +34,15 @@ _BESIDE = ("sources", "destination", "append", "as_json")
 MAX_REASON = 100  # Characters of a reason in the table of what was left out
 MAX_ROWS = 50  # Rows of that table
 
-EXAMPLES = r"""\b
-Examples:
-  unistore convert recordings/ train.zarr            the family is detected
-  unistore convert recordings/ train.zarr --dry-run  what would be written
-  unistore convert FAMILY --help                     what a family takes
-  unistore convert scans/ new.zarr --split train=0.8,val=0.2 --group-by 'patient_\d+'
-  unistore convert scans/ new.zarr --split train=0.8,val=0.2 --split-from old.zarr
-  unistore convert recordings/ train.zarr --append   add what is new, as a version
-  unistore convert scans/ new.zarr --part $SLURM_ARRAY_TASK_ID/8
-  unistore convert demos/ demos.zarr --one-store-per-shape   demos-states_float64_47.zarr and so on
-"""
+EXAMPLES = (
+    "unistore convert recordings/ train.zarr  detect the family",
+    "unistore convert recordings/ train.zarr --dry-run  preview",
+    "unistore convert recordings/ train.zarr --append  add new recordings",
+    "unistore convert ct --help  options of a family",
+    r"unistore convert scans/ ct.zarr --split train=0.8,val=0.2 --group-by 'patient_\d+'",
+    "unistore convert scans/ new.zarr --split train=0.8,val=0.2 --split-from old.zarr",
+    "unistore convert scans/ ct.zarr --part $SLURM_ARRAY_TASK_ID/8",
+)
 
 
 def _detect(paths: Sequence[Path], build_folder: Path | None = None) -> Detection:
@@ -216,25 +214,22 @@ def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:
     cls=FamilyGroup,
     convert=_convert,
     detect=_detect_command,
-    epilog=EXAMPLES,
+    examples=EXAMPLES,
     options_metavar="",
     subcommand_metavar="[FAMILY] SRC... DST [OPTIONS]",
     short_help="Convert source files into one sealed store.",
 )
 def convert() -> None:
-    """Convert files into one sealed store: SRC... DST, the family detected or named.
+    """Convert files into one sealed store.
 
-    SRC are files, folders or URLs: s3://bucket/prefix, gs://…, az://…, https://….
-    DST is a folder, or a URL in a bucket: s3://bucket/name.zarr.
+    SRC are files, folders or URLs (s3://, gs://, az://, https://). DST is a folder, or a URL in a bucket:
+    s3://bucket/name.zarr. unistore detects the FAMILY of the files unless you name it; name it to set its own
+    options.
 
-    The same command resumes an interrupted conversion. DST appears once it is complete.
+    DST appears once it is complete. If a conversion is interrupted, the same command continues it.
 
-    \b
-    Every family takes --dry-run, --codec, --split, --split-by, --split-seed,
-    --split-from, --group-by, --overwrite, --restart, --work, --workers,
-    --scheduler, --wait, --memory, --on-error, --part, --seal, --log, --exclude,
-    --append, --one-store-per-shape and --json.
-    """  # noqa: D301  an escape that keeps click from wrapping
+    Exit codes: 0 if everything is converted, 2 if sources have problems, 3 if --on-error skip left out some.
+    """
 
 
 @convert.command(DETECT, cls=ConvertCommand, hidden=True)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from unistore.cli.help import OPTIONS, HelpCommand, HelpGroup, HelpOption, write_options
 from unistore.converters.family import Family
 from unistore.converters.options import Option, Options, declared
 from unistore.converters.registry import families
@@ -19,18 +20,21 @@ from unistore.system.arguments import MAX_COUNT
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class SharedOption(click.Option):
+class SharedOption(HelpOption):
     """An option that every conversion has."""
 
 
-def click_option(option: Option, cls: type[click.Option] = click.Option) -> Callable[[F], F]:
-    """Return what adds an option of a family to a command."""
+def click_option(
+    option: Option, cls: type[HelpOption] = HelpOption, group: str = OPTIONS
+) -> Callable[[F], F]:
+    """Return a decorator that adds an option of a family to a command, in a group unless it names its own."""
     names = [option.flag]
     help_text = option.help
-    settings: dict[str, Any] = {"cls": cls, "default": option.default, "metavar": option.metavar}
+    settings: dict[str, Any] = {"cls": cls, "group": option.group or group}
+    settings |= {"default": option.default, "metavar": option.metavar}
     if option.form in ("several", "mapping"):
         settings["multiple"] = True
-        help_text = f"{help_text.removesuffix('.')} (several allowed)."
+        help_text = f"{help_text} Repeat for several."
     if option.form == "mapping":
         settings |= {"default": (), "callback": _parse_mapping}
     elif option.kind is bool:
@@ -50,130 +54,158 @@ def _parse_mapping(_: click.Context, option: click.Parameter, pairs: tuple[str, 
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def add_family_options(options: type[Options], command: F) -> F:
+def add_family_options(family: type[Family], command: F) -> F:
     """Add the options of a family to a command, without those that every family has."""
     shared = declared(Options)
-    for option in reversed([option for option in declared(options) if option not in shared]):
-        command = click_option(option)(command)
+    title = f"Options of {family.command()}"
+    for option in reversed([option for option in declared(family) if option not in shared]):
+        command = click_option(option, group=title)(command)
     return command
 
 
-_shared = partial(click.option, cls=SharedOption)
+def _shared(group: str, *names: str, **settings: Any) -> Callable[[F], F]:
+    return click.option(*names, cls=SharedOption, group=group, **settings)
+
+
+_before = partial(_shared, "Before you convert")
+_splits = partial(_shared, "Splits")
+_storage = partial(_shared, "Storage")
+_resources = partial(_shared, "Resources")
+_existing = partial(_shared, "An existing DST")
+_output = partial(_shared, "Output")
 
 _COMMON = (
-    _shared("--dry-run", is_flag=True, help="Show what was found and what would be written, and stop."),
-    _shared(
-        "--codec",
-        type=click.Choice(["auto", "fast", "balanced", "small", "zstd", "none"]),
-        default="auto",
-        show_default=True,
-        help="auto: chosen for each column by trial. fast: blosc-lz4. small: blosc-zstd, smallest. "
-        "zstd: zstd without blosc.",
+    _before(
+        "--dry-run",
+        is_flag=True,
+        help="Show what would be written, with memory, disk and time, and stop.",
     ),
-    _shared(
+    *(click_option(option, SharedOption) for option in declared(Options)),
+    _before(
+        "--on-error",
+        type=click.Choice(["fail", "skip"]),
+        default="fail",
+        show_default=True,
+        help="What to do if a file or episode has a problem. skip leaves it out, lists it in the report, and "
+        "exits with code 3.",
+    ),
+    _splits(
         "--split",
         metavar="SHARES",
-        help="Assign sources to splits by the hash of their names: train=0.8,val=0.2. Data that is added "
-        "moves none. exact:train=0.8,val=0.2 meets the shares of samples, and adding data moves others.",
+        help="Assign each source to a split by a hash of its name. Example: train=0.8,val=0.2. New "
+        "data moves "
+        "no old source. With exact:train=0.8,val=0.2 the shares are met as closely as possible, and new data "
+        "may move sources.  [default: the splits of the sources]",
     ),
-    _shared(
+    _splits(
         "--split-by",
-        metavar="WHAT",
+        metavar="UNIT",
         default="source",
         show_default=True,
-        help="Assign single samples instead: episode, segment, volume; masks of the files win.",
+        help="Unit to assign: source, row, segment, volume, frame or episode. Splits that the files give to "
+        "samples (masks) take precedence.",
     ),
-    _shared(
+    _splits(
         "--split-seed",
         type=click.IntRange(0, MAX_COUNT),
         default=0,
         show_default=True,
         metavar="N",
-        help="Seed of the hash: another one gives other splits.",
+        help="Seed of the hash; another seed gives another split.",
     ),
-    _shared(
+    _splits(
         "--split-from",
         type=click.Path(),
         metavar="PATH",
-        help="Take over the splits of a store, or of a list: lines NAME,SPLIT in a .csv file, "
-        '{"NAME": "SPLIT"} in a .json file. --split is for names that it lacks.',
+        help="Copy the splits of another store, or of a list. A list is a .csv file of NAME,SPLIT lines or a "
+        '.json file {"NAME": "SPLIT"}. Names that it lacks need --split.',
     ),
-    _shared(
+    _splits(
         "--group-by",
         metavar="PATTERN",
-        help=r"Keep together what agrees in a part of its name: 'patient_\d+', or '(\w+)/' for the first "
-        "folder; or in a column of the samples: column:subject.",
+        help="Keep related sources in the same split. PATTERN is a regular expression searched in each name, "
+        r"for example 'patient_\d+', or column:NAME for a column of the samples.",
     ),
-    _shared(
+    _storage(
+        "--codec",
+        metavar="CODEC",
+        type=click.Choice(["auto", "fast", "balanced", "small", "zstd", "none"]),
+        default="auto",
+        show_default=True,
+        help="Compression: auto, fast, balanced, small, zstd or none. auto chooses for each column; "
+        "fast is blosc-lz4; small is "
+        "blosc-zstd and gives the smallest store; zstd is zstd without blosc.",
+    ),
+    _storage(
+        "--one-store-per-shape",
+        is_flag=True,
+        help="Write one store for each shape that columns have. The shape is appended to the name of DST: "
+        "demos-states_float64_47.zarr.",
+    ),
+    _resources(
+        "--workers",
+        type=click.IntRange(min=0),
+        metavar="N",
+        default=0,
+        show_default=True,
+        help="Number of worker processes. 0 uses threads in this process.",
+    ),
+    _resources(
+        "--memory",
+        metavar="SIZE",
+        help="Limit the memory of all processes together, for example 4GB. May start fewer workers; "
+        "the store "
+        "is the same.",
+    ),
+    _resources(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Run on an existing dask cluster. Example: tcp://host:8786, or the scheduler file (.json).",
+    ),
+    _resources(
+        "--wait",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+        help="With --scheduler: give up if no worker or answer comes in time.  [default: wait forever]",
+    ),
+    _resources(
+        "--part",
+        metavar="I/N",
+        help="Run as job I of N. All jobs need the same files; the last one to finish seals the store. "
+        "Example: --part $SLURM_ARRAY_TASK_ID/8.",
+    ),
+    _resources("--seal", is_flag=True, help="Only seal the store that all jobs of --part have written."),
+    _resources(
+        "--work",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        help="Local scratch folder, if DST is in a bucket. It holds the journal and spilled rows.",
+    ),
+    _existing(
         "--append",
         is_flag=True,
-        help="Add SRC... to DST, a store, as its next version; with its options. What it has is skipped.",
+        help="Add SRC... to the store DST as a new version. Sources that it already has are skipped. Options "
+        "are those of the store.",
     ),
-    _shared("--replace", is_flag=True, help="With --append: put changed sources in the place of the old."),
-    _shared(
+    _existing("--replace", is_flag=True, help="With --append: replace sources whose content has changed."),
+    _existing(
         "--check",
         multiple=True,
         type=click.Path(),
         metavar="DIR",
-        help="With --append: refuse if a source of the store is missing in DIR, or changed (several).",
+        help="With --append: fail if DIR lacks or changed a source of the store. Repeat for several folders.",
     ),
-    _shared("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed."),
-    _shared("--restart", is_flag=True, help="Discard an unfinished conversion instead of resuming it."),
-    _shared(
-        "--work",
-        type=click.Path(file_okay=False),
-        metavar="DIR",
-        help="If DST is in a bucket: local folder for the journal and spilled rows of the conversion.",
-    ),
-    _shared(
-        "--workers",
-        type=click.IntRange(min=0),
-        default=0,
-        help="Worker processes; 0 (default): this process, on threads.",
-    ),
-    _shared(
-        "--memory",
-        metavar="SIZE",
-        help="Memory limit of all processes together: 4GB. May reduce the workers; the store is the same.",
-    ),
-    _shared(
-        "--scheduler",
-        metavar="TCP",
-        help="Use an existing dask cluster: tcp://host:8786, or its scheduler file (….json).",
-    ),
-    _shared(
-        "--wait",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        help="With --scheduler: give up after so long without a worker or an answer of the scheduler.",
-    ),
-    _shared(
-        "--on-error",
-        type=click.Choice(["fail", "skip"]),
-        default="fail",
-        show_default=True,
-        help="skip: leave out files and episodes with problems, list them, finish with exit code 3.",
-    ),
-    _shared(
-        "--part",
-        metavar="i/N",
-        help="Do the i-th of N shares of the work, as one of N jobs on any machines that see the same files. "
-        "The last to end seals.",
-    ),
-    _shared("--seal", is_flag=True, help="Do no share: seal what all parts have done."),
-    _shared(
-        "--one-store-per-shape",
-        is_flag=True,
-        help="Where columns differ in shape: a store of each, DST with the shape in its name.",
-    ),
-    *(click_option(option, SharedOption) for option in declared(Options)),
-    _shared(
+    _existing("--overwrite", is_flag=True, help="Replace a finished store once the new one is sealed."),
+    _existing("--restart", is_flag=True, help="Discard an unfinished conversion and begin again."),
+    _output(
         "--log",
         type=click.Choice(["text", "json"]),
         default="text",
-        help="json: stages, steps, bytes and messages on standard error, one JSON object a line.",
+        show_default=True,
+        help="Format of progress on standard error. json prints one object a line: stages, steps, bytes and "
+        "messages.",
     ),
-    _shared("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    _output("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
 
 
@@ -187,30 +219,17 @@ def add_common_options(command: F) -> F:
 
 # Name of the hidden command that detects the family, as messages show it
 DETECT = "[FAMILY]"
-_FOLLOW = click.option(
+_FOLLOW = _before(
     "--follow-links-to",
     multiple=True,
     type=click.Path(),
     metavar="DIR",
-    help="Follow links out of SRC into this folder, too (several allowed).",
+    help="Also follow links that lead out of SRC into this folder. Repeat for several.",
 )
 
 
-class ConvertCommand(click.Command):
-    """A conversion. Its help lists the family's own options apart from the common ones."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own: list[tuple[str, str]] = []
-        shared: list[tuple[str, str]] = []
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            is_shared = isinstance(parameter, SharedOption) or parameter.name == "help"
-            if record is not None:
-                (shared if is_shared else own).append(record)
-        for title, records in (("Options of this family", own), ("Options of every conversion", shared)):
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+class ConvertCommand(HelpCommand):
+    """A conversion. Its help shows the family's own options before those of every conversion."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Name all required arguments if one is missing."""
@@ -224,7 +243,7 @@ class ConvertCommand(click.Command):
             raise click.UsageError(msg, ctx) from error
 
 
-class FamilyGroup(click.Group):
+class FamilyGroup(HelpGroup):
     """One command per family, and a hidden one that detects the family."""
 
     # `convert` gets a family's name and the parsed arguments, and returns the exit code. `detect` returns the
@@ -248,16 +267,21 @@ class FamilyGroup(click.Group):
 
     def _command(self, family: type[Family]) -> click.Command:
         common = add_common_options(partial(self._convert, family.name))
+        common = _FOLLOW(common) if family.follows_links else common
         run = add_family_options(family, common)
-        run = _FOLLOW(run) if family.follows_links else run
-        epilog = "\n".join(["\b\nExamples:", *(f"  {example}" for example in family.examples)])
         return click.command(
             family.command(),
             cls=ConvertCommand,
             help=family.description or (family.__doc__ or family.summary).strip().splitlines()[0],
             short_help=family.summary,
-            epilog=epilog if family.examples else None,
+            examples=family.examples,
         )(run)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the families, and the first sentence of each option that every conversion has."""
+        self.format_commands(ctx, formatter)
+        options = [*self.commands[DETECT].params, *super().get_params(ctx)]
+        write_options(formatter, ctx, options, is_short=True)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line per family, without importing their options."""

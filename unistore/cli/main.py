@@ -17,53 +17,56 @@ import click
 
 from unistore.cli.commands import doctor, export, inspect, statistics, verify, view
 from unistore.cli.convert import convert
+from unistore.cli.help import HelpCommand, HelpGroup
 from unistore.cli.maintenance import attach, cache, clean, compact, derive, remove, replay, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.errors import InputError, UnistoreError, shown_once
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--debug"}
-EXAMPLES = """\b
-Examples:
-  unistore inspect recordings/              what it is, and how to convert it
-  unistore convert recordings/ train.zarr   detect the family, convert, seal
-  unistore inspect train.zarr               its content, and code to load it
-  unistore view train.zarr                  any sample, in a browser
-  unistore doctor train.zarr                a Loader for this machine, and why
-  unistore verify train.zarr                every byte as it was sealed
-  unistore export train.zarr files/         the layout of the sources, exact
-"""
+EXAMPLES = (
+    "unistore inspect recordings/  name the format, and how to convert it",
+    "unistore convert recordings/ train.zarr  write one sealed store",
+    "unistore inspect train.zarr  list the content, and code to load it",
+    "unistore view train.zarr  look at any sample in a browser",
+    "unistore doctor train.zarr  recommend a Loader for this machine",
+    "unistore verify train.zarr  check every byte",
+    "unistore export train.zarr files/  write the files of the sources again",
+)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, cls=HelpGroup, examples=EXAMPLES)
 @click.version_option(None, "-V", "--version", package_name="unistore")
-@click.option("-q", "--quiet", is_flag=True, help="Print problems alone, and what was asked for.")
-@click.option("-v", "--verbose", is_flag=True, help="Print how long each stage took.")
-@click.option("--color", type=click.Choice(COLOURS), default="auto", show_default=True, help="Colours.")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only problems and requested output.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the time of each stage.")
+@click.option(
+    "--color", type=click.Choice(COLOURS), default="auto", show_default=True, help="When to use colours."
+)
+@click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: ARG001 - debug: see main
-    """Turn research data into sealed, sharded Zarr v3 stores that training reads fast.
+    """Convert research data into sealed, sharded Zarr v3 stores that training reads fast.
 
-    The options here may also stand behind a command.
+    These options may also follow the command.
     """
     OUTPUT.quiet = quiet
     OUTPUT.verbose = verbose
     OUTPUT.color = color
 
 
-COMPLETION_EXAMPLES = """\b
-Examples:
-  unistore completion bash >> ~/.bashrc
-  unistore completion zsh >> ~/.zshrc
-  unistore completion fish > ~/.config/fish/completions/unistore.fish
-"""
+COMPLETION_EXAMPLES = (
+    "unistore completion bash >> ~/.bashrc",
+    "unistore completion zsh >> ~/.zshrc",
+    "unistore completion fish > ~/.config/fish/completions/unistore.fish",
+)
 
 
-@cli.command(epilog=COMPLETION_EXAMPLES, short_help="Print the lines that make a shell complete.")
+@cli.command(
+    cls=HelpCommand, examples=COMPLETION_EXAMPLES, short_help="Print a completion script for your shell."
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the lines that make SHELL complete commands, options and families."""
+    """Print a script that completes commands, options and families in SHELL."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from unistore.cli.convert_options import click_option
+from unistore.cli.help import HelpCommand, HelpGroup
 from unistore.cli.output import (
     json_option,
     progress_bar,
@@ -25,21 +26,22 @@ from unistore.system.sizes import count_of, size
 
 # Commands for stores that grow: ``remove``, ``versions``, ``compact``.
 
-_REMOVE_EXAMPLES = """\b
-Examples:
-  unistore remove train.zarr bad_run.h5
-  unistore remove train.zarr 'lab_a/*' 'lab_b/07*'
-"""
+_REMOVE_EXAMPLES = (
+    "unistore remove train.zarr bad_run.h5  leave out one source",
+    "unistore remove train.zarr 'lab_a/*' 'lab_b/07*'",
+)
 
 
-@click.command(epilog=_REMOVE_EXAMPLES, short_help="Make a version of a store without some of its sources.")
+@click.command(
+    cls=HelpCommand, examples=_REMOVE_EXAMPLES, short_help="Write a version of a store without some sources."
+)
 @store_argument
 @click.argument("patterns", metavar="PATTERN...", nargs=-1, required=True)
 @json_option
 def remove(store: str, patterns: tuple[str, ...], as_json: bool) -> None:
-    """Leave the sources of STORE whose names match PATTERN out of its next version.
+    """Write a new version of STORE without the sources whose names match PATTERN.
 
-    Older versions keep them, and their bytes stay until the store is compacted.
+    Older versions keep these sources. Their bytes stay on disk until you compact the store.
     """
     from unistore import remove
 
@@ -52,21 +54,29 @@ def remove(store: str, patterns: tuple[str, ...], as_json: bool) -> None:
     say_done(f"{removed.store}: version {removed.version} is without {gone}, {left} left")
 
 
-_VERSIONS_EXAMPLES = """\b
-Examples:
-  unistore versions train.zarr                    all, and what changed
-  unistore versions train.zarr --tag paper-v1     name the newest
-  unistore versions train.zarr --tag paper-v1 --version 3
-"""
+_VERSIONS_EXAMPLES = (
+    "unistore versions train.zarr  list all, with their changes",
+    "unistore versions train.zarr --tag paper-v1  name the newest",
+    "unistore versions train.zarr --tag paper-v1 --version 3",
+)
 
 
-@click.command(epilog=_VERSIONS_EXAMPLES, short_help="List the versions of a store, or name one.")
+@click.command(
+    cls=HelpCommand, examples=_VERSIONS_EXAMPLES, short_help="List the versions of a store, or name one."
+)
 @store_argument
-@click.option("--tag", metavar="NAME", help="Name a version, for ever: Dataset(STORE, version=NAME).")
-@click.option("--version", type=click.IntRange(1), metavar="N", help="With --tag: the version; the newest.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a version, in a list.")
+@click.option(
+    "--tag", metavar="NAME", help="Name a version for good. Dataset(STORE, version=NAME) then reads it."
+)
+@click.option(
+    "--version",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --tag: version to name.  [default: the newest]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per version.")
 def versions(store: str, tag: str | None, version: int | None, as_json: bool) -> None:
-    """List the versions of STORE: sources, samples, and what changed."""
+    """List the versions of STORE with their sources, samples and changes."""
     from unistore import versions
     from unistore.report.text import aligned
 
@@ -86,14 +96,13 @@ def versions(store: str, tag: str | None, version: int | None, as_json: bool) ->
         say(line)
 
 
-_COMPACT_EXAMPLES = """\b
-Examples:
-  unistore compact train.zarr one.zarr
-  unistore compact train.zarr one.zarr --version paper-v1 --order name
-  unistore compact train.zarr val.zarr --split val
-  unistore compact mine.zarr yours.zarr both.zarr --columns union
-  unistore compact train.zarr good.zarr --where episode.length=50:
-"""
+_COMPACT_EXAMPLES = (
+    "unistore compact train.zarr one.zarr  merge all versions into one store",
+    "unistore compact train.zarr one.zarr --version paper-v1 --order name",
+    "unistore compact train.zarr val.zarr --split val",
+    "unistore compact mine.zarr yours.zarr both.zarr --columns union",
+    "unistore compact train.zarr good.zarr --where episode.length=50:",
+)
 
 
 def _parse_conditions(
@@ -116,7 +125,9 @@ def _parse_conditions(
 
 
 @click.command(
-    epilog=_COMPACT_EXAMPLES, short_help="Make one plain store of a version, or of several stores."
+    cls=HelpCommand,
+    examples=_COMPACT_EXAMPLES,
+    short_help="Write one single store from a version or several stores.",
 )
 @click.argument("stores", metavar="STORE...", nargs=-1, required=True, type=click.Path())
 @click.argument("destination", metavar="DST", type=click.Path())
@@ -126,31 +137,39 @@ def _parse_conditions(
     type=click.Choice(["version", "name"]),
     default="version",
     show_default=True,
-    help="name: sources as one conversion of all of them has them.",
+    help="Order of the sources. version keeps the order in which they were added; name sorts them as one "
+    "conversion of all would.",
 )
 @click.option(
     "--columns",
     type=click.Choice(["exact", "union"]),
-    help="union: fill columns that some sources lack, as of convert; as STORE was converted by default.",
+    help="What to do with columns that only some sources have. exact is an error, union fills in "
+    "values.  [default: as STORE was converted]",
 )
-@click.option("--split", metavar="NAME", help="The sources of this split alone.")
+@click.option("--split", metavar="NAME", help="Take only the sources of this split.")
 @click.option(
     "--where",
     multiple=True,
     callback=_parse_conditions,
     metavar="NAME=VALUE",
-    help="The sources whose samples fulfil this: a number, a range LOW:HIGH, or a pattern.",
+    help="Take only sources whose samples match. VALUE is a number, a range LOW:HIGH, or a pattern. "
+    "Repeat for several.",
 )
-@click.option("--codec", help="As of convert; that of STORE by default.")
-@click.option("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed.")
-@click.option("--restart", is_flag=True, help="Discard an unfinished one instead of resuming it.")
+@click.option(
+    "--codec",
+    metavar="CODEC",
+    help="Compression of the arrays, as in convert.  [default: the codec of STORE]",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a finished store once the new one is sealed.")
+@click.option("--restart", is_flag=True, help="Discard an unfinished store and begin again.")
 @workers_option
-@click.option("--memory", metavar="SIZE", help="Memory limit of all processes together: 4GB.")
+@click.option("--memory", metavar="SIZE", help="Limit the memory of all processes together, for example 4GB.")
 @json_option
 def compact(stores: tuple[str, ...], destination: str, as_json: bool, **options: Any) -> None:
-    """Make one plain store DST of a version of STORE, without what the version leaves out, or of several.
+    """Write one single store DST from a version of STORE, or from several stores.
 
-    The same command continues after a kill. STORE stays as it is.
+    Sources that the version no longer has are not copied. STORE does not change. If the command is
+    interrupted, the same command continues it.
     """
     from unistore import compact
 
@@ -162,20 +181,23 @@ def compact(stores: tuple[str, ...], destination: str, as_json: bool, **options:
         say_done(f"sealed {destination}: {count_of(report.samples, 'sample')}, {size(report.stored_bytes)}")
 
 
-_CLEAN_EXAMPLES = """\b
-Examples:
-  unistore clean stores/             unfinished conversions below a folder
-  unistore clean stores/ --remove    remove those that are not at work
-  unistore clean s3://bucket/train.zarr --remove
-"""
+_CLEAN_EXAMPLES = (
+    "unistore clean stores/  list unfinished conversions in a folder",
+    "unistore clean stores/ --remove  remove those that no process works on",
+    "unistore clean s3://bucket/train.zarr --remove",
+)
 
 
-@click.command(epilog=_CLEAN_EXAMPLES, short_help="List and remove what unfinished conversions left.")
+@click.command(
+    cls=HelpCommand,
+    examples=_CLEAN_EXAMPLES,
+    short_help="List or remove the files of unfinished conversions.",
+)
 @click.argument("path", type=click.Path())
-@click.option("--remove", is_flag=True, help="Remove them. In a bucket, name the destination itself.")
+@click.option("--remove", is_flag=True, help="Remove them. In a bucket, PATH must be the destination itself.")
 @json_option
 def clean(path: str, remove: bool, as_json: bool) -> None:
-    """List unfinished conversions to PATH and below it: folders, objects, abandoned locks.
+    """List unfinished conversions in PATH and its folders: files, objects and abandoned locks.
 
     Finished stores are never touched.
     """
@@ -192,29 +214,33 @@ def clean(path: str, remove: bool, as_json: bool) -> None:
         say_done(f"{path}: no unfinished conversion")
 
 
-_WARM_EXAMPLES = """\b
-Examples:
-  unistore cache warm s3://bucket/train.zarr /local/cache
-  unistore cache warm s3://bucket/train.zarr /local/cache --split train
-"""
+_WARM_EXAMPLES = (
+    "unistore cache warm s3://bucket/train.zarr /local/cache",
+    "unistore cache warm s3://bucket/train.zarr /local/cache --split train",
+)
 
 
-@click.group(short_help="Copy a store to this machine before a training begins.")
+@click.group(cls=HelpGroup, short_help="Copy a store to this machine before training starts.")
 def cache() -> None:
     """Work with the folder that Dataset(cache_dir=…) reads from."""
 
 
-@cache.command(epilog=_WARM_EXAMPLES, short_help="Copy the objects of a store to a folder.")
+@cache.command(cls=HelpCommand, examples=_WARM_EXAMPLES, short_help="Copy a store to a local folder.")
 @store_argument
 @click.argument("cache_dir", metavar="DIR", type=click.Path(file_okay=False))
-@click.option("--split", metavar="NAME", help="Only shards with samples of this split.")
+@click.option("--split", metavar="NAME", help="Copy only shards with samples of this split.")
 @version_option
 @click.option(
-    "--limit", "cache_limit", metavar="SIZE", default="20GB", show_default=True, help="As cache_limit=…."
+    "--limit",
+    "cache_limit",
+    metavar="SIZE",
+    default="20GB",
+    show_default=True,
+    help="Size of the cache: the oldest shards are removed above it. Same as Dataset(cache_limit=…).",
 )
 @json_option
 def warm(store: str, cache_dir: str, as_json: bool, **options: Any) -> None:
-    """Copy the objects of STORE to DIR, many at once, each verified: what Dataset(cache_dir=DIR) reads."""
+    """Copy the objects of STORE to DIR, many at once. Each is verified. Dataset(cache_dir=DIR) reads them."""
     from unistore.store.warming import warm_cache
 
     with progress_bar() as bar:
@@ -227,26 +253,27 @@ def warm(store: str, cache_dir: str, as_json: bool, **options: Any) -> None:
 
 # Commands for side tables: attach, derive.
 
-_ATTACH_EXAMPLES = """\b
-Examples:
-  unistore attach clouds.zarr prediction prediction.npy
-  unistore attach clouds.zarr weight weight.npy --table segments
-  unistore attach clouds.zarr prediction better.npy --overwrite
-"""
+_ATTACH_EXAMPLES = (
+    "unistore attach clouds.zarr prediction prediction.npy  one value per row",
+    "unistore attach clouds.zarr weight weight.npy --table segments",
+    "unistore attach clouds.zarr prediction better.npy --overwrite",
+)
 
 
-@click.command(epilog=_ATTACH_EXAMPLES, short_help="Put a column of yours beside a sealed store.")
+@click.command(
+    cls=HelpCommand, examples=_ATTACH_EXAMPLES, short_help="Add your own column to a sealed store."
+)
 @store_argument
 @click.argument("name", metavar="NAME")
 @click.argument("file", metavar="FILE.npy", type=click.Path())
-@click.option("--table", metavar="TABLE", help="Table whose rows FILE.npy has; the main table.")
-@click.option("--overwrite", is_flag=True, help="Replace a side table of this name.")
+@click.option("--table", metavar="TABLE", help="Table whose rows FILE.npy has.  [default: the main table]")
+@click.option("--overwrite", is_flag=True, help="Replace an added column of this name.")
 @json_option
 def attach(store: str, name: str, file: str, as_json: bool, **options: Any) -> None:
-    """Write FILE.npy, a value for each row of a table, beside STORE as column NAME.
+    """Add FILE.npy to STORE as column NAME. FILE.npy has one value for each row of a table.
 
-    No file of STORE changes: the column is a sealed side table in STORE.unistore-side, and belongs to the
-    store as it is sealed now. Dataset(STORE, fields=[…, NAME]) reads it.
+    No file of STORE changes. The column is stored and sealed in the folder STORE.unistore-side, and
+    belongs to the store as it is sealed now. Dataset(STORE, fields=[…, NAME]) reads it.
     """
     from unistore import attach
 
@@ -257,11 +284,10 @@ def attach(store: str, name: str, file: str, as_json: bool, **options: Any) -> N
     say_done(f"attached {side.name} to {side.table} of {store}; no file of the store changed")
 
 
-_DERIVE_EXAMPLES = """\b
-Examples:
-  unistore derive points.zarr --voxel-size 0.2
-  unistore derive volumes.zarr --window lung --window mine:400:50
-"""
+_DERIVE_EXAMPLES = (
+    "unistore derive points.zarr --voxel-size 0.2  add a voxel grid",
+    "unistore derive volumes.zarr --window lung --window mine:400:50",
+)
 
 
 def _add_no_value(**_: Any) -> None:
@@ -277,8 +303,8 @@ def _options_from_stores() -> Iterator[click.Parameter]:
                 yield command.params[0]
 
 
-class DeriveCommand(click.Command):
-    """Has the options of all families that can be made from a store."""
+class DeriveCommand(HelpCommand):
+    """Has the options of all families that say what can be precomputed from a store."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         return [*_options_from_stores(), *super().get_params(ctx)]
@@ -286,17 +312,17 @@ class DeriveCommand(click.Command):
 
 @click.command(
     cls=DeriveCommand,
-    epilog=_DERIVE_EXAMPLES,
-    short_help="Precompute voxels or windows from a store, beside it.",
+    examples=_DERIVE_EXAMPLES,
+    short_help="Add precomputed voxels or CT windows to a store.",
 )
 @store_argument
-@click.option("--overwrite", is_flag=True, help="Make again what is there already.")
+@click.option("--overwrite", is_flag=True, help="Compute again what the store already has.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON list.")
 def derive(store: str, overwrite: bool, as_json: bool, **options: Any) -> None:
-    """Make from STORE alone what a conversion with these options precomputes; its sources are not read.
+    """Precompute voxels or CT windows from the values in STORE. The sources are not read.
 
-    No file of STORE changes: each is a sealed side table in STORE.unistore-side, which every Dataset of the
-    store reads like arrays of its own.
+    The result equals the arrays that a conversion with these options would write. No file of STORE changes:
+    the arrays are stored and sealed in the folder STORE.unistore-side. Every Dataset of the store reads them.
     """
     from unistore import derive
 
@@ -312,32 +338,42 @@ def derive(store: str, overwrite: bool, as_json: bool, **options: Any) -> None:
 
 # The command ``replay``.
 
-_EXAMPLES = """\b
-Examples:
-  unistore replay train.zarr state.json             of the epoch until then
-  unistore replay train.zarr state.json --epoch 0
-  unistore replay train.zarr state.json --batch 17 --batch-size 64
-  unistore replay train.zarr state.json --split train --samples "Patches(96)"
-"""
+_EXAMPLES = (
+    "unistore replay train.zarr state.json  print the epoch up to that state",
+    "unistore replay train.zarr state.json --epoch 0",
+    "unistore replay train.zarr state.json --batch 17 --batch-size 64",
+    'unistore replay train.zarr state.json --split train --samples "Patches(96)"',
+)
 
 
-@click.command(epilog=_EXAMPLES, short_help="Print the samples and sources behind a state of a Loader.")
+@click.command(
+    cls=HelpCommand, examples=_EXAMPLES, short_help="Print the samples that a training run was given."
+)
 @store_argument
 @click.argument("state", metavar="STATE.json", type=click.Path())
-@click.option("--epoch", type=click.IntRange(0), metavar="E", help="An epoch; that of the state.")
-@click.option("--batch", type=click.IntRange(0), metavar="B", help="One batch of it, from 0.")
 @click.option(
-    "--batch-size", type=click.IntRange(1), metavar="N", help="With --batch: of all ranks together."
+    "--epoch", type=click.IntRange(0), metavar="E", help="Epoch to print.  [default: the epoch of the state]"
 )
-@click.option("--samples", metavar="KIND", help="Kind of samples of the run, as in Python.")
-@click.option("--split", multiple=True, metavar="NAME", help="A split that the run read.")
-@click.option("--seed", type=int, default=0, help="Seed of the Dataset of the run.")
+@click.option(
+    "--batch", type=click.IntRange(0), metavar="B", help="Print only this batch. The first one is 0."
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --batch: samples of a batch, over all ranks.",
+)
+@click.option("--samples", metavar="KIND", help="Sample kind of the run, as in Python.")
+@click.option("--split", multiple=True, metavar="NAME", help="Split that the run read. Repeat for several.")
+@click.option(
+    "--seed", type=int, metavar="N", default=0, show_default=True, help="Seed of the Dataset of the run."
+)
 @json_option
 def replay(store: str, state: str, as_json: bool, split: tuple[str, ...], **options: Any) -> None:
-    """Print position, sample and source of what a run was given until it saved STATE.json.
+    """Print position, sample and source of each sample that a run was given before it saved STATE.json.
 
-    That is json.dump(loader.state_dict(), file). Orders with weights, a subset or a sampler need
-    unistore.replay(loader, state).
+    Write STATE.json by json.dump(loader.state_dict(), file). If the Loader has weights, a subset or a
+    sampler, call unistore.replay(loader, state) in Python.
     """
     from unistore import replay
 

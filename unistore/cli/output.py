@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unistore.cli.help import HelpOption
 from unistore.errors import InputError, Problem
 from unistore.remote.url import redact_urls
 
@@ -39,10 +40,16 @@ OUTPUT = OutputOptions()
 store_argument = click.argument("store", metavar="STORE", type=click.Path())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 workers_option = click.option(
-    "--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0 (default): this process."
+    "--workers",
+    cls=HelpOption,
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    show_default=True,
+    help="Number of worker processes. 0 uses threads in this process.",
 )
 version_option = click.option(
-    "--version", metavar="N|NAME", help="A version of a grown store; the newest by default."
+    "--version", metavar="N|NAME", help="Version of a store that has grown.  [default: the newest]"
 )
 
 

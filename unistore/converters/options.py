@@ -44,8 +44,9 @@ if TYPE_CHECKING:  # numpy takes a fifth of a second
 Columns = Literal["exact", "union", "intersection"]
 # Help of options that several families have
 HELP = {
-    "columns": "What to do with fields that only some files have: refuse, fill, leave out.",
-    "map": "Where a field is, if its own name does not tell: x=cloud/East.",
+    "columns": "What to do with fields that only some files have. exact is an error, union fills in values, "
+    "intersection leaves the field out.",
+    "map": "Say which dataset holds a field that has another name. Example: --map x=cloud/East.",
 }
 
 # What a store records of its splits
@@ -76,6 +77,7 @@ class Option:
     choices: tuple[str, ...]  # Allowed words; empty: any value
     default: Any
     help: str
+    group: str  # Title of its group in help; empty: the family's own
     metavar: str | None
     least: float | None
     most: float | None
@@ -129,6 +131,7 @@ def option(
     default: Any,
     help: str = "",
     *,
+    group: str = "",
     metavar: str | None = None,
     least: float | None = None,
     most: float | None = None,
@@ -141,7 +144,10 @@ def option(
     default
         Value where none is given.
     help
-        One or two sentences. May be left out for `columns` and `map`, which several families have.
+        Sentences, of which the first one says it alone. May be left out for `columns` and `map`, which
+        several families have.
+    group
+        Title of the options that ``--help`` shows it with; by default those of the family.
     metavar
         How help shows the value: ``"window:SIZE"``.
     least, most
@@ -150,7 +156,14 @@ def option(
         Whether a store records it only where it is not the default, as an option that came after the first
         stores of its family; these stay the same.
     """
-    declared = {"help": help, "metavar": metavar, "least": least, "most": most, "is_late": late}
+    declared = {
+        "help": help,
+        "group": group,
+        "metavar": metavar,
+        "least": least,
+        "most": most,
+        "is_late": late,
+    }
     metadata = {_DECLARED: declared}
     if isinstance(default, Mapping):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -170,7 +183,12 @@ class Options:
     """
 
     exclude: tuple[str, ...] = option(
-        (), "Leave out a file, folder or episode, named as in messages.", metavar="NAME"
+        (),
+        "Leave out this file, folder or episode. Spell NAME as messages do. A name that matches "
+        "nothing is an "
+        "error.",
+        group="Before you convert",
+        metavar="NAME",
     )
 
     def __post_init__(self) -> None:
@@ -211,13 +229,13 @@ class LabelOptions(Options):
 
     label_map: str | None = option(
         None,
-        "Stored number of each label: 1=2,3=1, or a JSON file with maps of several datasets.",
+        "Renumber labels, for example 1=2,3=1. A JSON file can hold one map for each data set.",
         metavar="FILE|A=B,…",
         late=True,
     )
     ignore_label: int | None = option(
         None,
-        "What labels become that the map does not name; else they are refused.",
+        "With --label-map: label for values that the map does not name. Without it they are an error.",
         metavar="NUMBER",
         late=True,
     )

@@ -23,32 +23,42 @@ class CtOptions(LabelOptions):
 
     window: tuple[str, ...] = option(
         (),
-        "HU window to store: lung, bone, soft_tissue, brain, mediastinum, or name:width:level.",
+        "Store the voxels in this HU window. NAME is lung, bone, soft_tissue, brain or mediastinum, "
+        "or a name of "
+        "your own with width and level. Example: mine:400:50.",
         metavar="NAME[:WIDTH:LEVEL]",
     )
     sparse: Literal["auto", "coords", "mask"] = option(
-        "auto", "How a window's voxels are stored: coordinates, packed mask, or whichever is smaller."
+        "auto",
+        "How to store the voxels of a window. coords stores coordinates, mask one bit per voxel, "
+        "auto whichever "
+        "is smaller.",
     )
     tile: tuple[int, int, int] = option(
-        (32, 32, 32), "Chunk of an image in voxels.", metavar="DEPTH HEIGHT WIDTH", least=1
+        (32, 32, 32), "Size of the chunks of an image in voxels.", metavar="DEPTH HEIGHT WIDTH", least=1
     )
-    resolution: int | None = option(
-        None, "Which ct_original_N.npy to take where a case has several.", metavar="N"
-    )
+    resolution: int | None = option(None, "Read ct_original_N.npy if a case has several.", metavar="N")
     values: Literal["hu"] | None = option(
-        None, "hu: images hold HU even if all values are in -200…255. Else a window of them is refused."
+        None,
+        "State that images are in HU. Without it, --window is an error for images whose values are all in "
+        "-200…255.",
     )
     info_order: Literal["zyx", "xyz"] | None = option(
-        None, "Order of spacing, origin, direction in info.json: zyx as the array's axes, xyz as ITK."
+        None,
+        "Order of spacing, origin and direction in info.json. zyx is the order of the array axes, "
+        "xyz the order of "
+        "ITK.",
     )
     keep_names: bool = option(
         False,
-        "Store the folders of DICOM series, which may name patients; else series have numbers alone.",
+        "Store the folder names of DICOM series, which may contain names of patients. Without it, series are "
+        "numbered.",
         late=True,
     )
     foreground_locations: int | None = option(
         None,
-        "Store up to N voxels of each class, mask and window of a volume, for Patches(foreground=…): 10000.",
+        "Store up to N voxels of each class, mask and window of a volume. Patches(foreground=…) reads them. "
+        "Example: 10000.",
         metavar="N",
         least=1,
         most=1_000_000,

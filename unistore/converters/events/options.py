@@ -17,15 +17,18 @@ class EventsOptions(Options):
     """Options of recordings of event cameras."""
 
     sensor: tuple[int, int] | None = option(
-        None, "Width and height of the sensor, where files do not say them.", metavar="PIXELS", least=1
+        None, "Width and height of the sensor, if the files do not state them.", metavar="PIXELS", least=1
     )
-    unit: Unit = option("auto", "Unit of the times; by default microseconds if they are whole numbers.")
+    unit: Unit = option("auto", "Unit of the times. auto reads whole numbers as microseconds.")
     order: Literal["auto", "txyp", "xytp", "xypt"] = option(
         "auto",
-        "Order of the numbers of events in rows of four; auto takes the one that fits.",
+        "Order of the four numbers of an event in (N, 4) arrays and text. auto chooses the only "
+        "order that fits.",
         late=True,
     )
-    events: str = option("", "Group or array of the events in a file: davis/left/events.", metavar="PATH")
+    events: str = option(
+        "", "Group or array of the events in a file. Example: davis/left/events.", metavar="PATH"
+    )
 
 
 OWN = "recording/"  # begins the names of facts that are the family's, not the file's

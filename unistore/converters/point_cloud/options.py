@@ -15,14 +15,24 @@ from unistore.plugin import Columns, LabelOptions, option
 class PointCloudOptions(LabelOptions):
     """Options of point clouds."""
 
-    voxel_size: tuple[float, ...] = option((), "Precompute a voxel grid of this size.")
+    voxel_size: tuple[float, ...] = option((), "Store a voxel grid of this size.", metavar="SIZE")
     map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
-    segment: str | None = option(None, "Cut clouds without segments into XY windows.", metavar="window:SIZE")
-    min_points: int = option(1, "Windows with fewer points are no segments.")
-    max_points: int | None = option(None, "Windows with more points are halved until none has more.")
+    segment: str | None = option(
+        None,
+        "Cut clouds without segments into square XY windows. SIZE is the edge of a window in the "
+        "units of the "
+        "coordinates. Example: window:50.",
+        metavar="window:SIZE",
+    )
+    min_points: int = option(1, "With --segment: windows with fewer points become no segment.", metavar="N")
+    max_points: int | None = option(
+        None, "With --segment: halve windows with more points until none has more.", metavar="N"
+    )
     columns: Columns = option("exact")
     nan: Literal["refuse", "drop"] = option(
-        "refuse", "Points that are not finite; drop: in no segment.", late=True
+        "refuse",
+        "What to do with points that are not finite. drop keeps them in the store, in no segment.",
+        late=True,
     )
 
     def __post_init__(self) -> None:

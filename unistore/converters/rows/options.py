@@ -15,5 +15,5 @@ class RowsOptions(Options):
     map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
     columns: Columns = option("exact")
     reverse_axes: bool = option(
-        False, "HDF5 arrays have their rows on the last axis, as MATLAB writes them.", late=True
+        False, "Read rows from the last axis of HDF5 arrays, as MATLAB writes them.", late=True
     )

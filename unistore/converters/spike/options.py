@@ -34,26 +34,40 @@ def may_be(format: str, role: str) -> bool:
 class SpikeOptions(Options):
     """Options of spike recordings."""
 
-    height: int | None = option(None, "Rows of a .dat frame in pixels.", least=1)
-    width: int | None = option(None, "Columns of a .dat frame in pixels.", least=1)
+    height: int | None = option(None, "Height of a .dat frame in pixels.", metavar="PIXELS", least=1)
+    width: int | None = option(None, "Width of a .dat frame in pixels.", metavar="PIXELS", least=1)
     layout: Literal["auto", "packed", "packed-msb", "bytes"] = option(
-        "auto", "Eight pixels a byte, the lowest bit first, or one; packed-msb: arrays of np.packbits."
+        "auto",
+        "How a .dat or .npy file stores pixels. packed is eight pixels per byte, lowest bit first; "
+        "packed-msb is "
+        "the order of np.packbits; bytes is one byte per pixel.",
     )
-    flip: bool = option(True, "Whether .dat holds its bottom row first.")
+    flip: bool = option(
+        True, "State that .dat files store the bottom row first. Use --no-flip if the top row comes first."
+    )
     voxel_bins: tuple[int, ...] = option(
-        (), "Precompute a voxel grid with this number of bins.", metavar="B", least=1, most=65_535
+        (), "Store a voxel grid with this number of time bins.", metavar="B", least=1, most=65_535
     )
     frames: Literal["tiles", "keep"] = option(
-        "tiles", "Blur and sharp frames as lossless tiles (a crop reads a crop), or the files' own bytes."
+        "tiles",
+        "How to store blurred and sharp frames. tiles stores pixels in lossless tiles, so that a "
+        "crop reads only "
+        "a crop; keep stores the bytes of the files.",
     )
-    convert_images: bool = option(False, "Accept gray, 16-bit and transparent frames.")
+    convert_images: bool = option(
+        False, "Convert gray, 16-bit and transparent frames to 8-bit RGB. Without it they are an error."
+    )
     columns: Literal["exact", "intersection"] = option(
-        "exact", "What to do with folders that only some sequences have: refuse, leave out."
+        "exact",
+        "What to do with folders that only some sequences have. exact is an error, intersection leaves the "
+        "folder out.",
     )
-    spike_dir: str = option("spike", "Folder of a sequence's spikes.")
-    voxel_dir: str = option("spike_vox", "Folder of voxels that exist; none: leave them out.")
-    blur_dir: str = option("blur", "Folder of blurred frames.")
-    sharp_dir: str = option("sharp", "Folder of sharp frames.")
+    spike_dir: str = option("spike", "Folder of the spikes in a sequence.", metavar="NAME")
+    voxel_dir: str = option(
+        "spike_vox", "Folder of existing voxel grids. none leaves them out.", metavar="NAME"
+    )
+    blur_dir: str = option("blur", "Folder of blurred frames.", metavar="NAME")
+    sharp_dir: str = option("sharp", "Folder of sharp frames.", metavar="NAME")
 
     def __post_init__(self) -> None:
         super().__post_init__()

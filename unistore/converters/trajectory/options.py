@@ -18,33 +18,46 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 class TrajectoryOptions(Options):
     """Options of robot trajectories."""
 
-    image_size: int | None = option(
-        None, "Store a copy of every camera resized to N × N.", metavar="N", least=1
-    )
+    image_size: int | None = option(None, "Also store every camera resized to N × N.", metavar="N", least=1)
     images: Literal["raw", "keep", "resized"] = option(
         "raw",
-        "Decode compressed frames, keep them bit for bit and decode on read, or store --image-size alone.",
+        "How to store compressed frames. raw decodes them, keep stores them bit for bit and decodes when you "
+        "read, resized stores only the size of --image-size.",
     )
     video: Literal["frames", "keep"] = option(
-        "frames", "Decode video, or keep its packets bit for bit and decode on read.", late=True
+        "frames",
+        "How to store video. frames decodes it, keep stores its packets bit for bit and decodes when "
+        "you read.",
+        late=True,
     )
-    colour: Colour = option("standard", "swapped: the recorder encoded RGB as if it were BGR.")
+    colour: Colour = option(
+        "standard", "Colour order of compressed frames. swapped is for recorders that encoded RGB as BGR."
+    )
     map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
     ignore: tuple[str, ...] = option(
-        (), "Leave out what --map does not name: 'obs/depth_*'.", metavar="PATTERN"
+        (),
+        "Leave out datasets whose names match PATTERN, unless --map names them. Example: 'obs/depth_*'.",
+        metavar="PATTERN",
     )
     columns: Columns = option("exact")
     rate: Mapping[str, str] = option(
-        {}, "Rows a second of a dataset, group or clock: obs/force=500.", metavar="NAME=HZ", late=True
+        {},
+        "Rows per second of a dataset, group or clock. Example: --rate obs/force=500.",
+        metavar="NAME=HZ",
+        late=True,
     )
     time_unit: TimeUnit | None = option(
-        None, "Unit of all timestamps, where the files do not say it or say it wrongly.", late=True
+        None, "Unit of all timestamps, if the files do not state it or state it wrongly.", late=True
     )
     keep_stats: bool = option(
         False, "Keep the text of LeRobot's meta/stats.json, in sources/attributes.", late=True
     )
     stamps: Literal["header", "log"] = option(
-        "header", "Times of the messages of bags: of their headers, or when they were logged.", late=True
+        "header",
+        "Which times of the messages in a bag to read. header is the time in the message, log the "
+        "time at which "
+        "it was recorded.",
+        late=True,
     )
 
     def __post_init__(self) -> None:
