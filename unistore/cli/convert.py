@@ -38,10 +38,10 @@ EXAMPLES = (
     "unistore convert recordings/ train.zarr  detect the family",
     "unistore convert recordings/ train.zarr --dry-run  preview",
     "unistore convert recordings/ train.zarr --append  add new recordings",
-    "unistore convert ct --help  options of a family",
-    r"unistore convert scans/ ct.zarr --split train=0.8,val=0.2 --group-by 'patient_\d+'",
+    "unistore convert FAMILY --help  options of a family",
+    r"unistore convert scans/ new.zarr --split train=0.8,val=0.2 --group-by 'patient_\d+'",
     "unistore convert scans/ new.zarr --split train=0.8,val=0.2 --split-from old.zarr",
-    "unistore convert scans/ ct.zarr --part $SLURM_ARRAY_TASK_ID/8",
+    "unistore convert scans/ new.zarr --part $SLURM_ARRAY_TASK_ID/8",
 )
 
 
