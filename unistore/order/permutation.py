@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 # Few numbers for each sample of a batch are hashed together (`random_words`, `below`); many for one sample
 # come from a counter-based generator (`generator`).
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+# Step of SplitMix64: 2**64 over the golden ratio, odd
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
 _U64 = (1 << 64) - 1
-# Up to this ratio of population to draws, a mask over the population is faster than sorting the draws
-_MASK_RATIO = 32
 
 
 @cache
@@ -66,8 +65,8 @@ def random_words(
     epoch_words = np.asarray(epoch, np.int64).astype(np.uint64)
     index_words = np.asarray(index, np.int64).astype(np.uint64)
     state = mix(epoch_words + seed_word)
-    state = mix(state + _GOLDEN + index_words * _GOLDEN)
-    steps = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+    state = mix(state + GOLDEN + index_words * GOLDEN)
+    steps = np.arange(1, count + 1, dtype=np.uint64) * GOLDEN
     return mix(state[:, None] + steps)
 
 
@@ -84,40 +83,6 @@ def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
     counter = np.array([0, 0, epoch & _U64, index], np.uint64)
     philox = np.random.Philox(_key_type()(key), counter=counter)
     return np.random.Generator(philox)
-
-
-def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return an exactly uniform subset of ``range(total)``, (count,) int64, strictly ascending."""
-    # The cost depends on the smaller of the subset and its complement. A few more draws than needed are
-    # made with replacement, repetitions are removed, and then a uniform choice of the surplus. By symmetry,
-    # every subset of a size is equally likely at each step
-    smaller = min(count, total - count)
-    masked = total <= _MASK_RATIO * smaller
-    dtype = np.uint32 if total <= 1 << 32 else np.uint64
-    mask = np.zeros(total if masked else 0, np.bool_)
-    chosen = np.empty(0, dtype)
-    marked = 0
-    while marked < smaller:
-        # n draws of N leave N (1 - exp(-n / N)) different ones in expectation, with a spread below sqrt(n)
-        missing = smaller - marked
-        free = total - marked
-        draws = math.ceil(-total * math.log1p(-missing / free) + 4 * math.sqrt(missing))
-        drawn = rng.integers(0, total, draws, dtype=dtype)
-        if masked:
-            mask[drawn.astype(np.intp)] = True
-            marked = int(np.count_nonzero(mask))
-        else:
-            chosen = np.sort(np.concatenate((chosen, drawn)))
-            chosen = chosen[np.concatenate(([True], chosen[1:] != chosen[:-1]))]
-            marked = len(chosen)
-    surplus = np.empty(0, np.int64)
-    if marked > smaller:
-        surplus = rng.choice(marked, marked - smaller, replace=False, shuffle=False)
-    if masked and smaller < count:
-        mask[np.flatnonzero(mask)[surplus]] = False
-        return np.flatnonzero(~mask)
-    kept = np.delete(np.flatnonzero(mask) if masked else chosen, surplus).astype(np.int64)
-    return kept if smaller == count else np.delete(np.arange(total), kept)
 
 
 class EpochIndex(NamedTuple):

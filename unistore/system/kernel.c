@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 /* Changed with every signature: a library of an older build is not used. */
-int32_t unistore_kernel_version(void) { return 2; }
+int32_t unistore_kernel_version(void) { return 3; }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static uint64_t load(const uint8_t *bytes, int64_t count) {
   uint64_t word = 0;
@@ -56,6 +58,44 @@ int64_t unistore_find_points(const uint8_t *bits, int64_t depth, int64_t height,
         seen = end;
       }
   return done;
+}
+
+/* SplitMix64 (Steele, Lea and Flood 2014). */
+static uint64_t mix(uint64_t word) {
+  word = (word ^ word >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+  word = (word ^ word >> 27) * UINT64_C(0x94D049BB133111EB);
+  return word ^ word >> 31;
+}
+
+/* The high 64 bits of a product. */
+static uint64_t high_product(uint64_t a, uint64_t b) { return (uint64_t)((unsigned __int128)a * b >> 64); }
+
+/* A uniform subset of 0 … total - 1 into `out` (count,), ascending: the first different draws of SplitMix64 that
+ * starts at `word`, or all that these leave where they are fewer. `bits` has room for `words` words of 64 bits,
+ * whatever they hold. Returns 0, or 1 if the counts do not fit. */
+int64_t unistore_draw_subset(uint64_t word, int64_t total, int64_t count, uint64_t *bits, int64_t words,
+                             int64_t *out) {
+  if (count < 0 || total < count || words < 0 || total / 64 + (total % 64 > 0) > words)
+    return 1;
+  int64_t used = total / 64 + (total % 64 > 0);
+  int64_t missing = least(count, total - count);
+  uint64_t flip = missing == count ? 0 : UINT64_MAX;
+  memset(bits, 0, (size_t)used * sizeof *bits);
+  while (missing) {
+    word += UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t drawn = high_product(mix(word), (uint64_t)total);
+    uint64_t bit = UINT64_C(1) << drawn % 64;
+    missing -= !(bits[drawn / 64] & bit);
+    bits[drawn / 64] |= bit;
+  }
+  for (int64_t i = 0; i < used; i++) {
+    uint64_t kept = bits[i] ^ flip;
+    if (i == used - 1 && total % 64)
+      kept &= (UINT64_C(1) << total % 64) - 1;
+    for (; kept; kept &= kept - 1)
+      *out++ = 64 * i + __builtin_ctzll(kept);
+  }
+  return 0;
 }
 
 enum { BLOCK = 256 }; /* points converted at a time, in memory that the compiler knows to overlap nothing */
@@ -128,8 +168,6 @@ struct shard {
 struct range {
   int64_t start, stop, place; /* rows of the array, and where the first of them belongs in the output */
 };
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int are_valid(const struct range *ranges, int64_t count, int64_t out_rows) {
   for (int64_t i = 0; i < count; i++) {

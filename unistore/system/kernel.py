@@ -11,13 +11,14 @@ from pathlib import Path
 
 PATH = Path(__file__).with_name("_kernel.abi3.so")
 # Of `unistore_kernel_version`
-_VERSION = 2
+_VERSION = 3
 _POINTER = ctypes.c_void_p
 _INTEGER = ctypes.c_int64
 # Memory of one frame, of one chunk, decoder, checksum
 _DECODING = (_POINTER, _INTEGER, _POINTER, _POINTER, _POINTER)
 _ARGUMENTS = {
     "unistore_find_points": [_POINTER, *[_INTEGER] * 3, _POINTER, _INTEGER, _POINTER],
+    "unistore_draw_subset": [ctypes.c_uint64, *[_INTEGER] * 2, _POINTER, _INTEGER, _POINTER],
     "unistore_dequantise": [_POINTER, _INTEGER, *[_POINTER] * 3, _INTEGER, _INTEGER, _POINTER],
     "unistore_read_ranges": [
         *(_POINTER, _INTEGER),  # ranges

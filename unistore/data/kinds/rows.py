@@ -28,7 +28,7 @@ from unistore.data.kinds.protocol import (
 )
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, rows_of_ranges
 from unistore.errors import InputError
-from unistore.order.permutation import subset
+from unistore.order.subset import subset
 from unistore.schemas.indices import IndexColumn, require_rule, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
@@ -239,9 +239,10 @@ class Spans:
         lengths = hi - lo
         if most is None or not (lengths > most).any():
             return cls(lo, hi, offsets_from_lengths(lengths))
+        words = picks.random_words(1)[:, 0].tolist()
         rows = [
-            subset(length, most, picks.generator(i)) if length > most else np.arange(length)
-            for i, length in enumerate(lengths.tolist())
+            subset(length, most, word) if length > most else np.arange(length)
+            for length, word in zip(lengths.tolist(), words, strict=True)
         ]
         return cls.of(lo, hi, rows)
 

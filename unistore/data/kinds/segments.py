@@ -25,7 +25,7 @@ from unistore.data.kinds.protocol import (
 )
 from unistore.data.kinds.rows import Spans
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
-from unistore.order.permutation import subset
+from unistore.order.subset import subset
 from unistore.schemas.indices import IndexColumn, contradiction, require_rule
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, Quantum, quantum
 from unistore.store.reader import Store
@@ -209,7 +209,7 @@ class SegmentReader(SampleReader):
         rows = []
         for i, (start, stop) in enumerate(pairwise(offsets_from_lengths(hi - lo).tolist())):
             cells = voxels.values["point_voxel"][start:stop] if is_grid and voxels is not None else None
-            rows.append(draw_rows(self._kind, stop - start, cells, picks.generator(i)))
+            rows.append(draw_rows(self._kind, stop - start, cells, picks, i))
         return Spans.of(lo, hi, rows)
 
     def _packed(self, values: AnyArray, spans: Spans) -> Packed:
@@ -312,20 +312,22 @@ def draw_rows(
     kind: Segments,
     length: int,  # points of the segment
     point_voxel: Int32s | None,  # (length,) voxel of each point, of which one point each is taken
-    rng: np.random.Generator,
+    picks: SampleIndices,
+    sample: int,  # in the batch
 ) -> Int64s:
     """Draw rows of a segment, ascending."""
     rows = np.arange(length)
     if point_voxel is not None:
-        order = rng.permutation(length)
+        order = picks.generator(sample).permutation(length)
         _, first = np.unique(point_voxel[order], return_index=True)
         rows = np.sort(order[first])
+    word = int(picks.random_words(1)[sample, 0])
     most = kind.exactly or kind.max_points
     if most is not None and len(rows) > most:
-        return rows[subset(len(rows), most, rng)]
+        return rows[subset(len(rows), most, word)]
     if kind.exactly is not None and len(rows) < kind.exactly:
         times, remainder = divmod(kind.exactly, len(rows))
-        extra = rows[subset(len(rows), remainder, rng)]
+        extra = rows[subset(len(rows), remainder, word)]
         rows = np.sort(np.concatenate([np.tile(rows, times), extra]))
     return rows
 
