@@ -58,6 +58,15 @@ class LargeGroup:
         link = self._group.get(name, getlink=True)
         return isinstance(link, h5py.HardLink) and not isinstance(self._group[name], h5py.Group)
 
+    def own_arrays(self) -> dict[str, HDF5Dataset]:
+        """Return the arrays directly in the group, to which no link leads, by name."""
+        members = {name: unlinked(self._group, name) for name in self.names}
+        return {
+            name: HDF5Dataset(item, self.location(name))
+            for name, item in members.items()
+            if isinstance(item, h5py.Dataset) and item.shape is not None
+        }
+
     def inner_names(self, name: str) -> list[str]:
         """Return the names of what a member holds."""
         return list(self._member(name))

@@ -23,9 +23,9 @@ from unistore.converters.point_cloud.grids import (
     window_rows,
 )
 from unistore.converters.point_cloud.layouts import Points
-from unistore.converters.point_cloud.names import LABEL, Described, PointOrigin, is_label
-from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.errors import AddOptions, InputError, Problem
+from unistore.converters.point_cloud.names import LABEL, Described, FileLayout, PointOrigin, is_label
+from unistore.converters.point_cloud.options import PointCloudOptions, SegmentRule, parse_segment
+from unistore.errors import AddOptions, InputError, Problem, first_few
 from unistore.plugin import (
     Emit,
     Field,
@@ -103,6 +103,21 @@ def blocks_of(lengths: Int64s, limit: int) -> Iterator[tuple[int, int]]:
         yield first, len(lengths)
 
 
+def id_column(layout: FileLayout, name: str, location: str) -> str:
+    """Return the stored name of the column of ids that a user names by that, or by its path in the file."""
+    names = [key for key, place in layout.columns.items() if name in (key, place.array)]
+    if not names:
+        columns = first_few(list(layout.columns), 40) or "none"
+        message = f"has no column {name!r} of ids of segments; columns: {columns}"
+        raise InputError.at(location, message, "name another: --segment column:NAME", "missing")
+    place = layout.columns[names[0]]
+    if np.dtype(place.dtype).kind not in "iu" or place.row_shape:
+        form = f"{np.dtype(place.dtype)} {('N', *place.row_shape)}".replace("'", "")
+        message = f"has {name!r} as {form}, expected integers (N,)"
+        raise InputError.at(location, message, "name another: --segment column:NAME", "dtype")
+    return names[0]
+
+
 class DerivedCloud:
     """The points of an open file in storage order. Without a folder, all of them are in memory."""
 
@@ -159,11 +174,31 @@ class DerivedCloud:
         self._held[_XYZ] = xyz
         rows = self._work.where(len(xyz), lambda lo, hi: np.all(np.isfinite(xyz[lo:hi]), axis=1))
         parts = [rows]
-        if options.segment is not None and len(rows):
-            windows = GridWindows(parse_window(options.segment), options.min_points, options.max_points)
+        rule = SegmentRule() if options.segment is None else parse_segment(options.segment)
+        if rule.column:
+            return self._cut_by_ids(id_column(self._origin.layout, rule.column, self._name), rows)
+        if rule.window and len(rows):
+            windows = GridWindows(rule.window, options.min_points, options.max_points)
             parts = list(window_rows(xyz, rows, windows, self._work))
         lengths = np.array([len(part) for part in parts], np.int64)
         return partition_of(parts, lengths, np.arange(len(parts)), len(xyz), self._work)
+
+    def _cut_by_ids(self, column: str, rows: Integers) -> Partition:
+        # Divide rows by a column of ids. Those with the id -1 are in no segment
+        dtype = self._own[column].dtype
+        ids = self._work.fill(dtype, self._points.rows, partial(self._points.read, column))[rows]
+        outside = (
+            (ids.astype(np.int64) < NO_SEGMENT) if ids.dtype.kind == "i" else ids > np.iinfo(np.int64).max
+        )
+        if outside.any():
+            message = (
+                f"--segment column:{column}: {ids[outside][0]} is no id, expected 0 or above, or -1: in none"
+            )
+            raise InputError.at(self._name, message, "number the segments from 0", "range")
+        ids = ids.astype(np.int64)
+        order = np.argsort(ids, kind="stable")[np.count_nonzero(ids == NO_SEGMENT) :]
+        numbers, lengths = np.unique(ids[order], return_counts=True)
+        return partition_of([rows[order]], lengths, numbers, self._points.rows, self._work)
 
     def _stored(self, key: str, lo: int, hi: int) -> AnyArray:
         # Read rows ``lo:hi`` of a column in storage order
@@ -310,6 +345,7 @@ _STEP_POINT = 120  # in a step: coordinates, order, a column, and what numpy sor
 _STEP_CELLS = 130  # in a step whose voxels or windows are found: cells, keys, order
 _ORDER = 10  # in another order than the source's: row, mask
 _CUT = 48  # cut into windows: cells, key, row, window, coordinates of halves
+_IDS = 48  # cut by ids: ids, order, rows
 _VOXEL = 28  # of a large segment: cells, key, voxel
 
 
@@ -332,5 +368,6 @@ def derive_memory(file: Described, options: PointCloudOptions) -> Memory:
         held = _ORDER + sum(widths) + _CUT * is_cut
     if options.voxel_size and file.points > grids.STEP:
         held += _VOXEL + 2 * xyz
-    on_disk = _FIXED + file.memory + min(file.points, grids.STEP) * in_step
+    by_ids = is_cut and options.segment is not None and parse_segment(options.segment).column != ""
+    on_disk = _FIXED + file.points * _IDS * by_ids + file.memory + min(file.points, grids.STEP) * in_step
     return Memory(on_disk, on_disk + file.points * held)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from unistore.converters.point_cloud.derive import derive_memory
 from unistore.converters.point_cloud.labels import folder_classes, have_labels, with_folder_label
 from unistore.converters.point_cloud.lists import FileLists, read_rooms
-from unistore.converters.point_cloud.names import LABEL, ColumnPlace, Described, PointOrigin
+from unistore.converters.point_cloud.names import ID_COLUMNS, LABEL, ColumnPlace, Described, PointOrigin
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.tables import field_of, tables_of, unit_of
 from unistore.errors import InputError, Problem, first_few
@@ -208,7 +208,9 @@ def _cut_notes(parts: Parts, files: Sequence[Described], options: PointCloudOpti
     if uncut and options.segment:
         yield f"{first_few(uncut, 1)}: no segments, so cut by {options.segment}"
     elif uncut:
-        yield f"{first_few(uncut, 1)}: no segments, so each file is one (--segment window:50 cuts it)"
+        ids = [key for file in files for key in file.layout.columns if key.lower() in ID_COLUMNS]
+        rule = f"column:{ids[0]}" if ids else "window:50"
+        yield f"{first_few(uncut, 1)}: no segments, so each file is one (--segment {rule} cuts it)"
     elif options.segment:
         yield f"every file has segments of its own, so nothing is cut by {options.segment}"
 

@@ -117,6 +117,8 @@ class Segmented(NamedTuple):
 
 # Names of arrays (N, 3 or more) whose rows begin with x, y, z, in any case.
 COORDINATES = ("xyz", "coord", "coords", "points", "point_cloud", "pointcloud", "vertices", "pos")
+# Names of columns with the number of each point's segment, in any case
+ID_COLUMNS = ("segment_id", "segment_ids", "seg_id", "tile_id", "block_id", "room_id")
 # Names that arrays of other things than points have, too
 _AMBIGUOUS = ("pos",)
 # Columns of one array of coordinates and features, at most

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from unistore.errors import InputError
 from unistore.plugin import Columns, LabelOptions, option
@@ -19,10 +19,9 @@ class PointCloudOptions(LabelOptions):
     map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
     segment: str | None = option(
         None,
-        "Cut clouds without segments into square XY windows. SIZE is the edge of a window in the "
-        "units of the "
-        "coordinates. Example: window:50.",
-        metavar="window:SIZE",
+        "Cut clouds without segments: window:SIZE into square XY windows with an edge of SIZE, in the units of "
+        "the coordinates; column:NAME by the ids of a column. Example: window:50.",
+        metavar="window:SIZE|column:NAME",
     )
     min_points: int = option(1, "With --segment: windows with fewer points become no segment.", metavar="N")
     max_points: int | None = option(
@@ -37,9 +36,8 @@ class PointCloudOptions(LabelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.segment is not None:
-            parse_window(self.segment)
-        elif self.min_points != 1 or self.max_points is not None:
+        has_windows = self.segment is not None and parse_segment(self.segment).column == ""
+        if not has_windows and (self.min_points != 1 or self.max_points is not None):
             msg = "min_points and max_points bound the windows of segment=window:SIZE, which is not given"
             raise InputError(msg)
         if self.min_points < 1 or (self.max_points is not None and self.max_points < self.min_points):
@@ -51,14 +49,26 @@ class PointCloudOptions(LabelOptions):
             raise InputError(msg)
 
 
-def parse_window(text: str) -> float:
-    """Return the edge of the windows in ``"window:50"``."""
-    kind, _, edge = text.partition(":")
+class SegmentRule(NamedTuple):
+    """How clouds without segments are cut: into windows, or by a column of ids."""
+
+    window: float = 0.0  # edge of the windows; 0: a column is given
+    column: str = ""
+
+
+def parse_segment(text: str) -> SegmentRule:
+    """Return the rule of ``"window:50"`` or ``"column:segment_id"``."""
+    kind, _, value = text.partition(":")
+    if kind == "column" and value:
+        return SegmentRule(column=value.strip("/"))
     try:
-        size = float(edge) if kind == "window" else 0.0
+        size = float(value) if kind == "window" else 0.0
     except ValueError:
         size = 0.0
-    if not 0 < size < float("inf"):
-        msg = f"segment={text!r}: expected window:SIZE with a size above 0, as in window:50"
+    if not 0 < size < math.inf:
+        msg = (
+            f"segment={text!r}: expected window:SIZE with a size above 0, as in window:50, "
+            "or column:NAME, as in column:segment_id"
+        )
         raise InputError(msg)
-    return size
+    return SegmentRule(window=size)

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from unistore.converters.point_cloud.derive import DerivedCloud
+from unistore.converters.point_cloud.derive import DerivedCloud, id_column
 from unistore.converters.point_cloud.labels import with_label_dtype
 from unistore.converters.point_cloud.names import Described, Match, PointOrigin
-from unistore.converters.point_cloud.options import PointCloudOptions
+from unistore.converters.point_cloud.options import PointCloudOptions, parse_segment
 from unistore.converters.point_cloud.pointsuite import check_names
 from unistore.converters.point_cloud.sources import LAYOUTS, recognise
 from unistore.converters.point_cloud.tables import point_columns
@@ -37,6 +37,10 @@ def scan_cloud(options: PointCloudOptions, group: Group, files: Sequence[Openabl
         check_names(opened)
         described = layout.describe(opened, options.map)
         further = opened.further_paths(group.files)
+    if options.segment is not None and described.segmented is None:
+        column = parse_segment(options.segment).column
+        if column:
+            id_column(described.layout, column, group.name)
     if options.labels is not None:
         numbering = options.labels.numbering(group.files[0].path, group.name)
         described = replace(described, layout=with_label_dtype(described.layout, numbering.dtype.str))

@@ -15,6 +15,7 @@ from unistore.converters.point_cloud.layouts import Batches
 from unistore.converters.point_cloud.names import PointOrigin, is_label
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.pointsuite import COUNT, Indices, InSegments
+from unistore.converters.point_cloud.segment_arrays import SegmentArrays
 from unistore.plugin import (
     ExportedArray,
     File,
@@ -26,6 +27,7 @@ from unistore.plugin import (
     StoreView,
     array_values,
     kept_attributes,
+    offsets_of,
 )
 from unistore.schemas.point_cloud.clouds import Cloud, clouds
 from unistore.schemas.point_cloud.fields import SEGMENTS
@@ -60,10 +62,22 @@ def files(store: StoreView) -> Iterator[File]:
                 name=name if name.lower().endswith(Hdf5.suffixes) else f"{name}.h5",
                 form="hdf5",
                 source=cloud.number,
-                values=values,
+                values={**values, **_segment_arrays(cloud)},
                 attributes=_attributes(cloud),
                 compressed=True,
             )
+
+
+def _segment_arrays(cloud: Cloud) -> dict[str, ExportedArray]:
+    """Return the rows of segments that arrays described, as ``indices`` and ``offsets`` in every case."""
+    if cloud.layout["layout"] != SegmentArrays.name:
+        return {}
+    rows = [cloud.indices(position) for position in cloud.real_segments()]
+    offsets = offsets_of(np.array(list(map(len, rows)), np.int64))
+    return {
+        "segments/indices": array_values(np.concatenate(rows)),
+        "segments/offsets": array_values(offsets),
+    }
 
 
 def _attributes(cloud: Cloud) -> dict[str, JsonObject]:

@@ -19,6 +19,7 @@ from unistore.converters.point_cloud.names import (
     coordinate_word,
 )
 from unistore.converters.point_cloud.pointsuite import Indices, InSegments
+from unistore.converters.point_cloud.segment_arrays import SegmentArrays
 from unistore.errors import printable
 from unistore.plugin import (
     Claim,
@@ -37,7 +38,7 @@ from unistore.plugin import (
 
 # Layouts by name, in the order in which a file is asked for them.
 LAYOUTS: Mapping[str, type[Points]] = {
-    layout.name: layout for layout in (Arrays, Indices, InSegments, Batches, ColumnPoints)
+    layout.name: layout for layout in (Arrays, Indices, InSegments, Batches, SegmentArrays, ColumnPoints)
 }
 _NO_SWEEP = "not called like a sweep of a lidar"
 

@@ -1,0 +1,154 @@
+"""Segments that arrays describe, against h5py and NumPy: every form, what is wrong with one, and ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.family_converters import point_cloud
+from unistore import export
+from unistore.conversion.convert import convert
+from unistore.converters.source_scan import scan_sources
+from unistore.data.dataset import Dataset
+from unistore.data.kinds.segments import Segments
+from unistore.errors import InputError
+
+LENGTHS = np.array([30, 20, 50])
+ENDS = np.cumsum(LENGTHS)
+STARTS = ENDS - LENGTHS
+N = int(ENDS[-1])
+XYZ = np.random.default_rng(7).uniform(0, 100, (N, 3))
+
+
+def write(path: Path, group: str = "data", **values: object) -> Path:
+    with h5py.File(path, "w") as file:
+        for number, axis in enumerate("xyz"):
+            file[f"{group}/{axis}"] = XYZ[:, number]
+        file[f"{group}/classification"] = np.arange(N, dtype="u1")
+        for key, array in values.items():
+            file[key.replace("__", "/")] = array
+    return path
+
+
+def stored_segments(source: Path, out: Path, **options: object) -> list[list[int]]:
+    """Rows of each segment, by the class of each point."""
+    convert([source], out, "point_cloud", **options)
+    dataset = Dataset(out, Segments())
+    samples = [dataset[index] for index in range(len(dataset))]
+    for sample in samples:
+        rows = sample["classification"].numpy().astype(int)
+        origin = sample["origin"].numpy()
+        np.testing.assert_allclose(sample["xyz"].numpy() + origin, XYZ[rows], atol=1e-4)
+    return [sample["classification"].tolist() for sample in samples]
+
+
+IN_ORDER = [list(range(start, end)) for start, end in zip(STARTS, ENDS, strict=True)]
+ROWS = np.array([5, 3, 99, 0, 7, 5])
+
+FORMS: dict[str, tuple[Mapping[str, object], list[list[int]]]] = {
+    "start and end": ({"segments__start": STARTS, "segments__end": ENDS}, IN_ORDER),
+    "start and count": ({"segments__start": STARTS, "segments__count": LENGTHS.astype("u4")}, IN_ORDER),
+    "offsets": ({"segments__offsets": np.append(0, ENDS)}, IN_ORDER),
+    "offsets without 0": ({"segments__offsets": ENDS}, IN_ORDER),
+    "num_points": ({"segments__num_points": LENGTHS.astype(">i2")}, IN_ORDER),
+    "pairs of start and end": ({"segments": np.stack([STARTS, ENDS], 1)}, IN_ORDER),
+    "pairs of start and count": ({"segments__ranges": np.stack([STARTS, LENGTHS], 1)}, IN_ORDER),
+    "overlapping, with gaps": (
+        {"segments__Start": [40, 10], "segments__End": [60, 50]},
+        [list(range(40, 60)), list(range(10, 50))],
+    ),
+    "indices and offsets": (
+        {"segments__indices": ROWS, "segments__offsets": [0, 2, 6]},
+        [[5, 3], [99, 0, 7, 5]],
+    ),
+    "indices and counts": (
+        {"segments__indices": ROWS, "segments__num_points": [4, 2]},
+        [[5, 3, 99, 0], [7, 5]],
+    ),
+}
+
+
+@pytest.mark.parametrize("group", ["data", "cloud/points"])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(tmp_path: Path, form: str, group: str) -> None:
+    values, expected = FORMS[form]
+    path = write(tmp_path / "a.h5", group, **values)
+    assert stored_segments(path, tmp_path / "s.zarr") == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"start": STARTS, "end": ENDS[:2]}, "differs in length"),
+        ({"start": STARTS, "end": ENDS + 1}, "holds 101 for segment 2, outside 0 to 100"),
+        ({"start": STARTS - 1, "end": ENDS}, "holds -1 for segment 0"),
+        ({"start": ENDS, "end": STARTS}, "segment 0 is rows 30:0 of 100"),
+        ({"start": STARTS, "end": ENDS - 1}, "leaves out one row after each segment"),
+        ({"start": STARTS.astype("f8"), "end": ENDS}, "is float64"),
+        ({"offsets": np.append(0, ENDS[:-1])}, "ends with 50, expected the 100 rows"),
+        ({"offsets": np.zeros(0, "i8")}, "ends with nothing"),
+        ({"ranges": [[0, 10], [10, 20], [20, 30]]}, "both fit"),
+        ({"ranges": np.zeros((3, 3), "i8")}, "expected integers (S, 2)"),
+        ({"indices": [0, 100], "offsets": [0, 2]}, "points outside the rows 0:100"),
+        ({"start": np.zeros(65, "i8"), "end": np.full(65, N)}, "segments hold 6500 points together"),
+    ],
+)
+def test_wrong_forms(tmp_path: Path, values: Mapping[str, object], message: str) -> None:
+    path = write(tmp_path / "a.h5", **{f"segments__{key}": array for key, array in values.items()})
+    with pytest.raises(InputError, match=r"segments") as caught:
+        convert([path], tmp_path / "s.zarr", "point_cloud")
+    assert message in str(caught.value)
+    assert not (tmp_path / "s.zarr").exists()
+
+
+def test_unread_arrays_of_segments_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", segments__start=STARTS, segments__end=ENDS, segments__score=np.zeros(3))
+    notes = "\n".join(scan_sources(point_cloud(), [path]).notes)
+    assert "segments/score" in notes
+    unknown = write(tmp_path / "b.h5", segments__corner=np.zeros((3, 2)))
+    notes = "\n".join(scan_sources(point_cloud(), [unknown]).notes)
+    assert "segments/corner" in notes
+    assert "no known form of segments" in notes
+
+
+def test_what_was_exported_has_the_same_segments(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", segments__start=[40, 10], segments__end=[60, 50])
+    segments = stored_segments(path, tmp_path / "s.zarr")
+    export(tmp_path / "s.zarr", tmp_path / "back")
+    [exported] = (tmp_path / "back").rglob("*.h5")
+    assert stored_segments(exported, tmp_path / "again.zarr") == segments
+
+
+def test_ids_of_a_column(tmp_path: Path) -> None:
+    ids = np.random.default_rng(1).choice([-1, 3, 8, 2000], N)
+    path = write(tmp_path / "a.h5", data__tile_id=ids)
+    expected = [np.flatnonzero(ids == number).tolist() for number in (3, 8, 2000)]
+    assert stored_segments(path, tmp_path / "s.zarr", segment="column:tile_id") == expected
+    notes = "\n".join(scan_sources(point_cloud(), [path]).notes)
+    assert "--segment column:tile_id cuts it" in notes
+
+
+@pytest.mark.parametrize(
+    ("ids", "name", "message"),
+    [
+        (np.zeros(N, "f4"), "tile_id", "has 'tile_id' as float32 (N,), expected integers (N,)"),
+        (np.full(N, -2), "tile_id", "-2 is no id"),
+        (np.full(N, 2**64 - 1, "u8"), "tile_id", "is no id"),
+        (np.zeros(N, "i4"), "tile", "has no column 'tile'"),
+    ],
+)
+def test_wrong_ids(tmp_path: Path, ids: np.ndarray, name: str, message: str) -> None:
+    path = write(tmp_path / "a.h5", data__tile_id=ids)
+    with pytest.raises(InputError) as caught:
+        convert([path], tmp_path / "s.zarr", "point_cloud", segment=f"column:{name}")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", ["column:", "column", "tiles:5", "window:-1"])
+def test_wrong_rules(rule: str) -> None:
+    with pytest.raises(InputError, match="or column:NAME"):
+        point_cloud(segment=rule)
