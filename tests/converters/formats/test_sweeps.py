@@ -35,6 +35,7 @@ def read(path: Path, root: Path) -> dict[str, np.ndarray]:
     ("name", "columns"),
     [
         ("velodyne/000000.bin", KITTI),
+        ("drive_0001_sync/velodyne_points/data/0000000000.bin", KITTI),
         ("LIDAR_TOP/a.pcd.bin", (*KITTI, "ring")),
         ("b.pcd.bin", (*KITTI, "ring")),
     ],
@@ -90,3 +91,19 @@ def test_a_sequence_becomes_a_store(tmp_path: Path) -> None:
     np.testing.assert_array_equal(sample["label"], labels & 0xFFFF)
     np.testing.assert_array_equal(sample["instance"], labels >> 16)
     assert verify(tmp_path / "store", against=[tmp_path / "sequences"]).receipt is not None
+
+
+def test_a_raw_recording_of_kitti(tmp_path: Path) -> None:
+    drive = tmp_path / "2011_09_26/2011_09_26_drive_0001_sync"
+    sweeps = [write(drive / f"velodyne_points/data/{number:010}.bin", 4, 20 + number) for number in range(2)]
+    (drive / "velodyne_points/timestamps.txt").write_text("2011-09-26 13:02:25.196\n" * 2)
+    write(drive / "oxts/data/0000000000.bin", 4, 20)
+    convert([tmp_path / "2011_09_26"], tmp_path / "s.zarr")
+    dataset = unistore.Dataset(tmp_path / "s.zarr")
+    assert len(dataset) == 2
+    for number, sweep in enumerate(sweeps):
+        assert dataset[number]["intensity"].numpy().tobytes() == sweep[:, 3].tobytes()
+    path = drive / "velodyne_points/data/0000000001.bin"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(InputError, match=r"0000000001\.bin: has 332 bytes, no multiple of 16"):
+        convert([tmp_path / "2011_09_26"], tmp_path / "cut.zarr")

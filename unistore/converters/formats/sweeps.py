@@ -63,7 +63,10 @@ def is_sweep(path: Path) -> bool:
 
 def _named(path: Path) -> list[tuple[str, ...]]:
     """Columns, if a name or folder tells them."""
-    folder = path.parent.name.lower()
+    parent = path.parent
+    # KITTI's raw recordings: velodyne_points/data/0000000000.bin
+    is_raw = parent.name.lower() == "data" and parent.parent.name.lower() == "velodyne_points"
+    folder = (parent.parent if is_raw else parent).name.lower()
     if path.name.lower().endswith(".pcd.bin") or folder == "lidar_top":
         return [_NUSCENES]
     return [_KITTI] if folder.startswith("velodyne") else []
