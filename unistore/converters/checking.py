@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import Field
 
@@ -65,8 +66,8 @@ def wrong_schema(schema: Schema) -> str:
     names = [schema.table, *filter(None, [schema.samples]), *schema.tables]
     taken = (*_GROUPS, *_OF_SOURCES)
     tables = [name for name in names if name in taken or "/" in name or names.count(name) > 1]
-    numbers = [name for name in schema.per_source if name in (*_OF_SOURCES, *names)]
-    numbers += [name for name in schema.per_sample if name in ("offsets", "source")]
+    numbers = [name for name in schema.per_source if bare_name(name) in (*_OF_SOURCES, *names)]
+    numbers += [name for name in schema.per_sample if bare_name(name) in ("offsets", "source")]
     if tables or numbers:
         kind = "table" if tables else "number"
         return f"a {kind} {[*tables, *numbers][0]!r} of a name that is taken"
@@ -100,6 +101,14 @@ def wrong_columns(
             )
         if reason:
             return reason if table == schema.table else f"{reason}, in the table {table!r}"
+    of_samples = [
+        *columns,
+        *schema.per_sample,
+        *(name for name in tables if schema.per.get(name) == "sample"),
+    ]
+    for name, count in Counter(map(bare_name, of_samples)).items():
+        if count > 1:
+            return f"samples with two keys {name!r}: of columns, of numbers per sample, of tables of samples"
     if schema.spatial and "extent" in columns:
         return "a column 'extent', as that of volumes is called"
     return ""

@@ -126,9 +126,12 @@ class Cut(NamedTuple):
     rows
         How many rows it takes from where the last one ended: 1 if each row is a sample.
     numbers
-        Values of `Schema.per_sample`, by name: numbers, names of classes, texts, lists of numbers.
+        Values of `Schema.per_sample`, every one of them and no other, by name. A number, or one that NumPy
+        has: whole ones where the column allows ``"i"`` (stored as int64) or, if not, ``"u"`` (uint64), any
+        for ``"f"`` (float64), 0 and 1 for ``"b"`` (bool). Of classes, a name or its number; of a column
+        that ends in ``_utf8``, a text; of one that ends in ``_ragged``, a list of numbers.
     tables
-        How many rows it takes of each table of `Schema.per`, from where the last one ended.
+        How many rows it takes of each table of `Schema.per` per sample, from where the last one ended.
     """
 
     rows: int

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -284,17 +284,28 @@ def _read_declared(options: type[Options]) -> tuple[Option, ...]:
             message = f"declares --{flag}, the name of an option of every conversion"
             problems.append(Problem(where, message, fix, "family"))
         raise InputError(problems)
+    silent = [entry.name for entry in declarations if not (_help_of(entry) or entry.name in HELP)]
+    if silent:
+        raise TypeError(
+            f'{options.__name__}.{silent[0]}: an option needs help: option(default, "One sentence.")'
+        )
     return tuple(
         Option(
             name=entry.name,
             hint=hint,
             **_form_of(hint, f"{options.__name__}.{entry.name}"),
             default=entry.default if entry.default_factory is MISSING else entry.default_factory(),
-            **{**entry.metadata[_DECLARED], "help": entry.metadata[_DECLARED]["help"] or HELP[entry.name]},
+            **{**entry.metadata[_DECLARED], "help": _help_of(entry) or HELP[entry.name]},
         )
         for entry in declarations
         for hint in [_hint_of(options, entry.name)]
     )
+
+
+def _help_of(entry: Field[Any]) -> str:
+    """Return the help that an option declares, empty if it declares none."""
+    declared_help: str = entry.metadata[_DECLARED]["help"]
+    return declared_help
 
 
 def _hint_of(options: type[Options], name: str) -> Any:

@@ -176,16 +176,28 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scanned:
-    """Result of scanning one part. Families add fields of their own (plain values and flat arrays)."""
+    """What the scan of one source found. Families add fields of their own: plain values and flat arrays.
 
-    # What is wrong with some episodes or items of the source; the rest is valid. What is wrong with the whole
-    # source is raised instead.
+    Attributes
+    ----------
+    problems
+        What is wrong with some episodes or items of the source; the rest is valid. What is wrong with the
+        whole source is raised instead.
+    excluded
+        Names of items of the source (episodes) that the options exclude.
+    certain
+        Whether the family would have claimed the file, too; asked if `Family.scan_identifies`.
+    origins
+        Where the values of its arrays lie, if some lie in files that may be sources themselves.
+    attributes
+        Of its HDF5 file, to the last bit. None: they are not kept, or there are none.
+    """
+
     problems: Sequence[Problem] = ()
-    excluded: Sequence[str] = ()  # names of items of the source (episodes) that the options exclude
-    certain: bool = False  # whether `look` would take the file too; used if `Converter.scan_identifies`
-    # Where the values of its arrays lie, if some lie in files that may be sources themselves.
+    excluded: Sequence[str] = ()
+    certain: bool = False
     origins: tuple[Origin, ...] = ()
-    attributes: Attributes | None = None  # of its HDF5 file, to the last bit, see `AnyOpened.attributes`
+    attributes: Attributes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,33 +324,59 @@ class Sources(ObjectColumns[Source]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What a scan found."""
+    """What a scan found: all sources, the tables to write, and the options.
+
+    Attributes
+    ----------
+    family
+        Its name, as stores record it.
+    sources
+        In natural order of their names.
+    tables
+        Tables to write. Dtypes of spilled ones are provisional until `Family.finish`.
+    sample_table
+        Table whose rows are the samples, or whose index entries, if samples are ranges of rows: ``"rows"``,
+        ``"segments"``.
+    main_table
+        Table of the values that the sources have.
+    options
+        All options that decide the content, JSON: the fields of the family, so that it can be made again from
+        them, and in ``found`` what the sources decided where options left it open.
+    notes
+        Remarks for the user, a line each: what was taken, and why.
+    estimated_rows
+        Rows of spilled tables, about, by name.
+    possible
+        Tables that `Family.finish` may add, each with its most rows, for estimates of memory.
+    left_out
+        Files of folders that belong to no source, each with the reason.
+    units
+        What each source is a part of that no split divides (the sequence of a frame), by a name that does not
+        depend on other sources. Empty: each source is a whole.
+    needs_facts
+        Whether `Family.prepare` is called although no table is spilled: for counts, checks over all values.
+    numbered
+        Whether names of sources are numbers that further sources change, so that the store cannot grow.
+    unnamed
+        Whether names of files may tell whom the sources are of, so that none is stored.
+    shared
+        What `Family.prepare` and `Family.read` need to know of all sources together.
+    """
 
     family: str
-    sources: Sources  # in natural order of their names
-    tables: tuple[Table, ...]  # tables to write; dtypes of spilled ones are provisional until `finalize`
-    # Table whose rows (or, if ragged, whose index entries) are the samples: "rows", "segments".
+    sources: Sources
+    tables: tuple[Table, ...]
     sample_table: str
-    main_table: str  # table of the values that the sources have
-    # All options that decide the content (JSON): the converter's fields, so that it can be made again from
-    # them, and in `found` what the sources decided where options left it open.
+    main_table: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # One-line remarks for the user: what was taken, and why
-    # Estimated rows of spilled tables, by name.
+    notes: tuple[str, ...] = ()
     estimated_rows: Mapping[str, int] = field(default_factory=dict)
-    # Tables that `finalize` may add, each with its maximum number of rows, for estimates of memory.
     possible: tuple[tuple[Table, int], ...] = ()
-    # Files found in folders that belong to no source, each with the reason.
     left_out: tuple[tuple[Path, str], ...] = ()
-    # What each source is part of and must not be divided between splits (the sequence of a frame), by a name
-    # that does not depend on other sources; empty: each source is a whole.
     units: Sequence[str] = ()
-    # Whether `derive` is called although no table is spilled (counts, checks over all values).
     needs_facts: bool = False
-    # Whether names of sources are numbers that further sources change, so that the store cannot grow.
     numbered: bool = False
-    unnamed: bool = False  # whether names of files may tell whom the sources are of, so that none is stored
-    # What `derive` and `read` need to know about all sources together.
+    unnamed: bool = False
     shared: Mapping[str, Any] = field(default_factory=dict)
 
     def only(self, numbers: Collection[int]) -> Scan:
@@ -353,30 +391,54 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalized:
-    """What is known once every source has been derived."""
+    """What is known once every source was read once, see `Family.prepare`.
 
-    # Index arrays, each written whole: pairs of a field and its values (rows on axis 0).
+    Attributes
+    ----------
+    arrays
+        Index arrays, each written whole: a field, and its values with the rows on axis 0.
+    spilled
+        Final form of the spilled tables. Those that are missing here are not written.
+    direct
+        Tables whose number of rows is known only now, and the final form of those of the scan; their rows
+        are read with `Family.read`.
+    rows
+        Rows of each source in each new table of `direct`, ``{"windows/lung": (812, 0, 97)}``, and in the
+        table of the samples if it has other rows than these.
+    by_source
+        Rows of each source in every table of the store, if they are copied from stores. None: as of its
+        tables.
+    samples
+        How many there are.
+    splits
+        Split code of each sample, (samples,) uint8. None: that of its source.
+    split_names
+        Names of these codes.
+    sample_source
+        Source of each sample, (samples,) int, or of each run of successive samples, (runs,) int.
+    sample_runs
+        Length of each run in samples, (runs,) int. None: `sample_source` has one entry a sample.
+    sample_names
+        Name of each sample in its source, by which ``--split-by`` assigns splits. Empty: their numbers.
+    digests
+        Of the sources, (sources, 16) uint8, if they are copied from stores. None: they are computed.
+    groups
+        Attributes of groups below the root, JSON by path: ``{"windows/lung": {"width": 1500}}``.
+    notes
+        Remarks for the user on the values, a line each.
+    """
+
     arrays: Sequence[tuple[Field, IndexValues]]
-    spilled: tuple[Table, ...] = ()  # final form of the spilled tables; those missing here are not written
-    # Direct tables whose number of rows is known only now, and the final form of those of the scan; their
-    # rows are read with `read`.
+    spilled: tuple[Table, ...] = ()
     direct: tuple[Table, ...] = ()
-    # Rows of each source in each new table of `direct`, `{"windows/lung": (812, 0, 97)}`, and in the table of
-    # the samples if it has other rows than these.
     rows: Mapping[str, Sequence[int] | Int64s] = field(default_factory=dict)
-    # Rows of each source in every table of the store, if they are copied from stores. None: as of its tables.
     by_source: Mapping[str, Int64s] | None = None
     samples: int
-    # Split code of each sample, (samples,) uint8; None: that of its source.
     splits: UInt8s | None = None
     split_names: tuple[str, ...] = ()
-    # Source of each sample, (samples,) int, or of each run of consecutive samples, (runs,) int.
     sample_source: Int64s
-    # Length of each run in samples, (runs,) int; None: `sample_source` has one entry a sample.
     sample_runs: Int64s | None = None
-    # Name of each sample in its source, by which `--split-by` assigns splits; empty: their numbers.
     sample_names: tuple[str, ...] = ()
-    digests: UInt8s | None = None  # of the sources, (sources, 16) uint8, where they are copied
-    # Attributes of groups below the root, by path: `{"windows/lung": {"width": 1500, …}}` (JSON).
+    digests: UInt8s | None = None
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # One-line remarks for the user about the values
+    notes: tuple[str, ...] = ()

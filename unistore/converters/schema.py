@@ -21,7 +21,8 @@ class Column:
     Attributes
     ----------
     kinds
-        Allowed kinds of dtypes, as NumPy's letters: ``"iuf"`` for integers and floats.
+        Allowed kinds of dtypes, as NumPy's letters: ``"iuf"`` for integers and floats. ``"S"`` of a ragged
+        column whose name ends in ``_ragged``: texts or bytes, kept as bytes, such as pictures in PNG.
     axes
         Names of the axes after the first: ``("channel",)``. None: any number of axes, which are numbered.
     unit
@@ -45,7 +46,7 @@ class Column:
         that of any other ``_ragged``; samples have it without. Arrays are those of `OpenFile.of_any_length`.
     classes
         Names of the values, which are stored as numbers: of the first name as 0. The file has names, or
-        numbers. The array records them (attribute ``classes``).
+        numbers. The array records them (attribute ``classes``). A ragged column has no classes.
     codec
         Codec that ``--codec auto`` takes: ``"lz4 bitshuffle 2"`` (shuffled bits of elements of 2 bytes) or
         ``"none"``. Empty: the smallest of a trial, which is not always the fastest to decode.

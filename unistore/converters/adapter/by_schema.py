@@ -37,7 +37,7 @@ from unistore.converters.adapter.sources import (
     picks_of,
     problems_of_facts,
 )
-from unistore.converters.adapter.values import coded
+from unistore.converters.adapter.values import check_codes, coded
 from unistore.converters.claims import Claim
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, missing_value, within
 from unistore.converters.family import Chosen, Cut, Family, Group
@@ -253,6 +253,14 @@ class SchemaSteps:
     ) -> None:
         """Read rows of a table, by the family's own `rows` if it has one. Fill columns that are missing."""
         places = origin.tables[table].places
+        columns = self._family.schema.every_table.get(table, {})
+
+        def check_codes_of(column: str, rows: AnyArray) -> None:
+            """Check what `choose` names. The rule of an array bounds the classes that the schema declares."""
+            classes = places[column].classes
+            if classes and (column not in columns or columns[column].classes != classes):
+                check_codes(rows, classes, location_of(name, column)._replace(row=lo))
+
         for column in out.keys() - places.keys():
             out[column][...] = missing_value(out[column].dtype.name)
         if table == self._family.schema.table and type(self._family).rows is not Family.rows:
@@ -271,6 +279,7 @@ class SchemaSteps:
                     message = f"gave {column} of shape {rows.shape}, expected {out[column].shape}"
                     raise fault(self._family, "rows", name, message)
                 within(out[column], rows.shape)[...] = rows
+                check_codes_of(column, rows)
             return
         places = {
             column: places[column]._replace(array=_array_of(origin, places[column]))
@@ -279,10 +288,13 @@ class SchemaSteps:
         with calling(opening, name):
             for column in [column for column, place in places.items() if place.is_text]:
                 place = places.pop(column)
-                texts = opened.all_arrays[place.array].objects(lo, hi)
+                array = opened.all_arrays[place.array]
+                texts = (FieldOf(array, place.field) if place.field else array).objects(lo, hi)
                 location = location_of(name, place.array)._replace(row=lo)
                 out[column][...] = coded(texts, place.classes, location)
             _read_columns(opened.arrays, out, places, lo, hi)
+        for column in places:
+            check_codes_of(column, out[column])
 
 
 def _not_ours(group: Group, claim: Claim) -> Scanned:

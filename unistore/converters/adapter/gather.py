@@ -23,7 +23,7 @@ from unistore.converters.adapter.sources import (
     ScannedSource,
     TableRows,
 )
-from unistore.converters.adapter.specs import FACTS, FORMAT, OF_FAMILY, field_of
+from unistore.converters.adapter.specs import FACTS, FORMAT, OF_FAMILY, field_of, ragged_field_of
 from unistore.converters.adapter.values import expected_of, item_bounds, stored_value, value_arrays
 from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
@@ -34,8 +34,7 @@ from unistore.converters.opened import BLOCK_BYTES, Format
 from unistore.converters.protocol import Facts, Finalized, Scan, Sources
 from unistore.converters.scan_types import Parts
 from unistore.converters.schema import Column, Schema, array_of, bare_name
-from unistore.errors import InputError, Problem, first_few, printable
-from unistore.schemas.ragged import value_field
+from unistore.errors import AddOptions, Fixes, InputError, Problem, first_few, printable
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
@@ -68,6 +67,8 @@ class _SourcesTogether:
         self.called: dict[tuple[str, str], dict[_Called, list[int]]] = {}
         self.has_facts = self.has_attributes = self.has_formats = self.has_units = False
         self.problems: list[Problem] = []  # columns whose classes differ
+        # By table: the columns that were compared last, and those of them whose classes differ
+        self._compared: dict[str, tuple[Picked, list[str]]] = {}
 
     def add(self, name: str, group: PartGroup, one: ScannedSource) -> None:
         if not one.tables:
@@ -93,11 +94,15 @@ class _SourcesTogether:
 
     def _check_classes(self, table: str, source: str, picked: Picked) -> None:
         """Collect a problem of a column whose numbers mean other classes than in the sources before."""
-        for column in picked.with_classes:
-            known = self.tables[table][column].classes
-            if picked.columns[column].classes != known:
-                message = f"names other classes of {column} than sources before it: {first_few(known)}"
-                self.problems.append(Problem(source, message, "convert them apart", "columns", source))
+        known = self.tables[table]
+        before, differing = self._compared.get(table, (None, []))
+        if picked is not before:  # as of sources that are not alike
+            differing = [name for name, own in picked.columns.items() if own.classes != known[name].classes]
+            self._compared[table] = picked, differing
+        for column in differing:
+            classes = first_few(known[column].classes) or "none"
+            message = f"names other classes of {column} than sources before it: {classes}"
+            self.problems.append(Problem(source, message, "convert them apart", "columns", source))
 
     def call(self, table: str, number: int, group: PartGroup, places: Mapping[str, RowPlace]) -> None:
         """Record what a source calls the columns of a table."""
@@ -176,6 +181,8 @@ def gather_sources(
             whole, _ = reconcile(forms, "union")
             merged[table] = {column: whole[column] for column in merged[table] if column in whole}
         problems += differing
+    if not problems and type(plugin).specs() is None:
+        problems += _not_anywhere(plugin, merged, "union" if mode == "intersection" and modes else "")
     if not problems and not seen.rows[main]:
         problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
     for table, columns in merged.items():
@@ -202,9 +209,10 @@ def gather_sources(
     splits = sorted({split for split in sources.splits if split is not None})
     estimated = dict.fromkeys(schema.derived, max(seen.rows.values()))
     tables = list(_tables(schema, merged, seen))
+    nbytes = sources.nbytes if schema.ragged else 0
     for of_values in tables:
         if of_values.name in schema.ragged:
-            estimated[of_values.name] = sources.nbytes // of_values.fields[0].row_bytes
+            estimated[of_values.name] = nbytes // of_values.fields[0].row_bytes
     return Scan(
         family=plugin.name,
         sources=sources,
@@ -236,6 +244,24 @@ def gather_sources(
             )
         },
     )
+
+
+def _not_anywhere(plugin: Family, merged: Mapping[str, Mapping[str, Merged]], mode: str) -> Iterator[Problem]:
+    """Yield columns that the schema declares, so that every store has them, and that these sources lack.
+
+    `mode`: value of ``--columns`` that fills them, empty if there is none.
+    """
+    for table, columns in {plugin.schema.table: plugin.schema.columns, **plugin.schema.direct}.items():
+        lacking = [
+            array_of(name, column) for name, column in columns.items() if name not in merged.get(table, {})
+        ]
+        if not lacking:
+            continue
+        fix: Fixes = "add a file that has them, or have the family leave them to choose, out of its schema"
+        if mode and table in merged:
+            fix = AddOptions(("--columns", mode), "to fill what is missing")
+        message = f"do not all have {first_few(lacking)}, which every store of {plugin.name} has in {table}"
+        yield Problem("files", message, fix, "columns")
 
 
 def _forms_in(
@@ -337,7 +363,7 @@ def _tables(
     for path, (table, name) in schema.ragged.items():
         column = schema.every_table[table][name]
         form = Merged(column.dtype, column.shape, {}) if table in schema.derived else merged[table][name]
-        yield Table(name=path, fields=(value_field(name, table, *form[:3]),), spilled=True)
+        yield Table(name=path, fields=(ragged_field_of(path, column, *form[:3]),), spilled=True)
 
 
 # Index arrays
@@ -383,8 +409,11 @@ def facts_of(
 def _rows_cut(counts: Sequence[int], what: str, rows: int) -> Int64s:
     """Return the rows of each sample, which together are all rows."""
     cut = np.array(counts, np.int64)
-    if (cut < 0).any() or cut.sum() != rows:
+    negative = np.flatnonzero(cut < 0)
+    if len(negative) or cut.sum() != rows:
         message = f"is cut into {cut.sum()} rows, and has {rows}"
+        if len(negative):
+            message = f"is cut into samples of which number {negative[0]} has {cut[negative[0]]} rows"
         raise InputError(Problem(what, message, "tell who wrote its family", "plugin"))
     return cut
 

@@ -17,13 +17,14 @@ from unistore.converters.adapter.formats import fault, names_in, texts_in
 from unistore.converters.adapter.specs import CLASS_KINDS
 from unistore.converters.adapter.values import coded, expected_of, stored_value
 from unistore.converters.checking import wrong_columns
-from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable
+from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable, values_of
 from unistore.converters.family import Chosen, Family, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
 from unistore.converters.opened import Array, Facts, FileSummary, OpenFile, SourceFile
 from unistore.converters.scan_types import Parts, Scanned
 from unistore.converters.schema import Column, Schema, array_of, bare_name
 from unistore.errors import AddOptions, Fix, Problem, length_table, location_of, printable
+from unistore.schemas.ragged import TEXT_SUFFIX
 from unistore.schemas.tables import name_problem
 from unistore.system.types import AnyArray, Dtype, Shape
 
@@ -70,7 +71,6 @@ class Picked(NamedTuple):
     forms: Mapping[str, SourceColumn]
     places: Mapping[str, RowPlace]
     problems: Sequence[tuple[str, Problem]]  # with the array, or the column; their files are empty
-    with_classes: Sequence[str] = ()  # those of `columns` whose values are classes
 
 
 class ScannedTable(NamedTuple):
@@ -219,7 +219,8 @@ def picks_of(
             step = _step(array)
             fields = array.dtype.names or ()
             position = fields.index(column.field) if column.field in fields else 0
-        is_text = bool(column.classes) and array.dtype.kind in TEXT_KINDS
+        of_rows = array.dtype[column.field] if column.field in (array.dtype.names or ()) else array.dtype
+        is_text = bool(column.classes) and of_rows.kind in TEXT_KINDS
         place = RowPlace(number, inside, column.field, step, position, column.classes, is_text)
         form = SourceColumn(array.dtype.str, array.shape[1:])
         if is_row:
@@ -248,13 +249,17 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
     problems: list[tuple[str, Problem]] = []
     for name, column, dtype, row_shape, _ in picks:
         form = SourceColumn(dtype.str, row_shape)
+        axes = row_shape
         if column.field and dtype.fields is not None:
             inner = dtype.fields[column.field][0]
             form = SourceColumn(inner.base.str, (*row_shape, *inner.shape))
+            if column.ragged:
+                form = values_of(inner) or form
+            axes = form.row_shape if column.ragged else row_shape
         elif column.field:  # a column of an array of two axes
             form = SourceColumn(dtype.str, row_shape[1:])
-        axes = form.row_shape if dtype.fields is None else row_shape
-        wrong = (*_schema_problems(column, dtype, axes), *_store_problems(name, column, form))
+            axes = form.row_shape
+        wrong = (*_schema_problems(name, column, form, axes), *_store_problems(name, column, form))
         source = array_of(name, column)
         problems += [(f"{source}/{column.field}" if column.field else source, problem) for problem in wrong]
         if column.spatial:  # volumes of any extent are rows of one form
@@ -272,7 +277,6 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
         forms=forms,
         places={pick.name: pick.place for pick in picks},
         problems=problems,
-        with_classes=[pick.name for pick in picks if pick.column.classes],
     )
 
 
@@ -283,8 +287,16 @@ def check_columns(
     file = head.file.name
     keys = [array_of(name, column) for name, column in columns.items()]
     ragged = head.opened.objects if may_be_texts(columns) else {}
-    missing = [key for key in keys if key not in head.arrays and key not in ragged]
-    problems = [Problem(file, f"holds no {key}", _FIX, "missing") for key in missing]
+    missing = []
+    problems = []
+    for (name, column), key in zip(columns.items(), keys, strict=True):
+        if name in picked.columns:
+            continue
+        if column.ragged and key in head.arrays:
+            problems.append(_of_other_form(key, name, head))
+        else:
+            missing.append(key)
+            problems.append(Problem(file, f"holds no {key}", _FIX, "missing"))
     shapes = {key: shape for key, (shape, _) in head.arrays.items()}
     shapes |= {key: array.shape for key, array in ragged.items()}
     rows, differing = common_length({key: shapes[key] for key in keys if key not in missing}, file)
@@ -303,6 +315,14 @@ def check_columns(
             fix = _how_to_take(sound, "to leave it out")
         problems.append(replace(problem, file=where.file, dataset=where.dataset, fix=fix))
     return rows, problems if mapped is not None else [replace(problem, fix=_FIX) for problem in problems]
+
+
+def _of_other_form(key: str, name: str, head: FileSummary) -> Problem:
+    """Return the problem of a ragged column whose array has as many values in each row."""
+    expected = "texts" if name.endswith(TEXT_SUFFIX) else "any number of values a row"
+    message = f"is {head.arrays[key][1]} with as many values in each row, expected {expected}"
+    fix = f"write it as {expected}, or have its family name a column that is not ragged"
+    return Problem.at(location_of(head.file.name, key), message, fix, "dtype")
 
 
 def extent_of(columns: Mapping[str, Column], head: FileSummary, problems: list[Problem]) -> Shape:
@@ -376,14 +396,20 @@ def _how_to_rename(column: str) -> Fix:
     return AddOptions(("--map", f"{plain}_2={column}"), "to rename it")
 
 
-def _schema_problems(column: Column, dtype: Dtype, row_shape: Shape) -> Iterator[Problem]:
-    """Yield what the schema says of a column, and an array is not."""
-    if column.axes is None or not storable(dtype):
+def _schema_problems(name: str, column: Column, form: SourceColumn, row_shape: Shape) -> Iterator[Problem]:
+    """Yield what the schema says of a column, and an array is not. `row_shape`: without that of a field."""
+    dtype = np.dtype(form.dtype)
+    has_texts = dtype.kind in TEXT_KINDS
+    if column.ragged and has_texts != name.endswith(TEXT_SUFFIX) and not (has_texts and "S" in column.kinds):
+        expected = "texts" if name.endswith(TEXT_SUFFIX) else "numbers"
+        yield Problem("", f"has {form} in its rows, and {name!r} has {expected}", _FIX, "dtype")
+    if not storable(dtype):
         return
     kinds = CLASS_KINDS if column.classes else column.kinds
-    if dtype.kind not in kinds or len(row_shape) != len(column.axes):
+    axes = len(row_shape) if column.axes is None else len(column.axes)
+    if dtype.kind not in kinds or len(row_shape) != axes:
         shape = ", ".join(map(str, ("n", *row_shape)))
-        expected = f"{1 + len(column.axes)} axes of kind {' or '.join(kinds)}"
+        expected = f"{1 + axes} axes of kind {' or '.join(kinds)}"
         yield Problem("", f"is {dtype} ({shape}), expected {expected}", _FIX, "dtype")
 
 

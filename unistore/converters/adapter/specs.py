@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unistore.converters.schema import Column, Schema
@@ -14,7 +15,7 @@ from unistore.schemas.array_specs import (
     Limit,
     table_of_offsets,
 )
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec, ragged_specs
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec, ragged_specs, value_field
 from unistore.schemas.tables import Field, own_axes
 from unistore.system.types import Shape
 
@@ -163,6 +164,25 @@ def field_of(
         codec=column.codec,
         statistics=column.statistics,
         attributes={**(attributes or {}), **class_attribute(column.classes)},
+    )
+
+
+def ragged_field_of(
+    path: str,
+    column: Column,
+    dtype: str,
+    row_shape: Shape = (),
+    attributes: Mapping[str, Any] | None = None,
+) -> Field:
+    """Return the field of the values of a ragged column, whose path is ``table/name``."""
+    table, _, name = path.partition("/")
+    values = value_field(name, table, dtype, row_shape, attributes or {})
+    return replace(
+        values,
+        unit=column.unit,
+        description=column.description or values.description,
+        codec=column.codec,
+        statistics=column.statistics and not name.endswith(TEXT_SUFFIX),
     )
 
 

@@ -7,33 +7,49 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.adapter.specs import CLASSES, field_of
+from unistore.converters.adapter.specs import CLASSES, field_of, ragged_field_of
 from unistore.converters.schema import Column
 from unistore.errors import InputError, Location, Problem, first_few
-from unistore.schemas.ragged import TEXT_SUFFIX, value_field
+from unistore.schemas.ragged import TEXT_SUFFIX
 from unistore.schemas.tables import Field, IndexValues, bounds_field, offsets_of
 from unistore.system.types import AnyArray, Dtype, Int64s, UInt8s
 
-_SMALLEST_INT = -(1 << 63)
+# Dtype of numbers, by the first of these kinds that a column allows, and the integers that it holds
+_DTYPES = {"i": "int64", "u": "uint64", "f": "float64", "b": "bool"}
 _LARGEST = int(np.finfo(np.float64).max)
+_BOUNDS = {
+    "int64": (-(1 << 63), (1 << 63) - 1),
+    "uint64": (0, (1 << 64) - 1),
+    "uint8": (0, 255),
+    "bool": (0, 1),
+    "float64": (-_LARGEST, _LARGEST),
+}
+_WORDS = {
+    "int64": "whole number",
+    "uint64": "whole number from 0",
+    "float64": "number",
+    "bool": "truth value",
+}
 
 
 def number_dtype(column: Column) -> str:
     """Return the dtype of a number of samples or sources, or of the items of a ragged column of these."""
     if column.classes:
         return "uint8"
-    return "float64" if column.kinds == "f" else "int64"
+    return next(dtype for kind, dtype in _DTYPES.items() if kind in column.kinds)
 
 
 def _is_number(value: object, dtype: str) -> bool:
     """Return whether a value is a number that a dtype of `number_dtype` holds."""
     if not isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
         return False
-    if dtype == "float64":
-        return isinstance(value, (float, np.floating)) or abs(int(value)) <= _LARGEST
-    return (not isinstance(value, (float, np.floating)) or float(value).is_integer()) and (
-        _SMALLEST_INT <= int(value) <= -1 - _SMALLEST_INT
-    )
+    if isinstance(value, (float, np.floating)):
+        if dtype == "float64":
+            return True
+        if not float(value).is_integer():
+            return False
+    least, most = _BOUNDS[dtype]
+    return least <= int(value) <= most
 
 
 def expected_of(name: str, column: Column) -> str:
@@ -42,7 +58,7 @@ def expected_of(name: str, column: Column) -> str:
         return "a text"
     if column.classes:
         return f"one of {first_few(column.classes)}"
-    number = "number" if number_dtype(column) == "float64" else "whole number"
+    number = _WORDS[number_dtype(column)]
     return f"a list of {number}s" if column.ragged else f"a {number}"
 
 
@@ -57,7 +73,7 @@ def stored_value(name: str, column: Column, value: object) -> AnyArray | None:
         return np.array(items, dtype) if is_list else None
     if column.classes and isinstance(value, str):
         value = column.classes.index(value) if value in column.classes else None
-    if not _is_number(value, dtype) or (column.classes and not 0 <= int(str(value)) < len(column.classes)):
+    if not _is_number(value, dtype) or (column.classes and np.array(value, dtype) >= len(column.classes)):
         return None
     return np.array([value], dtype)
 
@@ -79,7 +95,7 @@ def value_arrays(
     if not column.ragged:
         yield field_of(f"{table}/{name}", column, axis, dtype.name), joined
         return
-    yield value_field(name, table, dtype.name, (), {}), joined
+    yield ragged_field_of(f"{table}/{name}", column, dtype.name), joined
     yield item_bounds(f"{table}/{name}", axis), offsets_of(counts)
 
 
@@ -106,6 +122,25 @@ def coded(texts: Iterable[Any], classes: Sequence[str], location: Location) -> U
             raise InputError(Problem.at(location._replace(row=row), message, fix, "values"))
         codes.append(numbers[name])
     return np.array(codes, np.uint8)
+
+
+def check_codes(codes: AnyArray, classes: Sequence[str], location: Location) -> None:
+    """Refuse numbers of rows that stand for no class, where a file has numbers and not names.
+
+    Raises
+    ------
+    InputError
+        For the first of them. Rows are counted from that of `location`.
+    """
+    outside = np.flatnonzero((codes < 0) | (codes >= len(classes)))
+    if len(outside):
+        row = int(outside[0])
+        message = (
+            f"is {codes.flat[row]}, expected 0 to {len(classes) - 1}, the numbers of {first_few(classes)}"
+        )
+        row = row // max(1, codes[:1].size) + (location.row or 0)
+        fix = "write it again, leave the file out, or have its family name this class"
+        raise InputError(Problem.at(location._replace(row=row), message, fix, "values"))
 
 
 def class_texts(codes: AnyArray, attributes: Mapping[str, Any], dtype: Dtype) -> AnyArray:

@@ -24,10 +24,18 @@ ANY_TEXT = np.dtype(object, metadata={"vlen": str})  # of texts of any length, a
 
 @dataclass(frozen=True)
 class SourceColumn:
-    """Dtype and row shape of a column in one source."""
+    """Dtype and row shape of a column in one source.
 
-    dtype: str  # NumPy's dtype string, byte order included: `">f4"`
-    row_shape: Shape = ()  # Shape after axis 0
+    Attributes
+    ----------
+    dtype
+        NumPy's dtype string, byte order included: ``">f4"``. Texts are of kind S, U or O.
+    row_shape
+        Shape after axis 0; of a ragged column, that of each of its values.
+    """
+
+    dtype: str
+    row_shape: Shape = ()
 
     def __str__(self) -> str:
         dtype = np.dtype(self.dtype)
@@ -36,15 +44,27 @@ class SourceColumn:
 
 
 class Merged(NamedTuple):
-    """Dtype and row shape of a column in the store."""
+    """Dtype and row shape of a column in the store.
 
-    dtype: str  # NumPy dtype name, native: the smallest that represents every source's values exactly
-    row_shape: Shape  # Shape after axis 0, the same in every source
-    # `source_dtype`: the dtype in all sources, or the indices of the sources by dtype. `missing_in`:
-    # indices of the sources without the column, where it is filled. `source_row_shape`: the indices of the
-    # sources by row shape (`"4x3"`), where smaller rows are padded with zeros.
+    Attributes
+    ----------
+    dtype
+        NumPy's dtype name, native: the smallest that holds the values of every source exactly.
+    row_shape
+        Shape after axis 0: that of every source, or the largest of each axis if rows are padded.
+    attributes
+        ``source_dtype``: the dtype in all sources, or the numbers of the sources by dtype. ``missing_in``:
+        numbers of the sources without the column, where it is filled; absent if all have it.
+        ``source_row_shape``: numbers of the sources by row shape (``"4x3"``), where smaller rows are padded
+        with zeros; absent if no row is.
+    origins
+        Names of sources by the dtypes that became this one.
+    """
+
+    dtype: str
+    row_shape: Shape
     attributes: Mapping[str, Any]
-    origins: Mapping[str, Sequence[str]] = {}  # names of sources by the dtypes that became this one
+    origins: Mapping[str, Sequence[str]] = {}
 
     @property
     def is_padded(self) -> bool:
@@ -129,11 +149,29 @@ def missing_value(dtype: str) -> float | bool:
 def reconcile(
     sources: Iterable[tuple[str, Mapping[str, SourceColumn]]],
     mode: str,
-    may_pad: Callable[[str], bool] = lambda _: False,  # whether "union" pads the smaller rows of a column
-    modes: Collection[str] = ("union", "intersection"),  # that the family's option ``--columns`` has
+    may_pad: Callable[[str], bool] = lambda _: False,
+    modes: Collection[str] = ("union", "intersection"),
 ) -> tuple[dict[str, Merged], list[Problem]]:
-    """Merge the columns of all sources in the order of their first appearance."""
-    # "intersection" leaves out columns of several shapes, too.
+    """Merge the columns of all sources in the order of their first appearance.
+
+    Parameters
+    ----------
+    sources
+        Name and columns of each source, in the order of their numbers.
+    mode
+        ``"exact"``: every source must have every column. ``"union"``: columns of some sources are taken, and
+        filled in the others. ``"intersection"``: only those of all sources that have one row shape are taken.
+    may_pad
+        Whether ``"union"`` pads the smaller rows of a column; by default of none.
+    modes
+        Values of the family's option ``--columns`` beside ``"exact"``, which fixes may name.
+
+    Returns
+    -------
+    tuple
+        The merged columns by name, and problems: one that lists the columns that differ, or those whose mask
+        another column has the name of. Empty: all is well.
+    """
     sets: dict[tuple[tuple[str, SourceColumn], ...], _ColumnSet] = {}
     numbers = array("i")
     for source, columns in sources:

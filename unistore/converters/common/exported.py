@@ -36,13 +36,23 @@ _NUMERIC_KINDS = "biufc"
 
 
 class ExportedArray(NamedTuple):
-    """One array of an exported file."""
+    """One array of an exported file.
 
-    # `shape` and `dtype`: in the file, byte order included. `object`: rows are byte strings of variable
-    # length, or have any number of values of the dtype `metadata["vlen"]`; of texts that is `str` or `bytes`.
+    Attributes
+    ----------
+    shape
+        All axes, the rows first, as the file gets them.
+    dtype
+        As the file gets it, byte order included. ``object``: rows are byte strings of any length, or have any
+        number of values of the dtype ``metadata["vlen"]``, which is `str` or `bytes` for texts.
+    blocks
+        Called without arguments, as often as it takes: an iterator over all rows, (rows, …) a block, of
+        that dtype or of one that casts to it without loss.
+    """
+
     shape: Shape
     dtype: Dtype
-    blocks: Blocks  # its rows, of that dtype or one that casts to it without loss
+    blocks: Blocks
 
     @property
     def nbytes(self) -> int:
@@ -97,25 +107,50 @@ class ExportedArray(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """One file of an export."""
+    """One file of an export.
 
-    name: str  # path below the destination, with `/`; from the store, so it must be checked before use
-    # "hdf5", "npy", "npz", "png" (RGB), "raw" (the bytes themselves), "zarr": a folder, a Zarr v3 group, or
-    # "format": whatever `write` makes, or the format of the name `format` of values and facts.
+    Attributes
+    ----------
+    name
+        Path below the destination, with ``/``. It comes from the store: it is checked before it is used.
+    form
+        ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"`` (RGB), ``"raw"`` (the bytes themselves), ``"zarr"`` (a
+        folder, a Zarr v3 group), or ``"format"``: what `write` makes, or the format `format` of `values` and
+        `facts`.
+    source
+        Number of its source in the store.
+    scope
+        ``"source"``: only of that source. ``"shared"``: of others, too, and is written once. ``"all"``:
+        it holds all sources.
+    values
+        Arrays by path inside the file. Files of a single array have the path ``""``.
+    attributes
+        Attributes of HDF5 or Zarr groups and arrays by path, ``""`` for the root. In HDF5 an empty name is
+        that of the value of a dataset without rows.
+    compressed
+        Whether HDF5 datasets are compressed: gzip and shuffle, chunks of 8,192 rows.
+    axes
+        Names of the axes of every array of a Zarr group.
+    notes
+        What the user is told of the export, each sentence once.
+    write
+        ``write(path)`` writes a file of the form ``"format"``. None: the format `format` writes it.
+    format
+        Name of that format.
+    facts
+        What the file says beside its arrays, JSON values.
+    """
+
+    name: str
     form: Form
-    source: int  # index of its source in `sources/`
-    # "source": of that source; "shared": of other sources, too, and written once; "all": holds all sources
+    source: int
     scope: Literal["source", "shared", "all"] = "source"
-    values: Mapping[
-        str, ExportedArray
-    ]  # arrays by path inside the file; files of a single array have the path ""
-    # Attributes of HDF5 or Zarr groups and arrays by path, "" for the root. In HDF5 an empty name is that of
-    # the value of a dataset without rows.
+    values: Mapping[str, ExportedArray]
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    compressed: bool = False  # whether HDF5 datasets are compressed (gzip and shuffle, chunks of 8,192 rows)
-    axes: tuple[str, ...] = ()  # names of the axes of every array of a Zarr group
-    notes: tuple[str, ...] = ()  # what the user is told of the export, each sentence once
-    write: Callable[[Path], None] | None = None  # `write(path)` writes a file of the form "format"
+    compressed: bool = False
+    axes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    write: Callable[[Path], None] | None = None
     format: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 

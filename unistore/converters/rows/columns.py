@@ -37,6 +37,7 @@ from unistore.system.types import Dtype, Shape
 
 _REVERSE = AddOptions(("--reverse-axes",), "if rows are on the last axis")
 _MATLAB = b"MATLAB 7.3 MAT-file"
+_JOINED = "files concatenated in natural order"
 _FEW = 8  # rows that are searched for a first picture
 _ALIKE = 256  # arrays of many files have the same names and dtypes
 
@@ -182,8 +183,9 @@ def columns_of(taken: tuple[tuple[str, _Place], ...]) -> Mapping[str, Column]:
     columns = {}
     for name, place in taken:
         column = Column(
+            kinds="biufS" if place.is_picture else "biuf",
             axes=None,
-            description=f"array {name} of the sources, files concatenated in natural order",
+            description="" if place.is_ragged else f"array {name} of the sources, {_JOINED}",
             source=place.array,
             field=place.field,
             ragged=place.is_ragged,
