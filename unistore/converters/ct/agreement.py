@@ -73,7 +73,7 @@ def agree(volumes: Volumes, options: CtOptions) -> Agreement:
         brought = set(chain.from_iterable(volume.windows for volume in volumes))
         for name in windows:
             has_points = bool(dtypes.of(f"sparse/{name}"))
-            dtypes.problems += _unstorable_window(name, brought, options.sparse, has_points=has_points)
+            problems += _unstorable_window(name, brought, options.sparse, has_points=has_points)
             values[name], scaled[name] = dtypes.of_window(name)
     for role in roles_of(volumes, (SDF,)):
         values[role] = dtypes.joined(dtypes.of(role), role)

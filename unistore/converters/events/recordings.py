@@ -155,8 +155,8 @@ def choose(options: EventsOptions, head: FileSummary) -> Chosen:
     columns = {}
     for name, place in layout.items():
         column = SCHEMA.columns[name]
-        # Columns of one array share a dtype
-        kinds = "iuf" if place.field.isdigit() else column.kinds
+        # Columns of one array share a dtype, and records may have whole numbers as floats
+        kinds = "biuf" if place.field else column.kinds
         columns[name] = replace(column, source=place.array, field=place.field, kinds=kinds)
     # Half the bytes of int64, and any time fits that a file has so
     is_narrow = options.unit in ("auto", "us") and time_dtype.kind == "u" and time_dtype.itemsize <= 4

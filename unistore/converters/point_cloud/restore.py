@@ -24,6 +24,7 @@ from unistore.plugin import (
     RestoredFile,
     RestoredFiles,
     Scan,
+    Source,
     StoreView,
     array_values,
     kept_attributes,
@@ -95,20 +96,26 @@ def _attributes(cloud: Cloud) -> dict[str, JsonObject]:
 def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore coordinates, columns, the rows of segments, and attributes."""
     by_number = {cloud.number: cloud for cloud in clouds(store)}
+    maps = PointCloudOptions.recorded_labels(scan.options)
 
     def source(number: int) -> RestoredFiles:
-        return RestoredFiles(list(_restored_files(by_number[number], scan)))
+        own = scan.sources[number]
+        renumber = None
+        if maps is not None:
+            renumber = partial(maps.numbering(own.path, own.name).stored, location=own.name)
+        return RestoredFiles(list(_restored_files(by_number[number], own, renumber)))
 
     return source
 
 
-def _restored_files(cloud: Cloud, scan: Scan) -> Iterator[RestoredFile]:
-    source = scan.sources[cloud.number]
+def _restored_files(
+    cloud: Cloud, source: Source, renumber: Callable[[AnyArray], AnyArray] | None
+) -> Iterator[RestoredFile]:
+    """Yield the files of a source. `renumber` makes stored labels of its own. None: they are the same."""
     origin: PointOrigin = source.detail
     # Of several files, each holds one array.
     owners = dict(zip(origin.arrays, source.files, strict=False))
     arrays: dict[Path, list[RestoredArray]] = {}
-    renumber = _renumbering(scan, source.path, source.name)
     labels = {
         place.array.rpartition("/")[2] for name, place in origin.layout.places.items() if is_label(name)
     }
@@ -125,12 +132,6 @@ def _restored_files(cloud: Cloud, scan: Scan) -> Iterator[RestoredFile]:
             facts=cloud.header,
             format=origin.formats[0],
         )
-
-
-def _renumbering(scan: Scan, path: Path, name: str) -> Callable[[AnyArray], AnyArray] | None:
-    """Return what makes stored labels of those of a file. None: they are the same."""
-    maps = PointCloudOptions.recorded_labels(scan.options)
-    return None if maps is None else partial(maps.numbering(path, name).stored, location=name)
 
 
 def _segments_by_number(opened: Any) -> Callable[[str], str]:
