@@ -253,12 +253,14 @@ class SchemaSteps:
     ) -> None:
         """Read rows of a table, by the family's own `rows` if it has one. Fill columns that are missing."""
         places = origin.tables[table].places
-        columns = self._family.schema.every_table.get(table, {})
 
         def check_codes_of(column: str, rows: AnyArray) -> None:
             """Check what `choose` names. The rule of an array bounds the classes that the schema declares."""
             classes = places[column].classes
-            if classes and (column not in columns or columns[column].classes != classes):
+            if not classes:
+                return
+            declared = self._family.schema.every_table.get(table, {}).get(column)
+            if declared is None or declared.classes != classes:
                 check_codes(rows, classes, location_of(name, column)._replace(row=lo))
 
         for column in out.keys() - places.keys():

@@ -58,6 +58,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 _PLACES = ("events", "CD/events", "data", "")
 _SENSOR_FIX = "give it, as in --sensor 640 480 (width, then height)"
 _POLARITY_FIX = "write polarities as 0 and 1, or all as -1 and 1"
+_MOST_PIXELS = 1 << 16  # of a side, whose numbers 16 bits hold
 _INDEX = "ms_to_idx"
 _MAP = "rectify_map.h5"
 _MAPPED = "events.h5"
@@ -145,6 +146,9 @@ def choose(options: EventsOptions, head: FileSummary) -> Chosen:
     elif options.sensor not in (None, sensor):
         message = f"says that the sensor has {sensor[0]} × {sensor[1]} pixels, --sensor another size"
         problems.append(Problem(opened.name, message, "convert it without --sensor", "option"))
+    elif max(sensor) > _MOST_PIXELS:
+        message = f"has {sensor[0]} × {sensor[1]} pixels, at most {_MOST_PIXELS:,} a side are stored"
+        problems.append(Problem(opened.name, message, _SENSOR_FIX, "range"))
     time_dtype = np.dtype(layout["t"].dtype)
     if time_dtype.kind == "f" and options.unit == "auto":
         units = tuple([AddOptions(("--unit", unit)) for unit in ("s", "us", "ms", "ns")])
