@@ -1,8 +1,8 @@
-"""Stores as one conversion of all their sources has them: the same arrays, each in one form."""
+"""The one form that each array of several stores has, as one conversion of all their sources has it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -22,21 +22,19 @@ from unistore.converters.families import specs_of
 from unistore.converters.family import ArraysOfStore, Family
 from unistore.converters.registry import family_of
 from unistore.errors import AddOptions, InputError, Problem
-from unistore.growing.merging import FIX, KeptSource
+from unistore.growing.sources import KeptSource
 from unistore.schemas.array_specs import (
     SAMPLES,
     ArraySpec,
     ArraySpecs,
-    RecordedSpecs,
     resolved,
     table_of_offsets,
 )
 from unistore.schemas.indices import ArrayView, RowsOfSources, whole
 from unistore.schemas.tables import Field, IndexValues, offsets_of
-from unistore.store.joined import OF_SOURCES
+from unistore.store.joined import FIX, OF_SOURCES, MadeArray, UnitedStores
 from unistore.store.reader import Store
-from unistore.system.types import AnyArray, Attributes, Int64s, JsonObject, Shape
-from unistore.zarr3.array import StoredArray
+from unistore.system.types import AnyArray, Attributes, Int64s, JsonObject
 from unistore.zarr3.documents import is_list_of
 
 _FILL = AddOptions(("--columns", "union"), "to fill what is missing and pad smaller rows")
@@ -48,26 +46,8 @@ _NAMES = ("source_array", "source_field", "source_position")
 NewArrays = Mapping[str, tuple[Field, IndexValues] | None]
 
 
-class _NewArray:
-    """An array that a store has in another form, or not at all."""
-
-    def __init__(self, field: Field, rows: int, read: Callable[[int, int], AnyArray]) -> None:
-        self.path = field.path
-        self.attributes = field.attributes
-        self.dtype = np.dtype(field.dtype)
-        self.shape: Shape = (rows, *field.row_shape)
-        self._read = read
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
-        lo, hi, _ = slice(lo, hi).indices(len(self))
-        return self._read(lo, max(lo, hi))
-
-
-def _with_values(field: Field, values: IndexValues) -> _NewArray:
-    return _NewArray(field, len(values), partial(_rows, values))
+def _with_values(field: Field, values: IndexValues) -> MadeArray:
+    return MadeArray(field, len(values), partial(_rows, values))
 
 
 def _rows(values: IndexValues, lo: int, hi: int) -> AnyArray:
@@ -89,29 +69,12 @@ def _refilled_rows(array: ArrayView, field: Field, missing: Int64s, lo: int, hi:
     return out
 
 
-class _AlikeStore(Store):
-    """A store with the arrays that it would have, were it converted together with others."""
-
-    def __init__(
-        self, store: Store, new_arrays: Mapping[str, _NewArray], fields: Attributes, specs: RecordedSpecs
-    ) -> None:
-        self.__dict__.update(store.__dict__)
-        self._arguments = store, new_arrays, fields, specs
-        self._arrays = {**store._arrays, **cast("dict[str, StoredArray]", new_arrays)}
-        self.attributes = {**store.attributes, "fields": fields}
-        self.cached_indices = {}
-        self.specs = specs
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _AlikeStore, self._arguments
-
-
-def make_alike(
+def unite(
     stores: Sequence[Store],
     sources: Sequence[KeptSource],
     columns: str | None,  # as the option of the family, None without one
-) -> tuple[tuple[Store, ...], dict[str, Field]]:
-    """Return stores with the same arrays, and the fields of these.
+) -> UnitedStores:
+    """Return stores in one form: all arrays, as one conversion of all their sources has them.
 
     Columns that sources lack are filled where `columns` is union. Raises an `InputError` with all arrays that
     no one form holds.
@@ -125,19 +88,21 @@ def make_alike(
         forms = filter(None, new_arrays.values())
         described.append(fields | {field.path: field for field, _ in forms})
     fields = _Joining(family, stores, described).fields(sources, columns)
-    axes = {path: {"axes": list(field.axes)} for path, field in fields.items()}
-    specs = resolved(specs_of(family), fields)
-    alike = []
+    family_specs: ArraySpecs = specs_of(family)
+    specs = resolved(family_specs, fields)
+    all_absent = {path: family_specs.absent_value(path) for path in fields}
+    absent = {path: value for path, value in all_absent.items() if value is not None}
+    all_made = []
     problems = []
     for store, new_arrays, before in zip(stores, own, described, strict=True):
         completed = _Completed(family, store, new_arrays, before, fields)
-        arrays = completed.arrays()
-        table_offsets = completed.table_offsets(_AlikeStore(store, arrays, axes, specs))
-        alike.append(_AlikeStore(store, {**arrays, **table_offsets}, axes, specs))
+        made = completed.arrays()
+        table_offsets = completed.table_offsets(UnitedStores([store], [made], fields, specs, absent))
+        all_made.append({**made, **table_offsets})
         problems += completed.problems
     if problems:
         raise InputError(problems)
-    return tuple(alike), fields
+    return UnitedStores(stores, all_made, fields, specs, absent)
 
 
 def _stored_field(store: Store, path: str) -> Field:
@@ -356,7 +321,7 @@ class _Completed:
             path for path in fields if path not in before and table_of_offsets(path, fields)
         ]
 
-    def arrays(self) -> dict[str, _NewArray]:
+    def arrays(self) -> dict[str, MadeArray]:
         for path, field in self._fields.items():
             if path in self._table_offsets:
                 continue
@@ -367,10 +332,10 @@ class _Completed:
                 if len(missing):
                     array = self._array(path)
                     read = partial(_refilled_rows, array, field, missing)
-                    self._new[path] = _NewArray(field, len(array), read)
+                    self._new[path] = MadeArray(field, len(array), read)
         return self._new
 
-    def table_offsets(self, store: Store) -> dict[str, _NewArray]:
+    def table_offsets(self, store: Store) -> dict[str, MadeArray]:
         """Return the rows of each source in tables that the store lacks: those that are filled, or none."""
         rows = RowsOfSources(store, self._table_offsets)
         arrays = {}
@@ -403,7 +368,7 @@ class _Completed:
             self._new[path] = self._absent(field)
         return cast("ArrayView", self._new[path]) if path in self._new else self._store.array(path)
 
-    def _absent(self, field: Field) -> _NewArray:
+    def _absent(self, field: Field) -> MadeArray:
         """Return the array that the store lacks."""
         path = field.path
         spec = self._specs.of(path, self._fields)
@@ -426,7 +391,7 @@ class _Completed:
             self.problems.append(Problem(self._store.path, message, FIX, "compact"))
             absent = field.fill
         row = np.full(field.row_shape, absent, field.dtype)
-        return _NewArray(field, self._rows(spec), partial(_constant_rows, row))
+        return MadeArray(field, self._rows(spec), partial(_constant_rows, row))
 
     def _rows(self, spec: ArraySpec) -> int:
         if spec.rows is None:

@@ -22,15 +22,15 @@ from unistore.converters.scan_types import Finalized, Scan, Sources
 from unistore.data.parts import open_parts
 from unistore.data.where import Condition, Where, parse_where
 from unistore.errors import InputError, Problem
-from unistore.growing.alike import make_alike
+from unistore.growing.alike import unite
 from unistore.growing.append import differing_options
-from unistore.growing.merging import FIX, KeptSource, Merging, kept_sources
+from unistore.growing.sources import KeptSource, kept_sources, numbers_in
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
 from unistore.schemas.array_specs import table_of_offsets
 from unistore.schemas.indices import sample_sources, table_columns
 from unistore.schemas.tables import Field, OwnForm, Table, text_arrays
-from unistore.store.joined import joined_attributes
+from unistore.store.joined import FIX, SelectedSources, UnitedStores, joined_attributes
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores, open_stores
@@ -48,57 +48,56 @@ _SHARED = ("sources/path/", "sources/bytes", "sources/digest", "splits/")
 class StoredSources(SourceReader):
     """Reads the sources of a version from its parts."""
 
-    merging: Merging
+    selected: SelectedSources
+    kept: Sequence[KeptSource]
     largest_index: int
 
     @property
-    def stores(self) -> Sequence[Store]:
-        return self.merging.stores
+    def store(self) -> UnitedStores:
+        return self.selected.store
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
-        detail = scan.sources.details[source]
-        store = self.stores[detail["part"]]
-        first = detail["first"][table]
+        first = scan.sources.details[source]["first"][table]
         for column, rows in out.items():
-            values = store.array(f"{table}/{column}").read(first + lo, first + hi)
-            rows[(slice(None), *map(slice, values.shape[1:]))] = values
+            rows[...] = self.store.array(f"{table}/{column}").read(first + lo, first + hi)
 
     def own(self, *_: Any, **__: Any) -> Mapping[str, OwnForm]:
         return {}  # digests are copied
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:  # noqa: ARG002
         """Return the arrays that are no tables."""
-        merging = self.merging
+        selected = self.selected
+        fields = self.store.fields
         direct = {field.path for table in scan.tables for field in table.fields}
         arrays: dict[str, AnyArray] = {}
-        for path in merging.fields:
-            if merging.spans_sources(path):
+        for path in fields:
+            if selected.spans_sources(path):
                 table = path.rpartition("/")[0]
-                arrays[path], names = merging.ranges_of_samples(path)
-                for field, text in text_arrays(f"{table}/name", names, axis="row"):
-                    arrays[field.path] = text
+                arrays[path], names = selected.ranges_of_samples(path)
+                for of_text, text in text_arrays(f"{table}/name", names, axis="row"):
+                    arrays[of_text.path] = text
         by_source = {}
-        for path in merging.fields:
-            table = table_of_offsets(path, merging.fields)
+        for path in fields:
+            table = table_of_offsets(path, fields)
             is_made = path in direct or path in arrays or path.startswith(_SHARED)
             if table:
-                by_source[table] = np.diff(merging.values(path))
-            elif not is_made and not merging.says_nothing(path):
-                arrays[path] = merging.values(path)
-        codes, names_of_splits = merging.splits()
-        samples = merging.rows("splits/code")[1]
+                by_source[table] = np.diff(selected.values(path))
+            elif not is_made and not selected.says_nothing(path):
+                arrays[path] = selected.values(path)
+        codes, names_of_splits = selected.splits()
+        samples = selected.rows("splits/code")[1]
         return Finalized(
-            arrays=[(merging.fields[path], values) for path, values in arrays.items()],
+            arrays=[(fields[path], values) for path, values in arrays.items()],
             samples=len(codes),
             splits=codes if names_of_splits else None,
-            split_names=names_of_splits,
-            sample_source=np.arange(len(merging.sources)),
+            split_names=tuple(names_of_splits),
+            sample_source=np.arange(len(selected)),
             sample_runs=samples,
             by_source=by_source,
-            groups=_groups(self.stores),
-            digests=merging.values("sources/digest"),
+            groups=_groups(self.store.stores),
+            digests=selected.values("sources/digest"),
         )
 
 
@@ -124,26 +123,26 @@ def _group_attributes(store: Store) -> Iterator[tuple[str, Attributes]]:
 
 def _tables(converter: StoredSources) -> list[Table]:
     """Return the tables that are read shard by shard: of large arrays, and of the main table."""
-    merging = converter.merging
-    first = converter.stores[0]
-    main = first.attributes["main_table"]
-    spanning = [path.removesuffix("offsets") for path in merging.fields if merging.spans_sources(path)]
+    selected = converter.selected
+    store = converter.store
+    main = store.attributes["main_table"]
+    spanning = [path.removesuffix("offsets") for path in store.fields if selected.spans_sources(path)]
     sizes = {}
-    for path, field in merging.fields.items():
-        spec = merging.spec(path)
+    for path, field in store.fields.items():
+        spec = store.specs.of(path)
         is_bound = spec.ascending or spec.indexes is not None or spec.is_offsets
         if not is_bound and not path.startswith((*_SHARED, *spanning)):
-            sizes[path] = sum(len(store.array(path)) for store in converter.stores) * field.row_bytes
-    of_main = [path for path in table_columns(first, main) if path in sizes]
+            sizes[path] = len(store.array(path)) * field.row_bytes
+    of_main = [path for path in table_columns(store, main) if path in sizes]
     largest = max(of_main, key=sizes.__getitem__)
     counts_of: dict[str, bytes] = {}
     fields: dict[str, list[Field]] = {}
     for path, size in sizes.items():
-        field = merging.fields[path]
+        field = store.fields[path]
         is_small = size <= converter.largest_index and path != largest and not field.statistics
-        if is_small or merging.says_nothing(path):
+        if is_small or selected.says_nothing(path):
             continue
-        counts = merging.rows(path)[1].tobytes()
+        counts = selected.rows(path)[1].tobytes()
         # a table has a name of its own, and the same rows in all columns
         name = main if path.startswith(f"{main}/") else path.rpartition("/")[0]
         while name and counts_of.setdefault(name, counts) != counts:
@@ -161,36 +160,35 @@ class _StoredInputs(Inputs):
         return np.array([detail["bytes"] for detail in self.scan.sources.details], np.int64)
 
     def states(self, scanned: int) -> SourceStates:  # noqa: ARG002  as their parts keep them
-        merging = cast("StoredSources", self.converter).merging
+        converter = cast("StoredSources", self.converter)
         kept = []
-        for store in merging.stores:
+        for store in converter.store.stores:
             count = len(store.array("sources/bytes"))
             kept.append(read_states(store.storage, store.attributes["seal"]["digest"], count).states)
-        return SourceStates([kept[source.part][source.number] for source in merging.sources])
+        return SourceStates([kept[source.part][source.number] for source in converter.kept])
 
 
 def _scan(converter: StoredSources, options: Attributes) -> Scan:
-    merging = converter.merging
+    store = converter.store
     tables = _tables(converter)
-    rows = {table.name: merging.rows(table.fields[0].path) for table in tables}
-    sizes = [store.array("sources/bytes").read().tolist() for store in converter.stores]
+    rows = {table.name: converter.selected.rows(table.fields[0].path) for table in tables}
+    sizes = converter.selected.values("sources/bytes").tolist()
     sources = Sources()
-    for place, (name, part, number) in enumerate(merging.sources):
-        folder = converter.stores[part].path
+    for place, (name, part, _) in enumerate(converter.kept):
+        folder = store.stores[part].path
         firsts = {table: int(first[place]) for table, (first, _) in rows.items()}
         sources.add(
             name=name,
             files=[] if is_url(folder) else [f"{folder}/{ROOT}"],
             rows={table: int(count[place]) for table, (_, count) in rows.items()},
-            detail={"part": part, "first": firsts, "bytes": sizes[part][number]},
+            detail={"first": firsts, "bytes": sizes[place]},
         )
-    first = converter.stores[0]
     return Scan(
-        family=first.family,
+        family=store.family,
         sources=sources,
         tables=tuple(tables),
-        sample_table=first.sample_table,
-        main_table=first.attributes["main_table"],
+        sample_table=store.sample_table,
+        main_table=store.attributes["main_table"],
         options=options,
     )
 
@@ -269,8 +267,8 @@ def compact(
         raise InputError(Problem(folders[0], message, "leave one out, or widen it", "option"))
     _check_names(kept)
     options["exclude"] = _excluded(stores, left_out)
-    alike, fields = make_alike(stores, kept, options.get("columns"))
-    converter = StoredSources(Merging(alike, kept, fields), largest_index)
+    united = unite(stores, kept, options.get("columns"))
+    converter = StoredSources(SelectedSources(united, numbers_in(united, kept)), kept, largest_index)
     chosen = codec or options.pop("codec", "auto")
     settings = Settings(codec=chosen, overwrite=overwrite, restart=restart, workers=workers, memory=memory)
     scan = _scan(converter, options)

@@ -8,9 +8,10 @@ from itertools import repeat
 import numpy as np
 
 from unistore.errors import InputError
-from unistore.growing.alike import make_alike
-from unistore.growing.merging import KeptSource, Merging
+from unistore.growing.alike import unite
+from unistore.growing.sources import KeptSource, numbers_in
 from unistore.schemas.array_specs import SOURCE_BOUNDS
+from unistore.store.joined import SelectedSources, UnitedStores
 from unistore.store.reader import Store
 from unistore.system.types import AnyArray
 
@@ -47,56 +48,53 @@ def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) 
         return []
     sides = [[KeptSource("", part, pair[part]) for pair in pairs] for part in (0, 1)]
     try:
-        stores, fields = make_alike((first, second), [*sides[0], *sides[1]], None)
-        mergings = [Merging(stores, side, fields) for side in sides]
-        digests = [store.array("sources/digest").read() for store in (first, second)]
-        numbers = np.array(pairs, np.int64)
-        same = np.ones(len(pairs), bool)
-        same &= (digests[0][numbers[:, 0]] == digests[1][numbers[:, 1]]).all(axis=1)
-        for path in fields:
-            if not path.startswith(_OF_STORE) and not _is_of_several(mergings[0], path):
-                _compare(mergings, path, same)
+        store = unite((first, second), [*sides[0], *sides[1]], None)
+        selected = [SelectedSources(store, numbers_in(store, side)) for side in sides]
+        digests = [sources.values("sources/digest") for sources in selected]
+        same: np.ndarray[tuple[int], np.dtype[np.bool]] = (digests[0] == digests[1]).all(axis=1)
+        for path in store.fields:
+            if not path.startswith(_OF_STORE) and not _is_of_several(selected[0], path):
+                _compare(selected, path, same)
     except InputError:
         return [*repeat(False, len(pairs))]
-    return same.tolist()
+    return [bool(is_same) for is_same in same]
 
 
-def _is_of_several(merging: Merging, path: str) -> bool:
+def _is_of_several(sources: SelectedSources, path: str) -> bool:
     # Named ranges of samples that may hold several sources
     table = path.rpartition("/")[0]
-    spanning = [other for other in merging.fields if merging.spans_sources(other)]
+    spanning = [other for other in sources.store.fields if sources.spans_sources(other)]
     return any(f"{table}/".startswith(f"{other.rpartition('/')[0]}/") for other in spanning)
 
 
-def _compare(mergings: Sequence[Merging], path: str, same: np.ndarray[tuple[int], np.dtype[np.bool]]) -> None:
+def _compare(
+    sides: Sequence[SelectedSources], path: str, same: np.ndarray[tuple[int], np.dtype[np.bool]]
+) -> None:
     """Clear `same` where the values of a path differ."""
-    (first, count), (other_first, other_count) = (merging.rows(path) for merging in mergings)
+    (first, count), (other_first, other_count) = (side.rows(path) for side in sides)
     same &= count == other_count
     for number in np.flatnonzero(same).tolist():
         starts = int(first[number]), int(other_first[number])
         blocks = []
-        for merging, start in zip(mergings, starts, strict=True):
-            blocks.append(_blocks(merging, path, merging.sources[number], start, start + int(count[number])))
+        for side, start in zip(sides, starts, strict=True):
+            source = int(side.numbers[number])
+            blocks.append(_blocks(side.store, path, source, start, start + int(count[number])))
         same[number] = all(map(_is_equal, *blocks))
 
 
-def _blocks(merging: Merging, path: str, source: KeptSource, first: int, stop: int) -> Iterator[AnyArray]:
+def _blocks(store: UnitedStores, path: str, source: int, first: int, stop: int) -> Iterator[AnyArray]:
     """Yield the rows of a source, free of where it stands in its store."""
-    array = merging.stores[source.part].array(path)
-    if merging.spec(path).is_offsets:
+    array = store.array(path)
+    spec = store.specs.of(path)
+    if spec.is_offsets:
         yield np.diff(array.read(first, stop + 1))
         return
-    spec = merging.spec(path)
     is_number = spec.indexes is not None and spec.indexes[0] == SOURCE_BOUNDS
-    step = max(1, _BLOCK // max(1, merging.fields[path].row_bytes))
+    step = max(1, _BLOCK // max(1, store.fields[path].row_bytes))
     for lo in range(first, stop, step):
-        values = merging.padded(path, array.read(lo, min(lo + step, stop)))
-        yield values - source.number if is_number else values
+        values = array.read(lo, min(lo + step, stop))
+        yield values - source if is_number else values
 
 
 def _is_equal(one: AnyArray, other: AnyArray) -> bool:
-    if one.shape != other.shape:
-        return False
-    if one.dtype == other.dtype:  # a sign of zero counts
-        return one.tobytes() == other.tobytes()
-    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f"))
+    return one.tobytes() == other.tobytes()  # a sign of zero counts

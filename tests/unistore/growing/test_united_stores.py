@@ -1,0 +1,84 @@
+"""Stores whose arrays have other forms, read as one: numpy says what their rows are together."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.growing.alike import unite
+from unistore.growing.sources import kept_sources, numbers_in
+from unistore.schemas.array_specs import SOURCE_BOUNDS
+from unistore.store.joined import SelectedSources, UnitedStores
+
+SMALL = np.arange(12, dtype=np.int16).reshape(6, 2)
+LARGE = np.arange(20, dtype=np.float32).reshape(5, 4) / 4
+ROWS = {"a": (0, 4), "b": (4, 6), "c": (0, 2), "d": (2, 5)}  # of the sources, in SMALL and in LARGE
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> list[unistore.Store]:
+    """Return a store of int16 (n, 2), and one of float32 (n, 4), of two sources each."""
+    opened = []
+    for folder, values in (("ab", SMALL), ("cd", LARGE)):
+        (tmp_path / folder).mkdir()
+        for name in folder:
+            np.savez(tmp_path / folder / f"{name}.npz", x=values[slice(*ROWS[name])])
+        unistore.convert(tmp_path / folder, tmp_path / f"{folder}.zarr", columns="union")
+        opened.append(unistore.Store(os.fspath(tmp_path / f"{folder}.zarr")))
+    return opened
+
+
+def test_rows_are_promoted_padded_and_follow_one_another(stores: list[unistore.Store]) -> None:
+    kept = kept_sources(stores, [(), ()], by_name=False)
+    united = unite(stores, kept, "union")
+    expected = np.concatenate([np.pad(SMALL.astype(np.float32), ((0, 0), (0, 2))), LARGE])
+    united.array("rows/x")  # opened before it is pickled
+    for view in (united, pickle.loads(pickle.dumps(united))):
+        assert isinstance(view, UnitedStores)
+        for lo, hi in ((0, 11), (5, 7), (6, 11), (0, 6), (3, 3), (11, 11)):
+            read = view.array("rows/x").read(lo, hi)
+            assert read.dtype == np.float32
+            np.testing.assert_array_equal(read, expected[lo:hi])
+        assert view.array("sources/rows/offsets").read().tolist() == [0, 4, 6, 8, 11]
+        assert view.text("sources/path") == ["a.npz", "b.npz", "c.npz", "d.npz"]
+        assert view.source_counts(SOURCE_BOUNDS).tolist() == [1, 1, 1, 1]
+        assert view.sample_count == 11
+
+
+def test_selected_sources_have_their_rows_in_the_new_order(stores: list[unistore.Store]) -> None:
+    kept = kept_sources(stores, [(), ()], by_name=False)
+    united = unite(stores, kept, "union")
+    order = [kept[3], kept[0], kept[1]]
+    selected = SelectedSources(united, numbers_in(united, order))
+    first, count = selected.rows("rows/x")
+    assert (first.tolist(), count.tolist()) == ([8, 0, 4], [3, 4, 2])
+    assert selected.values("sources/rows/offsets").tolist() == [0, 3, 7, 9]
+    digests = [store.array("sources/digest").read() for store in stores]
+    np.testing.assert_array_equal(
+        selected.values("sources/digest"), [digests[1][1], digests[0][0], digests[0][1]]
+    )
+
+
+@pytest.mark.parametrize("has_splits", [0, 1])
+def test_splits_of_some_stores_alone_are_refused(tmp_path: Path, has_splits: int) -> None:
+    opened = []
+    for number in range(2):
+        folder = tmp_path / f"src{number}"
+        folder.mkdir()
+        for name in "ab":
+            np.savez(folder / f"{name}{number}.npz", x=np.ones(3))
+        split = "exact:train=0.5,val=0.5" if number == has_splits else None
+        unistore.convert(folder, tmp_path / f"{number}.zarr", split=split)
+        opened.append(unistore.Store(os.fspath(tmp_path / f"{number}.zarr")))
+    kept = kept_sources(opened, [(), ()], by_name=False)
+    united = unite(opened, kept, None)
+    with pytest.raises(unistore.InputError) as refused:
+        SelectedSources(united, numbers_in(united, kept)).splits()
+    text = str(refused.value)
+    assert f"{1 - has_splits}.zarr: has no splits, and other parts have" in text
+    assert "convert all sources together" in text
