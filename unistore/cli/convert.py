@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unistore.conversion.run import Report
     from unistore.conversion.settings import Settings
     from unistore.converters.detection import Detection
+    from unistore.converters.family import Offer
 
 
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
@@ -134,7 +135,8 @@ def _convert_into(
     with progress_log(log, destination) as bar, _stopped_by_signals():
         report = convert_with(settings, paths, destination, chosen, options, bar)
     if as_json:
-        say_json(asdict(report))
+        offers = [offer._asdict() for offer in _offers(report)]
+        say_json({**asdict(report), "offers": offers})
     else:
         say_done(report_text(report))
     return SKIPPED if report.skipped else 0
@@ -267,6 +269,7 @@ def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings
     lines.append(f"  peak memory about {size(peak.bytes)}: {processes}, {step} for the largest step of each")
     lines += _cost_lines(cost, destination, max(1, peak.workers))
     lines += [f"  note: {note}" for note in shown.scan.notes]
+    lines += [f"  {offer}" for offer in shown.offers]
     return "\n".join([*lines, *_skipped_table(shown.scan.options.get("skipped", ()))])
 
 
@@ -287,6 +290,17 @@ def _cost_lines(cost: Cost, destination: str, processes: int) -> list[str]:
     trial_sources = f"{count_of(trial.sources, 'source')} of {size(trial.bytes)}"
     tried = f"in a trial here {trial_sources} took {trial.seconds:.1f} s and {size(trial.stored_bytes)}"
     return [files, f"  about {whole} by {by}: {tried}"]
+
+
+def _offers(report: Report) -> Sequence[Offer]:
+    # A store in a bucket would be opened for it
+    from unistore.converters.families import offers_of_store
+    from unistore.remote.url import local_path
+    from unistore.store.reader import Store
+
+    if report.unfinished_parts or local_path(report.destination) is None:
+        return ()
+    return offers_of_store(Store(report.destination))
 
 
 def report_text(report: Report) -> str:
@@ -312,6 +326,7 @@ def report_text(report: Report) -> str:
         lines.append(f"  resumed: {report.resumed} of {report.tasks} shards were already written")
     lines += [f"  note: {note}" for note in report.notes]
     lines += [f"  labels of {line}" for line in label_lines(report.destination)]
+    lines += [f"  {offer}" for offer in _offers(report)]
     return "\n".join(
         [*lines, *_skipped_table(report.skipped), f"next: unistore inspect {report.destination}"]
     )

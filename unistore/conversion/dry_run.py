@@ -20,6 +20,8 @@ from unistore.conversion.skipping import scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
 from unistore.converters.detection import Claims, counted_scan
+from unistore.converters.families import offers_of
+from unistore.converters.family import Offer
 from unistore.converters.protocol import Finalized, Scan
 from unistore.system.types import Int64s, JsonObject
 
@@ -42,6 +44,7 @@ class DryRun:
     source_sizes: Int64s  # bytes of the files of each source
     estimate: Estimate  # memory of the largest steps
     peak: Peak  # memory of all processes together
+    offers: tuple[Offer, ...] = ()  # what could be precomputed, and was not asked for
 
     @property
     def source_bytes(self) -> int:
@@ -83,6 +86,7 @@ class DryRun:
             "source_bytes": self.source_bytes,
             "raw_bytes": self.plan.raw_bytes,
             "memory": self.peak.bytes,
+            "offers": [offer._asdict() for offer in self.offers],
             "plan": self.plan.to_json(),
         }
 
@@ -110,6 +114,13 @@ def dry_run(
     rule = prepare_splits(settings.rule, paths, scan)
     plan = plan_of(scan, settings.codec, rule, provisional_tables(scan))
     steps = estimate(converter, scan, settings.budget)
+    arrays = {
+        array.field.path: (array.shape, str(array.field.dtype))
+        for table in plan.tables
+        for array in table.arrays
+    }
+    finalized = None if scan.is_derived else converter.finalize(scan, ())
+    samples = len(scan.sources) if finalized is None else finalized.samples
     return DryRun(
         scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
         plan=plan,
@@ -117,6 +128,7 @@ def dry_run(
         source_sizes=Inputs.of(converter, scan).sizes(),
         estimate=steps,
         peak=steps.peak(settings.limit, settings.wanted_workers),
+        offers=offers_of(converter.plugin, arrays, samples),
     )
 
 

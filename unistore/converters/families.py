@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unistore.converters.family import Exporter, Family
+from unistore.converters.family import Exporter, Family, Offer
 from unistore.converters.options import declared
 from unistore.converters.registry import find_family
 
@@ -89,6 +89,23 @@ def preview_of_store(store: StoreView) -> Preview:
 
     family = find_family(store.family)
     return COLUMNS if family is None else preview_of(family)
+
+
+def offers_of(
+    family: Family, arrays: Mapping[str, tuple[Sequence[int], str]], samples: int
+) -> tuple[Offer, ...]:
+    """Return what could be precomputed of sources whose store has these arrays, and is not."""
+    return tuple(Offer(*offer) for offer in family.offers(arrays, samples))
+
+
+def offers_of_store(store: StoreView) -> tuple[Offer, ...]:
+    """Return what could be precomputed of a store's sources, and is not."""
+    family = find_family(store.family)
+    if family is None:
+        return ()
+    views = {path: store.array(path) for path in store.paths()}
+    arrays = {path: (view.shape, str(view.dtype)) for path, view in views.items()}
+    return offers_of(_recorded(family, store), arrays, store.sample_count)
 
 
 def _recorded(family: type[Family], store: StoreView) -> Family:

@@ -181,6 +181,30 @@ class Openable(Protocol):
         ...
 
 
+class Offer(NamedTuple):
+    """Something that a conversion could have precomputed.
+
+    Attributes
+    ----------
+    option
+        What to add to the command: ``"--voxel-bins 5"``.
+    gives
+        What is precomputed: ``"voxels of 5 bins"``.
+    most_bytes
+        What its values take at most, before compression; offsets, a few bytes a sample, are not counted.
+    """
+
+    option: str
+    gives: str
+    most_bytes: int
+
+    def __str__(self) -> str:
+        from unistore.system.sizes import size
+
+        cost = f"up to about {size(self.most_bytes)} before compression"
+        return f"could be precomputed: {self.gives} by {self.option}, {cost}"
+
+
 class Alike(Protocol):
     """How columns of stores are joined that belong to samples: what several stores would be, made as one."""
 
@@ -337,6 +361,28 @@ class Family(Options, ABC):
         None, by default: they belong to sources.
         """
         return None
+
+    def offers(
+        self,
+        arrays: Mapping[str, tuple[Sequence[int], str]],
+        samples: int,
+    ) -> Sequence[tuple[str, str, int]]:
+        """Return what further options would precompute; by default nothing.
+
+        Parameters
+        ----------
+        arrays
+            Shape and dtype of each array of the store, by path. Before a conversion some are missing.
+        samples
+            Number of samples.
+
+        Returns
+        -------
+        list of tuples
+            Words to add to the command (``"--voxel-bins 5"``), what they give, and the bytes that its values
+            take at most, before compression. Nothing that these options have made, or that they cannot make.
+        """
+        return ()
 
     def derive_from(
         self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Progress

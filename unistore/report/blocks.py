@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.detection import TAKEN, verdict_counts
+from unistore.converters.family import Offer
 from unistore.errors import AddOptions, GiveOptions, Problem, printable, shown_once
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened
@@ -251,6 +252,7 @@ def _planned_blocks(
             rows.append((array["path"], shape, array["dtype"], format_shape(array["chunk"])))
     notes = [note for note in sources.notes or () if not note.startswith("left out, ")]
     arrays = Block("arrays", columns=("array", "shape", "dtype", "chunks"), rows=rows)
+    notes += [str(Offer(**offer)) for offer in sources.offers or ()]
     blocks = [Block(facts=facts), arrays, *verdicts, Block("notes", lines=notes)]
     return [block for block in blocks if block.has_content]
 

@@ -149,7 +149,8 @@ class Inspection:
         ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each
         family that is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is
         one family and nothing is wrong, ``sources``, ``tables``, ``raw_bytes``, ``memory`` (bytes),
-        ``options``, ``notes``.
+        ``options``, ``notes``, ``offers`` (what further options would precompute:
+        ``option``, ``gives``, ``most_bytes``).
         """
         values = asdict(self.report)
         if self.kind == "source":

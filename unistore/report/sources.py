@@ -194,6 +194,7 @@ class SourceReport:
     memory: int | None = None
     options: JsonObject | None = None
     notes: list[str] | None = None
+    offers: list[JsonObject] | None = None
     verdicts: list[JsonObject]
 
 
@@ -236,7 +237,7 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
         report.verdicts = [count.to_json() for count in surveyed.verdicts(problems)]
         return report, problems
     # the verdicts of a plan know the files that are read with others
-    for name in ("verdicts", "tables", "raw_bytes", "memory", "options", "notes"):
+    for name in ("verdicts", "tables", "raw_bytes", "memory", "options", "notes", "offers"):
         setattr(report, name, planned[name])
     sources = planned["sources"]
     nbytes = planned["source_bytes"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.ct.options import COMPANIONS, FORMATS, CtOptions
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
         StoreView,
     )
     from unistore.system.types import AnyArray
+
+
+# Images of these dtypes are masks, labels or gray values
+_NO_HU = ("uint8", "int8", "bool")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +111,22 @@ class Ct(CtOptions, Family):
         from unistore.converters.ct.preview import PREVIEW
 
         return PREVIEW
+
+    def offers(
+        self,
+        arrays: Mapping[str, tuple[Sequence[int], str]],
+        samples: int,
+    ) -> Sequence[tuple[str, str, int]]:
+        """Offer the sparse voxels of a window, if images may hold HU, which take two bytes a voxel."""
+        from unistore.schemas.ct.fields import IMAGE, WINDOWS
+
+        shape, dtype = arrays.get(IMAGE, ((0,), ""))
+        has_windows = any(path.startswith(f"{WINDOWS}/") for path in arrays)
+        if self.window or has_windows or not prod(shape) or dtype in _NO_HU:
+            return ()
+        *planes, width = shape
+        mask_bytes = prod(planes) * -(-width // 8)
+        return [("--window lung", "sparse voxels of a HU window", mask_bytes)]
 
     def derive_from(
         self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Progress

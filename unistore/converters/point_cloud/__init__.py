@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from unistore.system.types import AnyArray
 
 
+# Of a voxel (three int32 and a count) and of the number that its point has of it
+_VOXEL_BYTES = 16 + 4
+
+
 @dataclass(frozen=True, kw_only=True)
 class PointCloud(PointCloudOptions, Family):
     """Point clouds; see `PointCloudOptions`."""
@@ -94,6 +98,17 @@ class PointCloud(PointCloudOptions, Family):
         from unistore.converters.point_cloud.preview import PREVIEW
 
         return PREVIEW
+
+    def offers(
+        self,
+        arrays: Mapping[str, tuple[Sequence[int], str]],
+        samples: int,
+    ) -> Sequence[tuple[str, str, int]]:
+        """Offer voxels, of which there are at most as many as points."""
+        (points, *_), _ = arrays.get("points/xyz", ((0,), ""))
+        if self.voxel_size or not points or any(path.startswith("voxels/") for path in arrays):
+            return ()
+        return [("--voxel-size 0.2", "voxels of each segment (any size)", points * _VOXEL_BYTES)]
 
     def derive_from(
         self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Any

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from unistore.system.types import AnyArray
 
 _SPIKES = "spk"
+# Of the voxels that are offered
+_BINS = 5
+_PIXELS_A_BYTE = 8
+_ITEM_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +101,21 @@ class Spike(SpikeOptions, Family):
         from unistore.converters.spike.preview import PREVIEW
 
         return PREVIEW
+
+    def offers(
+        self, arrays: Mapping[str, tuple[Sequence[int], str]], samples: int
+    ) -> Sequence[tuple[str, str, int]]:
+        """Offer voxels of 5 bins where frames have none."""
+        from unistore.schemas.spike.fields import BITS, count_dtype, voxel_bins
+
+        has_voxels = any(voxel_bins(path) is not None for path in arrays)
+        if self.voxel_bins or has_voxels or BITS not in arrays or not samples:
+            return ()
+        (steps, height, row_bytes), _ = arrays[BITS]
+        dtype = count_dtype(-(-steps // samples), _BINS)
+        width = _PIXELS_A_BYTE * row_bytes
+        most_bytes = samples * _BINS * height * width * _ITEM_BYTES[dtype]
+        return [(f"--voxel-bins {_BINS}", f"voxels of {_BINS} time bins a frame", most_bytes)]
 
     @property
     def folders(self) -> Mapping[str, str]:
