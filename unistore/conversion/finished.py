@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unistore.conversion.build import FinishedStoreError, differences
 from unistore.conversion.executors.local import parallel_map
@@ -45,14 +45,9 @@ def compared(
     """
     replacing: tuple[Fix, ...] = error.problems[0].fixes
     try:
-        known = _stored_sources(error.destination)
-        found = converter.find((claims or Claims(paths, converter)).listing, Exclusion(converter.exclude))
+        new, changed, missing = source_changes(error.destination, converter, paths, claims)
     except (InputError, StoreError, OSError):  # what is wrong with either is told by another command
         return error
-    given = {part.name: part.files for part in found.parts}
-    new = [name for name in given if name not in known]
-    changed = [name for name in given if name in known and not known[name].is_now(given[name])]
-    missing = [name for name in known if name not in given]
     counted = (
         (new, "of these sources not in it"),
         (changed, "changed since, or with other times"),
@@ -73,6 +68,28 @@ def compared(
         fixes.append(RunCommand(words, "to compare values"))
     message = f"{error.problems[0].message}: {'; '.join(found_to)}"
     return InputError.at(error.destination, message, (*fixes, *replacing), "exists")
+
+
+class SourceChanges(NamedTuple):
+    """Names of sources that differ between a store, or the newest version of one, and given paths."""
+
+    new: list[str]  # given, and not in the store
+    changed: list[str]  # in both, with other sizes or times of files
+    missing: list[str]  # in the store, and not given
+
+
+def source_changes(
+    destination: str, converter: Converter, paths: Sequence[Path], claims: Claims | None = None
+) -> SourceChanges:
+    """Return which sources are new, changed or missing since a store was made. Values are not read."""
+    known = _stored_sources(destination)
+    found = converter.find((claims or Claims(paths, converter)).listing, Exclusion(converter.exclude))
+    given = {part.name: part.files for part in found.parts}
+    return SourceChanges(
+        new=[name for name in given if name not in known],
+        changed=[name for name in given if name in known and not known[name].is_now(given[name])],
+        missing=[name for name in known if name not in given],
+    )
 
 
 def _stored_sources(destination: str) -> dict[str, SourceState]:

@@ -33,6 +33,7 @@ from unistore.data.parts import (
     common_fields,
     open_parts,
 )
+from unistore.data.source_paths import store_paths
 from unistore.data.statistics import Statistics, StatisticsQuery, Summaries
 from unistore.data.typed import SampleT
 from unistore.data.where import Condition, parse_where
@@ -87,7 +88,9 @@ class Dataset(MapDataset[SampleT]):
     ----------
     path
         Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``. Stores in
-        an object store need workers started by ``spawn`` or ``forkserver``. A list: several stores.
+        an object store need workers started by ``spawn`` or ``forkserver``. A list: several stores. Or source
+        files, folders and patterns (``"data/*.h5"``), one or a list: they are converted once, into a store in
+        the folder that ``UNISTORE_CACHE`` names (``~/.cache/unistore``), and found there afterwards.
     samples
         Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …, or its text: ``"Patches(96)"``, as
         kinds of packages are named. None: the default kind of the family (`Rows`, `Segments`, `Volumes`, …).
@@ -126,6 +129,9 @@ class Dataset(MapDataset[SampleT]):
         Bytes of all copies in that folder (``"50GB"``).
     version
         Number or name of the version of a grown store. None: the newest one now.
+    convert
+        With source files: options of `unistore.convert`, as in ``{"voxel_size": 0.2}``, and ``family``. Other
+        options make another store. None: the defaults.
 
     Raises
     ------
@@ -154,6 +160,7 @@ class Dataset(MapDataset[SampleT]):
         cache_dir: PathLike | None = None,
         cache_limit: str | int = CACHE_LIMIT,
         version: int | str | None = None,
+        convert: Mapping[str, Any] | None = None,
     ) -> None:
         check = Arguments()
         paths = [path] if isinstance(path, (str, os.PathLike)) else path
@@ -171,6 +178,7 @@ class Dataset(MapDataset[SampleT]):
             require_local_path(cache_dir, "cache_dir")
         chosen = parse_where(check, where, best)
         check.raise_problems()
+        paths = store_paths(paths, convert)
         self.where = chosen
         self.splits = as_names(split)
         self._paths = tuple(os.fspath(path) for path in paths)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import time
 import traceback
@@ -165,9 +164,6 @@ def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
     """Return the fastest way to read a dataset."""
     # Whole batches are read in one go where nothing has to see single samples: without a transform, and
     # with a collation that only arranges the arrays that were read
-    if isinstance(dataset, str | os.PathLike):
-        msg = f"the loader reads datasets: unistore.Loader(unistore.Dataset({os.fspath(dataset)!r}), …)"
-        raise TypeError(msg)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
         raise TypeError(msg)

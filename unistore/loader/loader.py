@@ -67,7 +67,8 @@ class Loader(Generic[DatasetT, CollatedT]):
     Parameters
     ----------
     dataset
-        A `unistore.Dataset`, which reads whole batches, or any map-style dataset.
+        A `unistore.Dataset`, which reads whole batches, or any map-style dataset. Or the path that such a
+        Dataset takes: of a store, or of source files, which are converted once.
     batch_size
         Samples of a batch, on this rank.
     shuffle
@@ -217,6 +218,10 @@ class Loader(Generic[DatasetT, CollatedT]):
         self.start_method = resolve_start_method(check, multiprocessing_context, dataset)
         self.rank, self.world_size = ranks_of(check, sampler, rank, world_size)
         check.raise_problems()
+        if isinstance(dataset, str | os.PathLike):
+            from unistore.data.dataset import Dataset
+
+            dataset = Dataset(dataset)  # type: ignore[assignment]
         fetch = choose_fetch(dataset, collate_fn, int(seed))
         self._packed = fetch.packed
         if cache is not None:

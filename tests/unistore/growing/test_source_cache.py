@@ -1,0 +1,221 @@
+"""Source files in place of a store: found in the cache, converted once, appended to, or converted anew."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import unistore
+from tests.programs import printed
+
+OPEN = "import sys, unistore; print(len(unistore.Dataset(sys.argv[1])))"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UNISTORE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "stores"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cache: Path) -> Path:
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    write(folder / "a.npz", 1)
+    write(folder / "b.npz", 2)
+    return folder
+
+
+def write(path: Path, value: int, rows: int = 3) -> None:
+    np.savez(path, x=np.full((rows, 2), value, np.float32))
+
+
+def values(dataset: unistore.Dataset) -> list[float]:
+    """First values of all samples, sorted."""
+    return sorted(float(dataset[number]["x"][0]) for number in range(len(dataset)))
+
+
+def stores(cache: Path) -> list[str]:
+    return sorted(path.name for path in cache.iterdir() if path.suffix == ".zarr")
+
+
+def test_files_are_converted_once_and_then_found(
+    folder: Path, cache: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert values(unistore.Dataset(folder)) == [1, 1, 1, 2, 2, 2]
+    assert f"converted: {cache}" in capfd.readouterr().err
+    (name,) = stores(cache)
+    monkeypatch.setattr("unistore.growing.source_cache.convert_with", None)  # a conversion would fail
+    dataset = unistore.Dataset(str(folder) + "/")
+    assert values(dataset) == [1, 1, 1, 2, 2, 2]
+    assert dataset.path == str(cache / name)
+    assert capfd.readouterr().err == f"unistore: {folder}/: found: {cache / name}\n"
+
+
+def test_a_loader_takes_a_folder(folder: Path) -> None:
+    with unistore.Loader(folder, batch_size=4, num_workers=0) as loader:
+        read = torch.cat([batch["x"][:, 0] for batch in loader])
+    assert sorted(read.tolist()) == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_file_a_list_and_a_pattern(folder: Path) -> None:
+    assert values(unistore.Dataset(folder / "a.npz")) == [1] * 3
+    assert values(unistore.Dataset([folder / "a.npz", folder / "b.npz"])) == [1] * 3 + [2] * 3
+    assert values(unistore.Dataset(str(folder / "[b]*.npz"))) == [2] * 3
+
+
+def test_other_options_are_another_store(folder: Path, cache: Path) -> None:
+    unistore.Dataset(folder)
+    dataset = unistore.Dataset(folder, convert={"exclude": ["a.npz"]})
+    assert values(dataset) == [2, 2, 2]
+    assert len(stores(cache)) == 2
+    assert values(unistore.Dataset(folder)) == [1, 1, 1, 2, 2, 2]
+
+
+def test_how_a_conversion_runs_is_no_other_store(folder: Path, cache: Path) -> None:
+    unistore.Dataset(folder)
+    unistore.Dataset(folder, convert={"workers": 1, "memory": "2GB"})
+    assert len(stores(cache)) == 1
+
+
+def test_files_that_came_are_a_version(folder: Path, cache: Path) -> None:
+    before = unistore.Dataset(folder)
+    write(folder / "c.npz", 3)
+    after = unistore.Dataset(folder)
+    assert (len(before), after.version) == (6, 2)
+    assert values(after) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert unistore.Dataset(folder).version == 2
+    assert len(stores(cache)) == 1
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_changed_or_missing_file_is_another_store(folder: Path, cache: Path, *, grown: bool) -> None:
+    unistore.Dataset(folder)
+    if grown:
+        write(folder / "c.npz", 3)
+        assert len(unistore.Dataset(folder)) == 9
+        (folder / "c.npz").unlink()
+    write(folder / "b.npz", 5)
+    assert values(unistore.Dataset(folder)) == [1, 1, 1, 5, 5, 5]
+    assert len(stores(cache)) == 2
+    (folder / "b.npz").unlink()
+    assert values(unistore.Dataset(folder)) == [1, 1, 1]
+
+
+def test_two_processes_at_once_convert_once(folder: Path, cache: Path) -> None:
+    command = [sys.executable, "-c", OPEN, str(folder)]
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    done = [process.communicate(timeout=120) for process in running]
+    assert [output for output, _ in done] == ["6\n", "6\n"], done
+    assert sum(": converted: " in errors for _, errors in done) == 1
+    assert len(stores(cache)) == 1
+
+
+def test_killed_in_the_conversion_it_continues(folder: Path, cache: Path) -> None:
+    for number in range(40):
+        write(folder / f"s{number}.npz", 10 + number, 20_000)
+    process = subprocess.Popen([sys.executable, "-c", OPEN, str(folder)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not any(cache.glob("*.unistore-build/journal*")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert stores(cache) == []
+    assert len(unistore.Dataset(folder)) == 6 + 40 * 20_000
+    assert len(stores(cache)) == 1
+    assert not any(cache.glob("*.unistore-build"))
+
+
+def test_workers_started_by_spawn_open_the_store(folder: Path) -> None:
+    dataset = unistore.Dataset(folder)
+    shutil.rmtree(folder)
+    assert values(pickle.loads(pickle.dumps(dataset))) == [1, 1, 1, 2, 2, 2]
+    loader = DataLoader(dataset, 3, num_workers=1, multiprocessing_context="spawn")
+    assert sorted(torch.cat([batch["x"][:, 0] for batch in loader]).tolist()) == [1, 1, 1, 2, 2, 2]
+
+
+def test_relative_paths_and_another_folder(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    dataset = unistore.Dataset("recordings")
+    monkeypatch.chdir(folder)
+    assert values(dataset) == [1, 1, 1, 2, 2, 2]
+    assert unistore.Dataset(".").path == dataset.path
+    assert len(stores(cache)) == 1
+
+
+@pytest.mark.parametrize("name", ["with space", "[ab]*?", "line\nfeed", "über", "-x"])
+def test_hostile_names(tmp_path: Path, cache: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    write(tmp_path / name / "a.npz", 4)
+    assert values(unistore.Dataset(tmp_path / name)) == [4] * 3
+    assert [path.parent for path in cache.glob("*.zarr")] == [cache]
+
+
+def test_sources_that_cannot_be_written(folder: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())}
+    folder.chmod(0o555)
+    try:
+        assert len(unistore.Dataset(folder)) == 6
+    finally:
+        folder.chmod(0o755)
+    assert {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())} == before
+
+
+def test_what_is_neither_store_nor_source(folder: Path, tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(unistore.NoStoreError, match="no such store"):
+        unistore.Dataset(tmp_path / "missing")
+    with pytest.raises(unistore.InputError, match="no file or folder matches"):
+        unistore.Dataset(tmp_path / "*.h5")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(unistore.InputError):
+        unistore.Dataset(tmp_path / "empty")
+    with pytest.raises(unistore.InputError, match="together with a store"):
+        unistore.Dataset([folder, tmp_path / "missing"])
+    assert not cache.exists() or stores(cache) == []
+
+
+def test_options_of_a_conversion(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(unistore.InputError, match="voxel_sise"):
+        unistore.Dataset(folder, convert={"voxel_sise": 0.2})
+    with pytest.raises(unistore.InputError, match="no overwrite"):
+        unistore.Dataset(folder, convert={"overwrite": True})
+    unistore.convert(folder, tmp_path / "rows.zarr")
+    with pytest.raises(unistore.InputError, match="the path is a store"):
+        unistore.Dataset(tmp_path / "rows.zarr", convert={"codec": "fast"})
+
+
+def test_a_damaged_file_is_refused_as_by_convert(folder: Path, tmp_path: Path, cache: Path) -> None:
+    (folder / "b.npz").write_bytes((folder / "b.npz").read_bytes()[:100])
+    with pytest.raises(unistore.InputError) as converting:
+        unistore.convert(folder, tmp_path / "rows.zarr")
+    with pytest.raises(unistore.InputError) as opening:
+        unistore.Dataset(folder)
+    assert str(opening.value) == str(converting.value)
+    assert stores(cache) == []
+
+
+def test_a_cache_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNISTORE_CACHE", str(folder / "a.npz"))
+    with pytest.raises(unistore.ConversionError, match="set UNISTORE_CACHE to a folder"):
+        unistore.Dataset(folder)
+
+
+def test_a_store_is_opened_without_the_converter(folder: Path, tmp_path: Path) -> None:
+    unistore.convert(folder, tmp_path / "rows.zarr")
+    program = f"{OPEN}; print([name for name in sys.modules if name.startswith('unistore.conversion')])"
+    assert printed("-c", program, tmp_path / "rows.zarr", env=os.environ) == "6\n[]\n"

@@ -1,0 +1,212 @@
+"""Stores of source files that a Dataset was given: found in a cache, converted once, or appended to."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unistore.conversion.build import is_store
+from unistore.conversion.convert import convert_with, detect_family, implied_family, make_converter
+from unistore.conversion.finished import source_changes
+from unistore.conversion.lock import Lock, LockedError
+from unistore.conversion.run import is_up_to_date
+from unistore.conversion.settings import Settings
+from unistore.converters.detection import Detection
+from unistore.errors import ConversionError, InputError, WritingError, printable, writing_failed
+from unistore.growing.append import append
+from unistore.store.names import build_folder
+from unistore.store.versions import find_grown, open_stores
+from unistore.system.arguments import wrong_argument
+from unistore.system.machine import absolute
+from unistore.system.sizes import count_of
+from unistore.system.types import PathLike
+
+if TYPE_CHECKING:
+    from unistore.converters.adapter.converter import Converter
+
+FOLDER = "UNISTORE_CACHE"
+_PAUSE = 0.5  # Seconds between two looks at the lock of another process
+# Settings that decide how a conversion runs, and not what it writes
+_RUNS = frozenset({"workers", "scheduler", "memory", "wait"})
+# Settings of a destination, which is the cache's own
+_REFUSED = frozenset({"overwrite", "restart", "work", "part", "seal", "on_error"})
+
+
+def cache_folder() -> Path:
+    """Return the folder of the stores: ``$UNISTORE_CACHE/stores``, else ``~/.cache/unistore/stores``."""
+    return Path(absolute(os.environ.get(FOLDER) or Path.home() / ".cache" / "unistore"), "stores")
+
+
+def store_of_sources(sources: Sequence[PathLike], options: Mapping[str, Any]) -> str:
+    """Return the path of the store of sources, made of them unless it is in the cache.
+
+    Processes that ask for the same sources and options at once wait for the one that converts. One line on
+    stderr names the store.
+
+    Parameters
+    ----------
+    sources
+        Files, folders and patterns.
+    options
+        Of the conversion, ``family`` among them.
+
+    Raises
+    ------
+    InputError
+        As of `unistore.convert`, and for options that a conversion into the cache does not have.
+    ConversionError
+        If the cache cannot be written.
+    """
+    request = _Request(sources, options)
+    try:
+        found = request.find()
+        if found is None:
+            with _alone(cache_folder() / f"{request.name}.lock"):
+                found = request.find() or request.make()
+    except WritingError as error:
+        msg = f"{error}; or set {FOLDER} to a folder with room that you may write to"
+        raise ConversionError(msg) from error
+    store, how = found
+    _say(f"{request.shown}: {how}: {store}")
+    return str(store)
+
+
+class _Request:
+    """Sources and options whose store is wanted."""
+
+    def __init__(self, sources: Sequence[PathLike], options: Mapping[str, Any]) -> None:
+        names = {field.name for field in fields(Settings)}
+        if refused := sorted(_REFUSED & options.keys()):
+            fix = "run unistore convert SRC DST with it, and open DST"
+            raise wrong_argument("convert", f"has no {', '.join(refused)} for a store in the cache", fix)
+        chosen = dict(options)
+        self._family: str | None = chosen.pop("family", None)
+        self._settings = Settings(**{name: chosen.pop(name) for name in names & chosen.keys()})
+        self._options = chosen
+        self._paths = _matching(sources)
+        self.shown = ", ".join(os.fspath(source) for source in sources)
+        places = [os.path.realpath(source) for source in sources]
+        content = {name: value for name, value in options.items() if name not in _RUNS}
+        identity = json.dumps([places, content], sort_keys=True, default=str)
+        key = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        readable = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(places[0]).name).strip("-")[:40]
+        self.name = f"{readable or 'sources'}-{key}"
+
+    def find(self) -> tuple[Path, str] | None:
+        """Return the newest store, ``"found"``. None: there is none, or sources have changed."""
+        store = self._newest()
+        if store is None or not _is_finished(store):
+            return None
+        return (store, "found") if self._is_current(store) else None
+
+    def make(self) -> tuple[Path, str]:
+        """Return the store and how it was made: appended to if sources only came, else converted."""
+        store = self._newest() or self._path(1)
+        # A conversion that was killed at its very end has a build folder beside its store, and continues
+        if _is_finished(store) and not build_folder(store).exists():
+            changes = source_changes(str(store), self._converter_of(store), self._paths)
+            if changes.new and not changes.changed and not changes.missing:
+                return self._appended(store, len(changes.new))
+            store = self._path(self._number(store) + 1)
+        _say(f"{self.shown}: converting into {store}")
+        family: str | Detection | None = self._family or implied_family(self._options)
+        if family is None:
+            family = detect_family(self._paths)
+        convert_with(self._settings, self._paths, store, family, self._options)
+        return store, "converted"
+
+    def _appended(self, store: Path, new: int) -> tuple[Path, str]:
+        _say(f"{self.shown}: adding {count_of(new, 'source')} to {store}")
+        settings = self._settings
+        done = append(
+            self._paths,
+            store,
+            workers=settings.workers,
+            scheduler=settings.scheduler,
+            memory=settings.memory,
+        )
+        return store, f"version {done.version}"
+
+    def _is_current(self, store: Path) -> bool:
+        converter = self._converter_of(store)
+        if find_grown(str(store)) is not None:
+            return not any(source_changes(str(store), converter, self._paths))
+        try:
+            return is_up_to_date(converter, self._paths, str(store), self._settings)
+        except InputError:  # of sources, which the conversion tells
+            return False
+
+    def _converter_of(self, store: Path) -> Converter:
+        return make_converter(open_stores(str(store)).stores[0].family, self._options)
+
+    def _path(self, number: int) -> Path:
+        return cache_folder() / f"{self.name}-{number}.zarr"
+
+    @staticmethod
+    def _number(path: Path) -> int:
+        return int(path.name.removesuffix(".unistore-build").removesuffix(".zarr").rpartition("-")[2])
+
+    def _newest(self) -> Path | None:
+        # The number of an unfinished conversion counts, which the next call continues
+        pattern = re.compile(rf"{re.escape(self.name)}-\d+\.zarr(\.unistore-build)?")
+        try:
+            names = [path.name for path in cache_folder().iterdir() if pattern.fullmatch(path.name)]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise writing_failed(error, cache_folder()) from error
+        numbers = [self._number(Path(name)) for name in names]
+        return self._path(max(numbers)) if numbers else None
+
+
+def _is_finished(store: Path) -> bool:
+    return is_store(store) or find_grown(str(store)) is not None
+
+
+def _matching(sources: Sequence[PathLike]) -> list[Path]:
+    """Return the absolute paths of sources. A path that exists is no pattern."""
+    paths: list[Path] = []
+    for source in sources:
+        place = absolute(source)
+        if os.path.lexists(place):
+            paths.append(Path(place))
+            continue
+        matches = sorted(glob.glob(place, recursive=True))  # noqa: PTH207  Path.glob takes hidden files
+        if not matches:
+            raise InputError.at(os.fspath(source), "no file or folder matches this pattern", "check the path")
+        paths += map(Path, matches)
+    return paths
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold a lock, and wait for the process that has it."""
+    lock = Lock(path)
+    is_told = False
+    while True:
+        try:
+            lock.__enter__()
+            break
+        except LockedError as error:
+            if not is_told:
+                _say(f"waiting for another process that converts these sources ({error})")
+            is_told = True
+            time.sleep(_PAUSE)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _say(line: str) -> None:
+    print(f"unistore: {printable(line)}", file=sys.stderr, flush=True)
