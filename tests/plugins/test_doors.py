@@ -386,7 +386,7 @@ NUMBER = plugin.Column()
     [
         ({"tables": {"path": {"t": NUMBER}}}, "a table 'path' of a name that is taken"),
         ({"tables": {"bytes": {"t": NUMBER}}}, "a table 'bytes' of a name that is taken"),
-        ({"tables": {"digest": {"t": NUMBER}}}, "a table 'digest'"),
+        ({"tables": {"hash": {"t": NUMBER}}}, "a table 'hash'"),
         ({"tables": {"facts": {"t": NUMBER}}}, "a table 'facts'"),
         ({"table": "sources"}, "a table 'sources'"),
         ({"table": "path"}, "a table 'path'"),

@@ -82,9 +82,9 @@ def shared_index(
         *lazy_text_arrays("sources/path", names, axis="source"),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
         column(
-            "sources/digest",
+            "sources/hash",
             digests,
-            ("source", "digest_byte"),
+            ("source", "hash_byte"),
             "xxh3-128 of its values as the file has them",
         ),
         *(_bounds_of_sources(table, counts) for table, counts in rows.items()),
@@ -136,7 +136,7 @@ def rows_by_table(scan: Scan, finalized: Finalized, tables: Sequence[TablePlan])
 
 def _check_table_names(offsets: Mapping[str, str], paths: Iterable[str]) -> None:
     """Refuse tables whose offsets, given by their paths, would meet another array of ``sources/``."""
-    arrays = {SOURCE_BOUNDS, "sources/bytes", "sources/digest"}
+    arrays = {SOURCE_BOUNDS, "sources/bytes", "sources/hash"}
     arrays |= {path for path in paths if path.startswith("sources/")}
     for path, table in offsets.items():
         groups = {group.as_posix() for group in PurePosixPath(path).parents}

@@ -12,7 +12,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 
 # Arrays of the sources of any store; `sources/<table>/offsets` and `sources/<number>` are beside them
-_OF_SOURCES = ("path", "bytes", "digest", "facts", "format", "files", "hdf5_attributes")
+_OF_SOURCES = ("path", "bytes", "hash", "facts", "format", "files", "hdf5_attributes")
 # Groups of a store that are no tables
 _GROUPS = ("sources", "splits")
 _ENDINGS = (TEXT_SUFFIX, RAGGED_SUFFIX)

@@ -198,7 +198,7 @@ def _source_rows(store: Store) -> Iterable[tuple[str, int]]:
 
 def _source_digests(store: Store) -> list[bytes]:
     """Return the digest of the values of each source, empty of those without rows."""
-    digests = store.array("sources/digest").read()
+    digests = store.array("sources/hash").read()
     rows = np.diff(main_bounds(store)).tolist()
     return [digest.tobytes() if count else b"" for digest, count in zip(digests, rows, strict=True)]
 

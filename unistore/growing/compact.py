@@ -41,7 +41,7 @@ from unistore.zarr3.documents import parse_document
 
 # Arrays of more bytes are read shard by shard, smaller ones at once
 _INDEX_BYTES = 32 << 20
-_SHARED = ("sources/path/", "sources/bytes", "sources/digest", "splits/")
+_SHARED = ("sources/path/", "sources/bytes", "sources/hash", "splits/")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class StoredSources(SourceReader):
             sample_runs=samples,
             by_source=by_source,
             groups=_groups(self.store.stores),
-            digests=selected.values("sources/digest"),
+            digests=selected.values("sources/hash"),
         )
 
 

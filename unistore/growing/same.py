@@ -19,7 +19,7 @@ from unistore.system.types import AnyArray
 _OF_STORE = (
     "sources/path/",
     "sources/bytes",
-    "sources/digest",
+    "sources/hash",
     "splits/",
 )
 _BLOCK = 16 << 20  # bytes of rows that are compared at a time
@@ -50,7 +50,7 @@ def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) 
     try:
         store = unite((first, second), [*sides[0], *sides[1]], None)
         selected = [SelectedSources(store, numbers_in(store, side)) for side in sides]
-        digests = [sources.values("sources/digest") for sources in selected]
+        digests = [sources.values("sources/hash") for sources in selected]
         same: np.ndarray[tuple[int], np.dtype[np.bool]] = (digests[0] == digests[1]).all(axis=1)
         for path in store.fields:
             if not path.startswith(_OF_STORE) and not _is_of_several(selected[0], path):

@@ -437,7 +437,7 @@ class _Comparison:
         # not compared: the size of a source's file, which may differ where its values do not
         skipped = {"sources/bytes"}
         if not complete:
-            skipped.add("sources/digest")
+            skipped.add("sources/hash")
         for described, values in self.new_store.index(digests):
             if described.path not in skipped and not is_later(store, described.path):
                 _compare_block(store, described.path, (0,), values, self.findings)

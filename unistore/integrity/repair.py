@@ -256,7 +256,7 @@ class _Repair:
         # All shards where those of damaged tasks cannot be known
         plan = new_store.plan
         build = conversion.build
-        digests = {key for key in checked.entries if key.startswith("sources/digest/c/")}
+        digests = {key for key in checked.entries if key.startswith("sources/hash/c/")}
         # Manifest, statistics and digests of sources are made of all shards.
         every = not (checked.manifest_intact and digests <= checked.sound)
         todo = []

@@ -25,7 +25,7 @@ Write = Callable[[Path, Path], dict[str, Any]]
 
 def digests_of(store: Path | str) -> dict[str, bytes]:
     opened = unistore.Store(store)
-    rows = opened.array("sources/digest").read()
+    rows = opened.array("sources/hash").read()
     return {name: rows[number].tobytes() for number, name in enumerate(opened.text("sources/path"))}
 
 

@@ -65,7 +65,7 @@ def converted(
 
 
 def test_every_array_equals_the_truth(converted: Converted) -> None:
-    assert set(converted.arrays) == {*converted.truth, "sources/digest"}
+    assert set(converted.arrays) == {*converted.truth, "sources/hash"}
     for path, values in converted.truth.items():
         read = converted.arrays[path][...]
         assert read.dtype == values.dtype, path
@@ -93,7 +93,7 @@ def test_root_attributes(converted: Converted) -> None:
         "codec": "auto",
         "split": None,
     }
-    assert set(attributes["fields"]) == {*converted.truth, "sources/digest"}
+    assert set(attributes["fields"]) == {*converted.truth, "sources/hash"}
     assert attributes["fields"]["rows/value"]["axes"] == ["row", "component"]
     assert attributes["fields"]["rows/value"]["unit"] == "m"
     assert set(attributes["created_with"]) == {"unistore", "numcodecs"}
@@ -135,8 +135,8 @@ def test_source_digests_tell_sources_apart(
     arrays["value"][5, 1] += 1
     np.savez(path, **arrays)
     run(toy(), [toys], tmp_path / "b")
-    before = converted.arrays["sources/digest"][...]
-    after = stored(tmp_path / "b")["sources/digest"][...]
+    before = converted.arrays["sources/hash"][...]
+    after = stored(tmp_path / "b")["sources/hash"][...]
     assert (before != after).any(axis=1).tolist() == [True, False, False, False]
     assert before.shape == (4, 16)
 

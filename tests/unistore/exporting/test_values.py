@@ -169,7 +169,7 @@ OF_THE_FILES = (
     "sources/path",
     "sources/files",
     "sources/layout",
-    "sources/digest",
+    "sources/hash",
     "sources/header",
 )
 """Arrays that describe the source files themselves."""

@@ -184,16 +184,14 @@ def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
     stream = source / "test" / "seq_a" / "spike" / "001.dat"
     flip(stream, 17, 4)
     locations = {p.location for p in verify(store, against=[source]).problems}
-    assert locations == {"spikes/bits", "frames/voxel/3", "sources/digest"}
+    assert locations == {"spikes/bits", "frames/voxel/3", "sources/hash"}
     flip(stream, 17, 4)
     image = source / "train" / "seq_a" / "blur" / "000.png"
     pixels = cv2.imread(str(image))
     pixels[3, 4, 1] ^= 1
     cv2.imwrite(str(image), pixels)
     locations = {p.location for p in verify(store, against=[source]).problems}
-    assert (
-        {"frames/blur", "sources/digest"} <= locations <= {"frames/blur", "sources/digest", "sources/bytes"}
-    )
+    assert {"frames/blur", "sources/hash"} <= locations <= {"frames/blur", "sources/hash", "sources/bytes"}
 
 
 def test_other_sources_are_named(make_case: Make, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_one_damaged_file_of_every_kind(copy_case: Copy, tree: Tree) -> None:
     before = tree(store)
     rng = random.Random(1)  # flips no bit of the root that says how the store was made
     shard, document = "points/xyz/c/0/0", "points/rgb/zarr.json"
-    for keys in ([ROOT], [MANIFEST], ["sources/digest/c/0/0"], [shard, document, MANIFEST, ROOT]):
+    for keys in ([ROOT], [MANIFEST], ["sources/hash/c/0/0"], [shard, document, MANIFEST, ROOT]):
         for key in keys:
             damage(store, key, rng)
         assert not verify(store).ok
@@ -108,7 +108,7 @@ def test_some_of_many_shards(
     shards = sorted(key for key in before if "/c/" in key and before[key])
     damaged = {*rng.sample(shards, 3)}
     if lost == "digests of sources":
-        damaged.add("sources/digest/c/0/0")
+        damaged.add("sources/hash/c/0/0")
     for key in damaged:
         damage(store, key, rng)
     if lost == "lines of the manifest":
