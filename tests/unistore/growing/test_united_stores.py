@@ -58,9 +58,9 @@ def test_selected_sources_have_their_rows_in_the_new_order(stores: list[unistore
     first, count = selected.rows("rows/x")
     assert (first.tolist(), count.tolist()) == ([8, 0, 4], [3, 4, 2])
     assert selected.values("sources/rows/offsets").tolist() == [0, 3, 7, 9]
-    digests = [store.array("sources/digest").read() for store in stores]
+    digests = [store.array("sources/hash").read() for store in stores]
     np.testing.assert_array_equal(
-        selected.values("sources/digest"), [digests[1][1], digests[0][0], digests[0][1]]
+        selected.values("sources/hash"), [digests[1][1], digests[0][0], digests[0][1]]
     )
 
 

@@ -19,7 +19,8 @@ class PointCloudOptions(LabelOptions):
     map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
     segment: str | None = option(
         None,
-        "Cut clouds without segments: window:SIZE into square XY windows with an edge of SIZE, in the units of "
+        "Cut clouds without segments: window:SIZE into square XY windows with an edge of SIZE, in "
+        "the units of "
         "the coordinates; column:NAME by the ids of a column. Example: window:50.",
         metavar="window:SIZE|column:NAME",
     )
