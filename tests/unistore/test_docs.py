@@ -54,7 +54,11 @@ def run(places: Mapping[str, Path]) -> None:
         "error",
         "-c",
         "\n".join(script),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples" / "migrate")])},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "examples" / "migrate")]),
+            "UNISTORE_CACHE": str(next(iter(places.values())) / "cache"),
+        },
     )
 
 

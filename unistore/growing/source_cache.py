@@ -122,7 +122,8 @@ class _Request:
         family: str | Detection | None = self._family or implied_family(self._options)
         if family is None:
             family = detect_family(self._paths)
-        convert_with(self._settings, self._paths, store, family, self._options)
+        report = convert_with(self._settings, self._paths, store, family, self._options, progress=True)
+        _say_notes(report.notes)
         return store, "converted"
 
     def _appended(self, store: Path, new: int) -> tuple[Path, str]:
@@ -134,6 +135,7 @@ class _Request:
             workers=settings.workers,
             scheduler=settings.scheduler,
             memory=settings.memory,
+            progress=True,
         )
         return store, f"version {done.version}"
 
@@ -206,6 +208,11 @@ def _alone(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _say_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        _say(f"note: {note}")
 
 
 def _say(line: str) -> None:
