@@ -212,6 +212,23 @@ def test_a_room_imports_only_rooms_below_it(name: str) -> None:
     assert not wrong
 
 
+BY_NAME = {("unistore.data.source_paths", "unistore.growing.source_cache")}
+"""Modules of rooms above that a module loads by name: a Dataset of files converts them, and one of a store
+never does."""
+
+
+def test_rooms_above_are_loaded_by_name_only_where_the_table_says_so() -> None:
+    found = {
+        (module, node.value)
+        for module in MODULES
+        for node in ast.walk(parsed(module))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in MODULES
+    }
+    found = {(one, other) for one, other in found if other != "unistore"}  # a word as any other
+    above = {(one, other) for one, other in found if room(other) not in ROOMS[room(one)] | {room(one)}}
+    assert above == BY_NAME
+
+
 def test_no_circles_between_rooms() -> None:
     allowed = {(name, other) for name, others in ROOMS.items() for other in others}
     assert not circles(allowed), "in the table"
