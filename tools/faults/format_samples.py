@@ -7,6 +7,7 @@ is not unistore's, and returns the file that faults damage and the arrays that a
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -367,6 +368,23 @@ def _minari(folder: Path, name: str, rng: Generator) -> Made:
     return Made(path, {"steps/action": np.concatenate(actions)})
 
 
+def _maniskill(folder: Path, name: str, rng: Generator) -> Made:
+    (folder / name).mkdir()
+    path = folder / name / "trajectory.state.h5"
+    actions = []
+    with h5py.File(path, "w") as file:
+        for number, steps in enumerate((5, ROWS - 5)):
+            group = file.create_group(f"traj_{number}")
+            actions.append(rng.normal(size=(steps, 2)).astype("f4"))
+            group["actions"] = actions[-1]
+            group["obs/agent/qpos"] = rng.normal(size=(steps + 1, 3)).astype("f4")
+            for end in ("terminated", "truncated"):
+                group[end] = np.arange(steps) == steps - 1
+    episodes = [{"episode_id": number, "episode_seed": number} for number in range(2)]
+    path.with_suffix(".json").write_text(json.dumps({"env_info": {}, "episodes": episodes}))
+    return Made(path, {"steps/action": np.concatenate(actions)})
+
+
 def _rlds(folder: Path, name: str, rng: Generator) -> Made:
     shutil.copytree(DATA / "rlds/toy/1.0.0", folder / name)
     (folder / name / "toy-val.tfrecord-00000-of-00001").unlink()
@@ -453,6 +471,8 @@ SAMPLES: Mapping[str, Sample] = {
     ),
     "minari metadata": Sample("trajectory", _beside(_minari, "metadata.json")),
     "rlds features": Sample("trajectory", _beside(_rlds, "features.json")),
+    "maniskill": Sample("trajectory", _maniskill),
+    "maniskill episodes": Sample("trajectory", _beside(_maniskill, "trajectory.state.json")),
     "minari": Sample("trajectory", _minari),
     "rlds": Sample("trajectory", _rlds),
     "replay_zarr": Sample("trajectory", _replay_zarr, {ROWS: ("text",)}),
