@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from unistore.data.packed import Batch, lent_memory
 from unistore.system.arguments import Arguments, as_names, matches_type
@@ -331,6 +332,14 @@ def collate(
     """
     batch: dict[str, Any] = Collate(ragged)(samples)
     return batch
+
+
+def _collate_by_default(samples: Sequence[Sample], *, collate_fn_map: Any = None) -> dict[str, Any]:  # noqa: ARG001
+    return collate(samples)
+
+
+# torch collates the samples of a Dataset so where a DataLoader has no `collate_fn`
+default_collate_fn_map[Sample] = _collate_by_default
 
 
 def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sample]:

@@ -138,6 +138,25 @@ def test_samples_survive_pickling_copying_and_torch(make_cloud: Callable[..., An
     assert collate == unistore.Collate("padded", {"a": ""})
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_data_loader_without_collate_fn_packs_ragged_keys(
+    make_cloud: Callable[..., Any], workers: int
+) -> None:
+    dataset = unistore.Dataset(make_cloud(LENGTHS).path, fields=["xyz", "origin"])
+    assert len(dataset[0]["xyz"]) != len(dataset[1]["xyz"])
+    stock = list(DataLoader(dataset, batch_size=3, num_workers=workers))
+    ours = list(DataLoader(dataset, batch_size=3, collate_fn=unistore.collate))
+    lengths = [len(dataset[index]["xyz"]) for index in range(3)]
+    assert stock[0]["offsets"].tolist() == np.cumsum([0, *lengths]).tolist()
+    for batch, expected in zip(stock, ours, strict=True):
+        assert batch.keys() == expected.keys()
+        assert all(equal(batch[key], expected[key]) for key in batch)
+    pair = default_collate([(dataset[0], 1), (dataset[1], 2)])
+    assert torch.equal(pair[0]["xyz"], torch.cat([dataset[0]["xyz"], dataset[1]["xyz"]]))
+    assert pair[1].tolist() == [1, 2]
+
+
 def test_empty_segments(make_cloud: Callable[..., Any]) -> None:
     dataset = unistore.Dataset(make_cloud((0, 3, 1, 0, 0, 0)).path)
     batch = unistore.collate(dataset.__getitems__([2, 0]))
