@@ -17,6 +17,7 @@ import click
 
 from unistore.cli.commands import doctor, export, inspect, statistics, verify, view
 from unistore.cli.convert import convert
+from unistore.cli.explain import explain
 from unistore.cli.help import HelpCommand, HelpGroup
 from unistore.cli.maintenance import attach, cache, clean, compact, derive, remove, replay, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
@@ -78,7 +79,7 @@ def completion(context: click.Context, shell: str) -> None:
 COMMANDS = (
     *(convert, remove, versions, compact),
     *(inspect, view, verify, statistics),
-    *(attach, derive, export, replay, doctor),
+    *(attach, derive, export, replay, doctor, explain),
     *(clean, cache),
 )
 for command in COMMANDS:
@@ -158,7 +159,7 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
         lines.append(f"to leave out what has problems: --on-error skip{either}")
     if problems:
         kinds = dict.fromkeys(problem.kind.replace(" ", "-") for problem in problems[:MAX_PROBLEMS])
-        lines.append(f"see docs/errors.md{', '.join(f'#{kind}' for kind in kinds)}")
+        lines.append(f"more: {', '.join(f'unistore explain {kind}' for kind in kinds)}")
     say("\n".join(lines), err=True)
 
 

@@ -116,6 +116,23 @@ def test_help_fits_80_columns(name: str, capfd: pytest.CaptureFixture[str]) -> N
     assert max(map(len, capfd.readouterr().out.splitlines())) <= 80
 
 
-def test_an_error_ends_with_the_anchors_of_its_kinds(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_ends_with_commands_that_explain_it(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert call("convert", "ct", "arrays", "a.zarr") == 2
-    assert capfd.readouterr().err.splitlines()[-1] == "see docs/errors.md#family"
+    assert capfd.readouterr().err.splitlines()[-1] == "more: unistore explain family"
+
+
+def test_explain(capfd: pytest.CaptureFixture[str]) -> None:
+    assert call("explain", "truncated") == 0
+    printed = capfd.readouterr().out
+    assert printed.startswith("truncated\n\n")
+    assert "Fix: " in printed
+    assert "##" not in printed
+    assert call("explain") == 0
+    listed = capfd.readouterr().out
+    assert len(listed.splitlines()) > 70
+    assert call("explain", "trunkated") == 2
+    assert "did you mean truncated?" in capfd.readouterr().err
+    assert call("explain", "--json") == 0
+    texts = json.loads(capfd.readouterr().out)
+    assert len(texts) == len(listed.splitlines())
+    assert all("Fix: " in text and "](" not in text for text in texts.values())

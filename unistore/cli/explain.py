@@ -1,0 +1,47 @@
+"""``unistore explain``: what a kind of problem means, and how to fix it."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from importlib.resources import files
+
+import click
+
+from unistore.cli.help import HelpCommand
+from unistore.cli.output import json_option, say, say_json
+
+_EXAMPLES = (
+    "unistore explain truncated  explain one kind",
+    "unistore explain  list all kinds",
+)
+_LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
+
+
+def explanations() -> dict[str, str]:
+    """Return the text of each kind of problem, by kind. ``docs/errors.md`` is the same page."""
+    page = files("unistore.cli").joinpath("errors.md").read_text("utf-8")
+    sections = re.split(r"^### (.+)$", page, flags=re.MULTILINE)[1:]
+    texts = [re.split(r"^## ", text, flags=re.MULTILINE)[0].strip() for text in sections[1::2]]
+    return {kind: _LINK.sub(r"\1", text) for kind, text in zip(sections[::2], texts, strict=True)}
+
+
+@click.command(cls=HelpCommand, examples=_EXAMPLES, short_help="Explain a kind of error.")
+@click.argument("kind", metavar="[KIND]", required=False)
+@json_option
+def explain(kind: str | None, as_json: bool) -> None:
+    """Explain KIND, the word at the end of an error, and how to fix it. Without KIND, list all kinds."""
+    texts = explanations()
+    if kind is not None and kind not in texts:
+        close = get_close_matches(kind, texts, 1)
+        hint = f"did you mean {close[0]}?" if close else "unistore explain lists all kinds"
+        msg = f"{kind!r} is not a kind of error: {hint}"
+        raise click.UsageError(msg)
+    if as_json:
+        say_json(texts if kind is None else {kind: texts[kind]}, indent=1)
+    elif kind is None:
+        width = max(map(len, texts))
+        for name, text in texts.items():
+            say(f"{name:<{width}}  {text.splitlines()[0]}")
+    else:
+        say(f"{kind}\n\n{texts[kind]}")
