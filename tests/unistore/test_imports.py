@@ -45,7 +45,8 @@ ROOMS: dict[str, set[str]] = {
     "report": STORES | {"converters", "conversion", "order", "data", "growing", "loader", "html", "progress"},
     "unistore": STORES
     | {"order", "data", "loader", "conversion", "exporting", "growing", "integrity", "report", "side"},
-    "cli": STORES | {"converters", "conversion", "exporting", "integrity", "html", "progress", "report"},
+    "cli": STORES
+    | {"converters", "conversion", "exporting", "growing", "integrity", "html", "progress", "report"},
     "testing": {"errors", "system", "converters", "unistore"},
     "__main__": {"cli"},
 }

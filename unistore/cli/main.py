@@ -15,11 +15,12 @@ from typing import Any
 
 import click
 
+from unistore.cli.cache import cache
 from unistore.cli.commands import doctor, export, inspect, statistics, verify, view
 from unistore.cli.convert import convert
 from unistore.cli.explain import explain
 from unistore.cli.help import HelpCommand, HelpGroup
-from unistore.cli.maintenance import attach, cache, clean, compact, derive, remove, replay, versions
+from unistore.cli.maintenance import attach, clean, compact, derive, remove, replay, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.errors import InputError, UnistoreError, shown_once
 

@@ -1,4 +1,4 @@
-"""Commands for stores that are there: versions, side tables, leftovers, copies, what a run was given."""
+"""Commands for stores that are there: versions, side tables, leftovers, what a run was given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from unistore.cli.convert_options import click_option
-from unistore.cli.help import HelpCommand, HelpGroup
+from unistore.cli.help import HelpCommand
 from unistore.cli.output import (
     json_option,
     progress_bar,
@@ -212,43 +212,6 @@ def clean(path: str, remove: bool, as_json: bool) -> None:
         say(f"{leftover.path}: {count_of(leftover.files, 'file')}, {size(leftover.bytes)}: {state}")
     if not leftovers:
         say_done(f"{path}: no unfinished conversion")
-
-
-_WARM_EXAMPLES = (
-    "unistore cache warm s3://bucket/train.zarr /local/cache",
-    "unistore cache warm s3://bucket/train.zarr /local/cache --split train",
-)
-
-
-@click.group(cls=HelpGroup, short_help="Copy a store to this machine before training starts.")
-def cache() -> None:
-    """Work with the folder that Dataset(cache_dir=…) reads from."""
-
-
-@cache.command(cls=HelpCommand, examples=_WARM_EXAMPLES, short_help="Copy a store to a local folder.")
-@store_argument
-@click.argument("cache_dir", metavar="DIR", type=click.Path(file_okay=False))
-@click.option("--split", metavar="NAME", help="Copy only shards with samples of this split.")
-@version_option
-@click.option(
-    "--limit",
-    "cache_limit",
-    metavar="SIZE",
-    default="20GB",
-    show_default=True,
-    help="Size of the cache: the oldest shards are removed above it. Same as Dataset(cache_limit=…).",
-)
-@json_option
-def warm(store: str, cache_dir: str, as_json: bool, **options: Any) -> None:
-    """Copy the objects of STORE to DIR, many at once. Each is verified. Dataset(cache_dir=DIR) reads them."""
-    from unistore.store.warming import warm_cache
-
-    with progress_bar() as bar:
-        warmed = warm_cache(store, cache_dir, progress=bar, **options)
-    if as_json:
-        say_json(asdict(warmed))
-    else:
-        say_done(f"{cache_dir}: {count_of(warmed.files, 'file')}, {size(warmed.bytes)} of {warmed.store}")
 
 
 # Commands for side tables: attach, derive.

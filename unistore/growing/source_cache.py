@@ -24,6 +24,7 @@ from unistore.conversion.settings import Settings
 from unistore.converters.detection import Detection
 from unistore.errors import ConversionError, InputError, WritingError, printable, writing_failed
 from unistore.growing.append import append
+from unistore.growing.cached_stores import FOLDER, cache_folder, forget_opened, record_opened
 from unistore.store.names import build_folder
 from unistore.store.versions import find_grown, open_stores
 from unistore.system.arguments import wrong_argument
@@ -34,17 +35,11 @@ from unistore.system.types import PathLike
 if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
 
-FOLDER = "UNISTORE_CACHE"
 _PAUSE = 0.5  # Seconds between two looks at the lock of another process
 # Settings that decide how a conversion runs, and not what it writes
 _RUNS = frozenset({"workers", "scheduler", "memory", "wait"})
 # Settings of a destination, which is the cache's own
 _REFUSED = frozenset({"overwrite", "restart", "work", "part", "seal", "on_error"})
-
-
-def cache_folder() -> Path:
-    """Return the folder of the stores: ``$UNISTORE_CACHE/stores``, else ``~/.cache/unistore/stores``."""
-    return Path(absolute(os.environ.get(FOLDER) or Path.home() / ".cache" / "unistore"), "stores")
 
 
 def store_of_sources(sources: Sequence[PathLike], options: Mapping[str, Any]) -> str:
@@ -77,6 +72,7 @@ def store_of_sources(sources: Sequence[PathLike], options: Mapping[str, Any]) ->
         msg = f"{error}; or set {FOLDER} to a folder with room that you may write to"
         raise ConversionError(msg) from error
     store, how = found
+    request.record(store)
     _say(f"{request.shown}: {how}: {store}")
     return str(store)
 
@@ -95,12 +91,16 @@ class _Request:
         self._options = chosen
         self._paths = _matching(sources)
         self.shown = ", ".join(os.fspath(source) for source in sources)
-        places = [os.path.realpath(source) for source in sources]
-        content = {name: value for name, value in options.items() if name not in _RUNS}
-        identity = json.dumps([places, content], sort_keys=True, default=str)
+        self._places = [os.path.realpath(source) for source in sources]
+        self._content = {name: value for name, value in options.items() if name not in _RUNS}
+        identity = json.dumps([self._places, self._content], sort_keys=True, default=str)
         key = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        readable = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(places[0]).name).strip("-")[:40]
+        readable = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(self._places[0]).name).strip("-")[:40]
         self.name = f"{readable or 'sources'}-{key}"
+
+    def record(self, store: Path) -> None:
+        """Record that a store of these sources is opened now."""
+        record_opened(store, self._places, self._content)
 
     def find(self) -> tuple[Path, str] | None:
         """Return the newest store, ``"found"``. None: there is none, or sources have changed."""
@@ -122,7 +122,13 @@ class _Request:
         family: str | Detection | None = self._family or implied_family(self._options)
         if family is None:
             family = detect_family(self._paths)
-        report = convert_with(self._settings, self._paths, store, family, self._options, progress=True)
+        self.record(store)  # so that the sources of an unfinished conversion are known
+        try:
+            report = convert_with(self._settings, self._paths, store, family, self._options, progress=True)
+        except InputError:
+            if not store.exists() and not build_folder(store).exists():
+                forget_opened(store)
+            raise
         _say_notes(report.notes)
         return store, "converted"
 
