@@ -157,7 +157,10 @@ def test_remove_takes_all_of_one_store(
     np.save(tmp_path / "y.npy", np.arange(3.0))
     unistore.attach(small, "y", tmp_path / "y.npy")
     (cache / "notes.txt").write_text("not of unistore")
-    kept = {name for name in everything(cache) if not name.startswith("small-")}
+    alike = {f"{small.name}-mine", f"{small.name}.mine", f"my-{small.name}.unistore-build"}
+    for name in alike:
+        (cache / name).write_text("not of unistore")
+    kept = alike | {name for name in everything(cache) if not name.startswith("small-")}
     assert call("cache", "remove", small.name, "--json") == 0
     printed = json.loads(capfd.readouterr().out)
     assert [store["name"] for store in printed["removed"]] == [small.name]
