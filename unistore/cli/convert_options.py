@@ -54,12 +54,11 @@ def _parse_mapping(_: click.Context, option: click.Parameter, pairs: tuple[str, 
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def add_family_options(family: type[Family], command: F) -> F:
+def add_family_options(options: type[Options], command: F, group: str = OPTIONS) -> F:
     """Add the options of a family to a command, without those that every family has."""
     shared = declared(Options)
-    title = f"Options of {family.command()}"
-    for option in reversed([option for option in declared(family) if option not in shared]):
-        command = click_option(option, group=title)(command)
+    for option in reversed([option for option in declared(options) if option not in shared]):
+        command = click_option(option, group=group)(command)
     return command
 
 
@@ -268,7 +267,7 @@ class FamilyGroup(HelpGroup):
     def _command(self, family: type[Family]) -> click.Command:
         common = add_common_options(partial(self._convert, family.name))
         common = _FOLLOW(common) if family.follows_links else common
-        run = add_family_options(family, common)
+        run = add_family_options(family, common, f"Options of {family.command()}")
         return click.command(
             family.command(),
             cls=ConvertCommand,

@@ -168,6 +168,17 @@ def replay(folder: Path) -> None:
     root.create_array("meta/episode_ends", data=np.array([100, 300]), chunks=(2,))
 
 
+def maniskill(folder: Path) -> None:
+    with h5py.File(folder / "trajectory.rgb.h5", "w") as file:
+        for number, steps in enumerate((100, 200)):
+            group = file.create_group(f"traj_{number}")
+            group["actions"] = RNG.normal(size=(steps, 8))
+            frames = RNG.integers(0, 255, (steps + 1, 96, 96, 3), "u1")
+            group.create_dataset("obs/sensor_data/camera/rgb", data=frames, chunks=(50, 96, 96, 3))
+            for end in ("terminated", "truncated"):
+                group[end] = np.arange(steps) == steps - 1
+
+
 def bag(kind: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         if kind == "bag":
@@ -258,6 +269,7 @@ SOUND: dict[str, tuple[str, dict[str, Any], Callable[[Path], None]]] = {
     "tiff": ("ct", {}, tiff),
     "dicom": ("ct", {}, dicom),
     "lerobot": ("trajectory", {}, copied("lerobot/v3")),
+    "maniskill": ("trajectory", {}, maniskill),
     "minari": ("trajectory", {}, copied("minari/flat")),
     "rlds": ("trajectory", {}, copied("rlds/toy")),
     "replay_zarr": ("trajectory", {}, replay),

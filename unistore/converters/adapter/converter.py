@@ -381,7 +381,7 @@ def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, C
     certain = {one: claim for one, claim in claims.items() if claim.certainty == "sure"}
     chosen = certain or claims
     if len(chosen) > 1:
-        message = f"may be {' or '.join([one.name for one in chosen])}"
+        message = f"may be {' or '.join(sorted(one.name for one in chosen))}"
         raise file.problem(message, "remove the package of the format that it is not")
     ((one, claim),) = chosen.items()
     return one, claim
