@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from importlib.resources import files
 
 import click
@@ -33,6 +32,8 @@ def explain(kind: str | None, as_json: bool) -> None:
     """Explain KIND, the word at the end of an error, and how to fix it. Without KIND, list all kinds."""
     texts = explanations()
     if kind is not None and kind not in texts:
+        from difflib import get_close_matches
+
         close = get_close_matches(kind, texts, 1)
         hint = f"did you mean {close[0]}?" if close else "unistore explain lists all kinds"
         msg = f"{kind!r} is not a kind of error: {hint}"
