@@ -671,8 +671,8 @@ def run(*words: str) -> int:
 _IN_WORKER = "made in the process that reads the file; its fixes are run by case "
 # Functions that make fixes and are not seen to by the cases, and why
 NOT_PROVOKED: dict[str, str] = {
-    "growing/cached_stores.py:_kept_problem": "needs a pinned store of the cache; test_cached_stores.py has one",
-    "growing/cached_stores.py:_named": "needs a cache; test_cached_stores.py gives names that it does not have",
+    "growing/cached_stores.py:_kept_problem": "a pinned store of the cache, which test_cached_stores.py has",
+    "growing/cached_stores.py:_named": "a cache, which test_cached_stores.py has",
     "converters/adapter/gather.py:_not_anywhere": "only a family of a package declares such columns; "
     "test_wrong_forms.py::test_a_declared_column_that_the_sources_lack runs it",
     "converters/events/recordings.py:_units_by_index": f"{_IN_WORKER}events_of_another_unit",
