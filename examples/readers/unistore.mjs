@@ -1,4 +1,5 @@
-// Reads unistore stores of format version 1, single or versioned, with nothing but node. Written from docs/format.md.
+// Reads unistore stores of format version 1, single or versioned, with nothing but node (22.15 or
+// later for zstd). Written from docs/format.md.
 //
 //   node unistore.mjs STORE    prints JSON: sha256 of every array, and of the first and the last sample
 

@@ -202,7 +202,7 @@ _VIEW_EXAMPLES = (
 def view(store: str, **options: Any) -> None:
     """Serve a page of STORE to this machine until you press Ctrl-C. It shows any sample in full resolution.
 
-    The server reads only the store and changes nothing. Only who knows the printed address can see the page.
+    The server only reads the store. You need the printed address to see the page.
 
     Exit codes: 0 if you stop it, 1 if the store is damaged, 2 if there is no store or the port is in use.
     """
@@ -271,7 +271,7 @@ def verify(
 ) -> int:
     """Check every file of STORE against its manifest, and all documents and values against their rules.
 
-    Exit codes: 0 if nothing is wrong, 1 with a table of all problems.
+    Exit codes: 0 if nothing is wrong, 1 with a table of all problems, 2 if there is no store.
     """
     start_early(sources)
     from unistore import repair, verify

@@ -230,7 +230,9 @@ def convert() -> None:
 
     DST appears once it is complete. If a conversion is interrupted, the same command continues it.
 
-    Exit codes: 0 if everything is converted, 2 if sources have problems, 3 if --on-error skip left out some.
+    Exit codes: 0 if everything is converted or up to date, 1 if writing failed, 2 if sources or options have
+    problems or DST exists, 3 if --on-error skip left out some, 75 if a signal stopped it, 130 if you pressed
+    Ctrl-C. After 1, 75 or 130 the same command continues.
     """
 
 

@@ -192,7 +192,8 @@ _COMMON = (
         multiple=True,
         type=click.Path(),
         metavar="DIR",
-        help="With --append: fail if DIR lacks or changed a source of the store. Repeat for several folders.",
+        help="With --append: fail if a source of the store is not in DIR, or if its size or change "
+        "time differ. Values are not read; a copy counts as changed. Repeat for several folders.",
     ),
     _existing("--overwrite", is_flag=True, help="Replace a finished store once the new one is sealed."),
     _existing("--restart", is_flag=True, help="Discard an unfinished conversion and begin again."),

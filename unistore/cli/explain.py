@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import click
 
-from unistore.cli.help import HelpCommand
+from unistore.cli.help import HelpCommand, first_sentence
 from unistore.cli.output import json_option, say, say_json
 
 _EXAMPLES = (
@@ -29,8 +29,8 @@ def explanations() -> dict[str, str]:
 @click.argument("kind", metavar="[KIND]", required=False)
 @json_option
 def explain(kind: str | None, as_json: bool) -> None:
-    """Explain KIND, the word at the end of an error, and how to fix it. Without KIND, list all kinds."""
-    texts = explanations()
+    """Explain KIND and how to fix it. The last line of an error names its kinds. Without KIND, list all."""
+    texts = {name.replace(" ", "-"): text for name, text in explanations().items()}
     if kind is not None and kind not in texts:
         from difflib import get_close_matches
 
@@ -43,6 +43,6 @@ def explain(kind: str | None, as_json: bool) -> None:
     elif kind is None:
         width = max(map(len, texts))
         for name, text in texts.items():
-            say(f"{name:<{width}}  {text.splitlines()[0]}")
+            say(f"{name:<{width}}  {first_sentence(' '.join(text.split()))}")
     else:
         say(f"{kind}\n\n{texts[kind]}")

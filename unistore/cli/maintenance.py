@@ -1,4 +1,4 @@
-"""Commands for stores that are there: versions, side tables, leftovers, what a run was given."""
+"""Commands for existing stores: versions, added columns, leftovers, samples of a run."""
 
 from __future__ import annotations
 

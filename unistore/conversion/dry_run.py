@@ -122,7 +122,7 @@ def dry_run(
     finalized = None if scan.is_derived else converter.finalize(scan, ())
     samples = len(scan.sources) if finalized is None else finalized.samples
     return DryRun(
-        scan=replace(scan, notes=(*scan.notes, *_split_notes(converter, scan, rule))),
+        scan=replace(scan, notes=(*scan.notes, *_split_notes(scan, finalized, rule))),
         plan=plan,
         estimated=tuple(table.name for table in plan.tables if table.spilled),
         source_sizes=Inputs.of(converter, scan).sizes(),
@@ -132,11 +132,10 @@ def dry_run(
     )
 
 
-def _split_notes(converter: Converter, scan: Scan, rule: SplitRule | None) -> Sequence[str]:
+def _split_notes(scan: Scan, finalized: Finalized | None, rule: SplitRule | None) -> Sequence[str]:
     # Shares are of sources where samples are counted while reading
     if rule is None or rule.column is not None:
         return ()
-    finalized = None if scan.is_derived else converter.finalize(scan, ())
     if finalized is not None and (rule.by == SOURCE or finalized.samples <= _MAX_NAMES):
         return assign_splits(scan, finalized, rule).notes
     if rule.by != SOURCE:

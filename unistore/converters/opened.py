@@ -234,7 +234,7 @@ class Array:
         Of a column of a store: the array of the file that it was, the field of its records, and the place of
         that among the fields. Empty: as the schema says.
     components
-        Names of the numbers in a row, where the file states them: ``("shoulder", "elbow")``.
+        Names of the numbers in a row, if the file states them: ``("shoulder", "elbow")``.
     """
 
     values: Any

@@ -343,7 +343,7 @@ class Scan:
         All options that decide the content, JSON: the fields of the family, so that it can be made again from
         them, and in ``found`` what the sources decided where options left it open.
     notes
-        Remarks for the user, a line each: what was taken, and why.
+        Notes for the user, one line each: the layout that was read, and the reason.
     estimated_rows
         Rows of spilled tables, about, by name.
     possible
@@ -425,7 +425,7 @@ class Finalized:
     groups
         Attributes of groups below the root, JSON by path: ``{"windows/lung": {"width": 1500}}``.
     notes
-        Remarks for the user on the values, a line each.
+        Notes for the user on the values, one line each.
     """
 
     arrays: Sequence[tuple[Field, IndexValues]]

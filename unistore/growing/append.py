@@ -386,7 +386,7 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
                 Problem(name, f"is not in {first_few([*map(str, folders)])}", "", "missing", name)
             )
         elif not known.replaces and not known.is_stored(found[name], claims.listing.given):
-            message = "was modified after it was converted, or has another size"
+            message = "has another size or change time than when it was converted"
             words = ("verify", store, "--against", *map(str, folders))
             fixes = _REPLACE, RunCommand(words, "to compare its values")
             problems.append(Problem(name, message, fixes, "changed"))

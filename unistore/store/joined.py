@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain
@@ -427,10 +428,11 @@ class _UnitedArray:
         """Return rows ``lo:hi`` (None: up to the end)."""
         lo, hi, _ = slice(lo, hi).indices(len(self))
         blocks = [np.empty((0, *self.shape[1:]), self.dtype)]
-        for number, array in enumerate(self._arrays):
+        first, last = bisect_right(self._starts, lo) - 1, bisect_left(self._starts, hi)
+        for number in range(first, last):
             start, stop = self._starts[number], self._starts[number + 1]
             if max(lo, start) < min(hi, stop):
-                values = array.read(max(lo, start) - start, min(hi, stop) - start)
+                values = self._arrays[number].read(max(lo, start) - start, min(hi, stop) - start)
                 blocks.append(self._in_form(values, self._added[number]))
         return blocks[-1] if len(blocks) == 2 else np.concatenate(blocks)
 

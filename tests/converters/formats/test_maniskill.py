@@ -7,8 +7,13 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 
+import unistore
+from unistore.converters.formats import maniskill
 from unistore.converters.formats.maniskill import ManiSkill
+from unistore.converters.opened import SourceFile
+from unistore.errors import InputError
 from unistore.testing import check_format
 
 LENGTHS = (30, 20)
@@ -41,3 +46,50 @@ def test_maniskill(tmp_path: Path) -> None:
         json.dumps({"env_info": {"env_id": "PickCube-v1"}, "episodes": episodes})
     )
     check_format(ManiSkill(), path, expected)
+
+
+def write(path: Path, *, next_obs: bool = False, clash: bool = False) -> Path:
+    """One trajectory of three steps; observations have as many rows as steps if there are next ones."""
+    with h5py.File(path, "w") as file:
+        group = file.create_group("traj_0")
+        group["actions"] = np.arange(6, dtype="f4").reshape(3, 2)
+        group["obs/x"] = np.zeros((3 if next_obs else 4, 2), "f4")
+        group["obs/x"].attrs["unit"] = "m"
+        if next_obs:
+            group["next_obs/x"] = np.ones((3, 2), "f4")
+        if clash:
+            group["obs/env_states/cube"] = np.full((4, 2), 2, "f4")
+            group["env_states/cube"] = np.full((4, 2), 1, "f4")
+    return path
+
+
+def test_next_observations_of_their_own_come_back(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", next_obs=True)
+    unistore.convert(path, tmp_path / "a.zarr", "trajectory")
+    unistore.export(tmp_path / "a.zarr", tmp_path / "again")
+    with h5py.File(tmp_path / "again/a.h5") as file:
+        assert file["traj_0/obs/x"][()].tolist() == np.zeros((3, 2)).tolist()
+        assert file["traj_0/next_obs/x"][()].tolist() == np.ones((3, 2)).tolist()
+
+
+def test_attributes_of_divided_datasets_come_back(tmp_path: Path) -> None:
+    unistore.convert(write(tmp_path / "a.h5"), tmp_path / "a.zarr", "trajectory")
+    unistore.export(tmp_path / "a.zarr", tmp_path / "again")
+    with h5py.File(tmp_path / "again/a.h5") as file:
+        assert file["traj_0/obs/x"].attrs["unit"] == "m"
+
+
+def test_two_arrays_of_one_path_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="opens as traj_0/obs/env_states/cube, which the file has already"):
+        unistore.convert(write(tmp_path / "a.h5", clash=True), tmp_path / "a.zarr", "trajectory")
+
+
+def test_a_failed_read_is_no_other_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_path: Path, name: str) -> None:
+        raise InputError.at(name, "cannot be read (Input/output error)", "check the disk", "unreadable")
+
+    path = write(tmp_path / "a.h5")
+    assert ManiSkill().recognise(SourceFile(path, path.name)).certainty == "sure"
+    monkeypatch.setattr(maniskill, "open_hdf5", fails)
+    with pytest.raises(InputError, match="Input/output error"):
+        ManiSkill().recognise(SourceFile(path, path.name))

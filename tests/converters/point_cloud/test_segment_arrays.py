@@ -61,6 +61,18 @@ FORMS: dict[str, tuple[Mapping[str, object], list[list[int]]]] = {
         {"segments__Start": [40, 10], "segments__End": [60, 50]},
         [list(range(40, 60)), list(range(10, 50))],
     ),
+    "end and count": (
+        {"segments__end": [90, 100], "segments__count": [30, 10]},
+        [list(range(60, 90)), list(range(90, 100))],
+    ),
+    "start, end and count": (
+        {"segments__start": [40, 10], "segments__end": [60, 50], "segments__count": [20, 40]},
+        [list(range(40, 60)), list(range(10, 50))],
+    ),
+    "lengths that are no counts": (
+        {"segments__start": [40, 10], "segments__end": [60, 50], "segments__length": [1.5, 2.5]},
+        [list(range(40, 60)), list(range(10, 50))],
+    ),
     "indices and offsets": (
         {"segments__indices": ROWS, "segments__offsets": [0, 2, 6]},
         [[5, 3], [99, 0, 7, 5]],
@@ -89,6 +101,11 @@ def test_forms(tmp_path: Path, form: str, group: str) -> None:
         ({"start": ENDS, "end": STARTS}, "segment 0 is rows 30:0 of 100"),
         ({"start": STARTS, "end": ENDS - 1}, "leaves out one row after each segment"),
         ({"start": STARTS.astype("f8"), "end": ENDS}, "is float64"),
+        (
+            {"start": STARTS, "end": ENDS, "count": ENDS - STARTS + 1},
+            "says 31 rows of segment 0, which is 0:30",
+        ),
+        ({"num_points": [30, 20]}, "holds 50 rows together, expected the 100 rows"),
         ({"offsets": np.append(0, ENDS[:-1])}, "ends with 50, expected the 100 rows"),
         ({"offsets": np.zeros(0, "i8")}, "ends with nothing"),
         ({"ranges": [[0, 10], [10, 20], [20, 30]]}, "both fit"),
@@ -113,6 +130,21 @@ def test_unread_arrays_of_segments_are_named(tmp_path: Path) -> None:
     notes = "\n".join(scan_sources(point_cloud(), [unknown]).notes)
     assert "segments/corner" in notes
     assert "no known form of segments" in notes
+
+
+def test_pairs_of_each_point_are_a_column(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5")
+    pairs = np.stack([np.arange(N) // 20, np.arange(N) % 3], axis=1)
+    with h5py.File(path, "a") as file:
+        file["segments"] = pairs
+    assert stored_segments(path, tmp_path / "s.zarr") == [list(range(N))]
+
+
+def test_ends_that_may_count_their_row_are_noted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", segments__start=[0, 60], segments__end=[49, N - 1])
+    assert "the last end is the last row" in "\n".join(scan_sources(point_cloud(), [path]).notes)
+    sound = write(tmp_path / "b.h5", segments__start=[0, 60], segments__end=[50, N])
+    assert "the last end" not in "\n".join(scan_sources(point_cloud(), [sound]).notes)
 
 
 def test_what_was_exported_has_the_same_segments(tmp_path: Path) -> None:
@@ -148,7 +180,7 @@ def test_wrong_ids(tmp_path: Path, ids: np.ndarray, name: str, message: str) -> 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("rule", ["column:", "column", "tiles:5", "window:-1"])
+@pytest.mark.parametrize("rule", ["column:", "column:/", "column", "tiles:5", "window:-1"])
 def test_wrong_rules(rule: str) -> None:
     with pytest.raises(InputError, match="or column:NAME"):
         point_cloud(segment=rule)

@@ -14,10 +14,8 @@ from PIL import Image
 
 import unistore
 from tests.converters.trajectory.test_bad import problems_of
-from unistore.converters.formats.maniskill import ManiSkill
 from unistore.errors import InputError
 from unistore.plugin import whole
-from unistore.testing import check_format
 
 LENGTHS = (5, 7)
 
@@ -108,21 +106,6 @@ def test_maniskill_is_exported_as_it_was(tmp_path: Path) -> None:
         assert dict(after["traj_0"].attrs) == {}
     text = (source / "trajectory.rgbd.json").read_text()
     assert json.loads((tmp_path / "again/trajectory.rgbd.json").read_text()) == json.loads(text)
-
-
-def test_the_format_of_maniskill_keeps_its_promises(tmp_path: Path) -> None:
-    path = maniskill(tmp_path / "in") / "trajectory.rgbd.h5"
-    expected = {}
-    with h5py.File(path) as file:
-        for number in range(len(LENGTHS)):
-            group = file[f"traj_{number}"]
-            for name in ("actions", "success", "terminated", "truncated"):
-                expected[f"traj_{number}/{name}"] = group[name][()]
-            for name in OBSERVED:
-                below = name.removeprefix("obs/")
-                expected[f"traj_{number}/obs/{below}"] = group[name][:-1]
-                expected[f"traj_{number}/next_obs/{below}"] = group[name][1:]
-    check_format(ManiSkill(), path, expected)
 
 
 def test_maniskill_without_its_metadata(tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ def test_explain(capfd: pytest.CaptureFixture[str]) -> None:
     assert call("explain") == 0
     listed = capfd.readouterr().out
     assert len(listed.splitlines()) > 70
+    assert call("explain", "unknown-size") == 0
+    assert "two-families" in listed
     assert call("explain", "trunkated") == 2
     assert "did you mean truncated?" in capfd.readouterr().err
     assert call("explain", "--json") == 0

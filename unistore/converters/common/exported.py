@@ -138,7 +138,7 @@ class File:
     format
         Name of that format.
     facts
-        What the file says beside its arrays, JSON values.
+        Attributes of the file, as JSON values.
     """
 
     name: str

@@ -48,8 +48,10 @@ class Ct(CtOptions, Family):
     """CT volumes; see `CtOptions`, and `unistore.converters.ct.group` for a volume's files."""
 
     name = "ct"
-    summary = "CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5, case folders."
-    description = "CT volumes: NIfTI, DICOM, MetaImage, .npy, HDF5; case folders with windows and points."
+    summary = "CT volumes: NIfTI, DICOM, MetaImage, NRRD, TIFF, .npy, HDF5."
+    description = (
+        "CT volumes: NIfTI, DICOM, MetaImage, NRRD, TIFF, .npy, HDF5; case folders with windows and points."
+    )
     examples = (
         "unistore convert ct volumes/ ct.zarr",
         "unistore convert ct volumes/ ct.zarr --window lung --window mine:400:50",

@@ -38,6 +38,7 @@ from unistore.converters.ct.names import (
     stem_of,
     suffixes,
     window_of,
+    window_resolution,
     window_role,
 )
 from unistore.converters.ct.options import DATASET, INFO, METADATA
@@ -117,8 +118,9 @@ class _Grouping:
         """Add the volumes of files outside case folders. Masks that were given are volumes in any folder."""
         windows: dict[str, list[SourceFile]] = {}
         masks: list[SourceFile] = []
-        nameless = [file for file in files if _is_nameless_window(file)]
-        files = [file for file in files if file not in nameless]
+        are_nameless = [_is_nameless_window(file) for file in files]
+        nameless = [file for file, is_nameless in zip(files, are_nameless, strict=True) if is_nameless]
+        files = [file for file, is_nameless in zip(files, are_nameless, strict=True) if not is_nameless]
         voxels = [file for file in files if is_voxels(file.path)]
         labels = _labels([file.path for file in voxels if window_of(file.path, self._known) is None])
         alike: list[str] = []
@@ -257,7 +259,7 @@ def _is_case(folder: Path, file: SourceFile) -> bool:
 
 
 def _is_nameless_window(file: SourceFile) -> bool:
-    if not is_in_windows(file.path) or file.is_given or not is_voxels(file.path):
+    if file.is_given or not is_voxels(file.path) or not window_resolution(file.path) or window_of(file.path):
         return False
     head = file.surroundings.head(file.path)
     return head is not None and any(

@@ -353,7 +353,8 @@ class VolumeScan:
     def _is_of_other_size(self, window: VolumeArray) -> bool:
         """Return whether a window that says its size was made of the volume in another one, and note it."""
         image = self._arrays.get("image")
-        if image is None or window.shape == image.shape or not window_resolution(Path(window.path)):
+        resolution = window_resolution(Path(window.path))
+        if image is None or window.shape == image.shape or window.shape != (resolution,) * 3:
             return False
         sizes = [" × ".join(map(str, array.shape)) for array in (window, image)]
         self._notes.append(f"left out: a window of {sizes[0]} voxels, the volume has {sizes[1]}")

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
 from unistore.converters.opened import Array, Facts, Member, NamedArrays, OpenFile, Origin, SourceFile
-from unistore.errors import Problem
+from unistore.errors import InputError, Problem, location_of
+
+if TYPE_CHECKING:
+    from unistore.converters.files.hdf5.attributes import Attributes
 
 NO_NOTES: Mapping[str, str] = {}
 _EPISODES, _NUMBER = "episodes", "episode_id"  # in metadata: a list of what is said of each episode
@@ -48,8 +51,14 @@ class LastObservations(NamedTuple):
             if isinstance(entry, dict) and isinstance(entry.get(_NUMBER), int)
         }
 
-    def by_step(self, arrays: NamedArrays) -> dict[str, Array]:
-        """Divide arrays of a row more than steps into those before and those after a step."""
+    def by_step(self, arrays: NamedArrays, name: str) -> dict[str, Array]:
+        """Divide arrays of a row more than steps into those before and those after a step.
+
+        Raises
+        ------
+        InputError
+            If two arrays of the file, which is called `name`, would have the same path.
+        """
         rows: dict[str, int] = {}  # steps of each episode
         for path, array in arrays.items():
             episode, _, below = path.partition("/")
@@ -70,12 +79,17 @@ class LastObservations(NamedTuple):
             if below not in with_last or not (is_whole or array.shape[:1] == (steps,)):
                 divided[path] = array
                 continue
-            role, _, name = below.partition("/")
-            key = below if role == self.further else name
+            role, _, inside = below.partition("/")
+            key = below if role == self.further else inside
             ending = f"/{key}" if key else ""
-            divided[f"{episode}/{self.observations}{ending}"] = Stretch(array, 0, steps)
+            parts = {f"{episode}/{self.observations}{ending}": Stretch(array, 0, steps)}
             if is_whole:
-                divided[f"{episode}/next_{self.observations}{ending}"] = Stretch(array, 1, steps)
+                parts[f"{episode}/next_{self.observations}{ending}"] = Stretch(array, 1, steps)
+            others = divided.keys() | (arrays.keys() - {path})
+            if twice := sorted(parts.keys() & others):
+                message = f"opens as {twice[0]}, which the file has already"
+                raise InputError.at(location_of(name, path), message, "rename one of them", "name")
+            divided |= parts
         return divided
 
 
@@ -96,7 +110,7 @@ class OpenedWithLast(OpenFile):
 
     @cached_property
     def all_arrays(self) -> NamedArrays:
-        return self.names.by_step(self.hdf5.all_arrays)
+        return self.names.by_step(self.hdf5.all_arrays, self.name)
 
     @property
     def groups(self) -> Sequence[str]:
@@ -111,16 +125,27 @@ class OpenedWithLast(OpenFile):
 
     def origins(self, name: str) -> Sequence[Origin]:
         """See `OpenFile`."""
+        return self.hdf5.origins(self._path_in_file(name))
+
+    def attributes(
+        self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
+    ) -> Attributes | None:
+        """See `OpenFile`: the attributes of the datasets in the file, of which arrays are parts."""
+        wanted = {self._path_in_file(name) for name in self.all_arrays if is_wanted(name)}
+        return self.hdf5.attributes(wanted.__contains__, is_told)
+
+    def _path_in_file(self, name: str) -> str:
         episode, _, below = name.partition("/")
-        is_divided = name not in self.hdf5.tree.datasets
-        return self.hdf5.origins(f"{episode}/{self.names.dataset_in_file(below)}" if is_divided else name)
+        is_divided = bool(below) and name not in self.hdf5.tree.datasets
+        return f"{episode}/{self.names.dataset_in_file(below)}" if is_divided else name
 
     def group_facts(self, group: str = "") -> Facts:
         """See `OpenFile`: what the metadata say, and attributes of a group."""
         if not group:
             return self.facts
         episode, _, dataset = group.partition("/")
-        own = self.hdf5.group_facts(f"{episode}/{self.names.dataset_in_file(dataset)}".strip("/"))
+        is_in_file = not dataset or group in self.hdf5.groups or group in self.hdf5.tree.datasets
+        own = self.hdf5.group_facts(group if is_in_file else self._path_in_file(group))
         return own if dataset else {**self.of_groups.get(episode, {}), **own}
 
 
@@ -138,7 +163,7 @@ def opened_with_last(
     """
     assert isinstance(opened, OpenedHdf5)
     return OpenedWithLast(
-        arrays=names.by_step({**opened.sound, **opened.of_any_length}),
+        arrays=names.by_step({**opened.sound, **opened.of_any_length}, file.name),
         facts=facts,
         further=[*further, *opened.further],
         memory=opened.memory,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from unistore.converters.claims import Claim, no, sure
+from unistore.converters.common.faults import is_unreadable
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import SUFFIXES, open_hdf5
 from unistore.converters.files.hdf5.tree import unlinked
@@ -37,8 +38,14 @@ class ManiSkill(Format):
             with open_hdf5(file.path, file.name) as handle:
                 first = next(iter(handle), "")
                 is_episode = _TRAJECTORY.fullmatch(first) is not None
-                is_found = is_episode and isinstance(unlinked(handle, first, MANISKILL.counted), h5py.Dataset)
-        except InputError:
+                counted, following = (
+                    unlinked(handle, first, name) if is_episode else None
+                    for name in (MANISKILL.counted, f"next_{MANISKILL.observations}")
+                )
+                is_found = isinstance(counted, h5py.Dataset) and following is None
+        except InputError as error:
+            if is_unreadable(error):
+                raise
             is_found = False  # what is wrong with it is said by the format of all HDF5 files
         return sure(f"has {_FOUND}") if is_found else no(f"has no {_FOUND}")
 

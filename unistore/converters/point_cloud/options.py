@@ -60,8 +60,8 @@ class SegmentRule(NamedTuple):
 def parse_segment(text: str) -> SegmentRule:
     """Return the rule of ``"window:50"`` or ``"column:segment_id"``."""
     kind, _, value = text.partition(":")
-    if kind == "column" and value:
-        return SegmentRule(column=value.strip("/"))
+    if kind == "column" and (column := value.strip("/")):
+        return SegmentRule(column=column)
     try:
         size = float(value) if kind == "window" else 0.0
     except ValueError:

@@ -59,9 +59,11 @@ class _Ranges(NamedTuple):
         return bool(edges[-1] == total and self.starts.tolist() == edges[:-1])
 
 
-def _of_ends(values: Sequence[Int64s], _total: int) -> _Ranges:
+def _of_ends(values: Sequence[Int64s], total: int) -> _Ranges:
     starts, ends = values
-    return _Ranges(starts, ends)
+    is_short = len(ends) > 0 and ends.max() == total - 1 and not np.isin(ends, starts).any()
+    note = "the last end is the last row, so that no segment has it: write end + 1 if ends count their row"
+    return _Ranges(starts, ends, note if is_short else "")
 
 
 def _of_counts(values: Sequence[Int64s], _total: int) -> _Ranges:
@@ -69,8 +71,29 @@ def _of_counts(values: Sequence[Int64s], _total: int) -> _Ranges:
     return _Ranges(starts, starts + counts)
 
 
-def _of_lengths(values: Sequence[Int64s], _total: int) -> _Ranges:
+def _of_ends_and_counts(values: Sequence[Int64s], _total: int) -> _Ranges:
+    ends, counts = values
+    return _Ranges(ends - counts, ends)
+
+
+def _of_all_three(values: Sequence[Int64s], total: int) -> _Ranges:
+    """Return ranges of starts and ends, with which counts must agree."""
+    starts, ends, counts = values
+    wrong = np.flatnonzero(ends - starts != counts)
+    if len(wrong):
+        segment = wrong[0]
+        message = (
+            f"says {counts[segment]} rows of segment {segment}, which is {starts[segment]}:{ends[segment]}"
+        )
+        raise ValueError(message)
+    return _of_ends((starts, ends), total)
+
+
+def _of_lengths(values: Sequence[Int64s], total: int) -> _Ranges:
     ends = np.cumsum(values[0])
+    if len(ends) and ends[-1] != total:
+        message = f"holds {ends[-1]} rows together, expected the {total} rows there are"
+        raise ValueError(message)
     return _Ranges(ends - values[0], ends)
 
 
@@ -96,6 +119,10 @@ def _of_pairs(values: Sequence[Int64s], total: int) -> _Ranges:
         first, first + second, "pairs of segments are start and count, as start and end do not fit"
     )
     readings = [reading for reading in (as_ends, as_counts) if not reading.problem(total)]
+    if len(readings) > 1:  # both are ranges, and one of them has all rows
+        readings = [
+            reading._replace(note=reading.note.replace("fit", "cover all rows")) for reading in readings
+        ]
     if not readings:
         message = f"fits neither as start and end nor as start and count: {as_ends.problem(total)}"
         raise ValueError(message)
@@ -116,8 +143,10 @@ class _SegmentForm(NamedTuple):
 
 # The first form whose arrays are all in a file is taken. With ``indices``, ranges are those of its values.
 _FORMS = (
+    _SegmentForm(("start", "end", "count"), _of_all_three),
     _SegmentForm(("start", "end"), _of_ends),
     _SegmentForm(("start", "count"), _of_counts),
+    _SegmentForm(("end", "count"), _of_ends_and_counts),
     _SegmentForm(("start_end",), lambda values, total: _of_ends([*values[0].T], total), (2,)),
     _SegmentForm(("start_count",), lambda values, total: _of_counts([*values[0].T], total), (2,)),
     _SegmentForm(("offsets",), _of_offsets),
@@ -140,13 +169,14 @@ class _SegmentDatasets:
                 path = f"{SEGMENTS}/{name}"
                 self.paths.setdefault(name.lower(), path)
                 self._arrays[path] = array
-        elif isinstance(opened, OpenedHdf5) and dataset is not None and dataset.shape[1:] == (2,):
+        elif isinstance(opened, OpenedHdf5) and dataset is not None and _may_be_pairs(opened, dataset):
             self.paths[""] = SEGMENTS
             self._arrays[SEGMENTS] = dataset
         self.known: dict[str, str] = {}  # paths of the arrays of `_NAMES`
         for key, names in _NAMES.items():
             paths = [self.paths[name] for name in names if name in self.paths]
-            if paths:
+            # Numbers of another kind, such as lengths in metres, are no counts of rows.
+            if paths and (key != "count" or self._arrays[paths[0]].dtype.kind in "iu"):
                 self.known[key] = paths[0]
         fitting = [form for form in _FORMS if self.known.keys() >= set(form.names)]
         self.form = fitting[0] if fitting else None
@@ -214,6 +244,12 @@ class _SegmentDatasets:
             message = f"holds {values[place]} for segment {place[0]}, outside 0 to {total}"
             raise InputError.at(location_of(self._name, path), message, _FIX, "range")
         return values.astype(np.int64)
+
+
+def _may_be_pairs(opened: OpenFile, dataset: Array) -> bool:
+    # A column of two numbers a point is as long as the other columns
+    others = {array.shape[0] for name, array in opened.all_arrays.items() if name != SEGMENTS and array.shape}
+    return dataset.shape[1:] == (2,) and dataset.dtype.kind in "iu" and dataset.shape[0] not in others
 
 
 class SegmentArrays(ColumnPoints):

@@ -43,8 +43,11 @@ class Trajectory(TrajectoryOptions, Family):
     """Robot trajectories; see `TrajectoryOptions`."""
 
     name = "trajectory"
-    summary = "Robot trajectories in HDF5: robomimic, ACT, D4RL, flat."
-    description = "Robot trajectories in HDF5: robomimic, LIBERO, MimicGen, robosuite, ACT/ALOHA, D4RL, flat."
+    summary = "Robot trajectories: HDF5, LeRobot, RLDS, Minari, Zarr, ROS bags, MCAP."
+    description = (
+        "Robot trajectories: HDF5 (robomimic, LIBERO, ACT/ALOHA, D4RL, ManiSkill, DROID, others), LeRobot, "
+        "RLDS, Minari, Zarr replay buffers, ROS bags and MCAP."
+    )
     examples = (
         "unistore convert trajectory demos/ demos.zarr",
         "unistore convert trajectory demo.hdf5 demo.zarr --image-size 224",

@@ -16,7 +16,7 @@ from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.packets import KeptVideo
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episodes import EpisodeIndex
-from unistore.converters.trajectory.layouts import EpisodeLayout, layout_named
+from unistore.converters.trajectory.layouts import LEROBOT, EpisodeLayout, layout_named
 from unistore.converters.trajectory.names import is_of_episodes
 from unistore.converters.trajectory.restored_steps import (
     FLAGS,
@@ -214,7 +214,7 @@ def files(store: StoreView) -> Iterator[File]:
     next_of = {path.replace(FINAL, OBSERVATION, 1).replace(NEXT, OBSERVATION, 1): path for path in finals}
     for number, (name, runs) in enumerate(_runs(store)):
         values: dict[str, ExportedArray] = {}
-        stats = of_sources[number].pop(STATS, "")
+        stats = of_sources[number].pop(STATS, "") if layout == LEROBOT else ""
         attributes = {layout.container or "": {} if layout.last else dict(of_sources[number])}
         beside = layout.last.of_groups(of_sources[number]) if layout.last else {}
         for run in runs:
@@ -235,7 +235,8 @@ def files(store: StoreView) -> Iterator[File]:
                 values.setdefault(run.path_of(dataset), empty_values)  # others have values of this name
             if run.last == run.first + 1:
                 in_beside = beside.get(run.group, {})
-                own = {key: fact for key, fact in of_episodes[run.first].items() if key not in in_beside}
+                told = of_episodes[run.first].items()
+                own = {key: fact for key, fact in told if in_beside.get(key) != fact}
                 attributes.setdefault(run.group, {}).update(own)
         for path in _ends_in(store, of_sources[number]) if layout.container is None else ():
             numbers = attributes[""].pop(path) if "" in attributes else of_sources[number][path]
@@ -415,7 +416,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             format=found.detail.formats[0],
             remarks=remarks,
             is_rewritten=is_in_text,
-            facts={key: fact for key, fact in facts[number].items() if key != STATS},
+            facts={
+                key: fact for key, fact in facts[number].items() if key != STATS or _layout(store) != LEROBOT
+            },
         )
         return RestoredFiles([file])
 

@@ -74,11 +74,11 @@ def scan_source(options: TrajectoryOptions, group: Group, file: Openable) -> Sca
 
 
 def _with_stats(scanned: ScannedFile, info: SourceFile) -> ScannedFile:
-    """Add the text of ``meta/stats.json`` to what a LeRobot dataset says, as the user asks."""
+    """Add the text of ``meta/stats.json`` to the metadata of a LeRobot dataset if the user asks for it."""
     stats = info.beside(STATS)
     stats.check_whole()
     facts = json.loads(scanned.facts)
-    facts["source"][STATS] = stats.path.read_text("utf-8")
+    facts["source"][STATS] = stats.path.read_bytes().decode()
     files = (*scanned.files, str(stats.path))
     return replace(scanned, facts=json.dumps(facts, sort_keys=True), files=files)
 

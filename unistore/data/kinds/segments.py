@@ -207,9 +207,10 @@ class SegmentReader(SampleReader):
         if self._kind.exactly is None and not is_grid:
             return Spans.draw(picks, lo, hi, self._kind.max_points)
         rows = []
+        words = picks.random_words(1)[:, 0].tolist()
         for i, (start, stop) in enumerate(pairwise(offsets_from_lengths(hi - lo).tolist())):
             cells = voxels.values["point_voxel"][start:stop] if is_grid and voxels is not None else None
-            rows.append(draw_rows(self._kind, stop - start, cells, picks, i))
+            rows.append(draw_rows(self._kind, stop - start, cells, picks, i, words[i]))
         return Spans.of(lo, hi, rows)
 
     def _packed(self, values: AnyArray, spans: Spans) -> Packed:
@@ -314,6 +315,7 @@ def draw_rows(
     point_voxel: Int32s | None,  # (length,) voxel of each point, of which one point each is taken
     picks: SampleIndices,
     sample: int,  # in the batch
+    word: int,  # that decides which points are drawn
 ) -> Int64s:
     """Draw rows of a segment, ascending."""
     rows = np.arange(length)
@@ -321,7 +323,6 @@ def draw_rows(
         order = picks.generator(sample).permutation(length)
         _, first = np.unique(point_voxel[order], return_index=True)
         rows = np.sort(order[first])
-    word = int(picks.random_words(1)[sample, 0])
     most = kind.exactly or kind.max_points
     if most is not None and len(rows) > most:
         return rows[subset(len(rows), most, word)]
