@@ -32,6 +32,7 @@ from unistore.store.reader import Store
 from unistore.system.progress import COUNTS
 from unistore.system.types import JsonObject, PathLike
 from unistore.zarr3.durable import Folder, Target, is_there, sync_folder
+from unistore.zarr3.storage import FailedReadError
 
 # The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.
 
@@ -536,9 +537,11 @@ class FinishedStoreError(InputError):
 
 
 def is_store(path: PathLike) -> bool:
-    """Return whether there is a sealed store at a path or URL."""
+    """Return whether there is a sealed store at a path or URL. A read that fails is raised."""
     try:
         Store(path)
-    except (StoreError, OSError):
+    except FailedReadError:
+        raise
+    except StoreError:
         return False
     return True

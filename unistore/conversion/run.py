@@ -82,6 +82,7 @@ from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of, size
 from unistore.system.types import Int64s, JsonObject, PathLike
 from unistore.zarr3.durable import Folder
+from unistore.zarr3.storage import FailedReadError
 
 if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
@@ -473,7 +474,9 @@ def is_up_to_date(
 def _whole_store(build: Build) -> Store | None:
     try:
         store = Store(build.destination)
-    except (StoreError, OSError):
+    except FailedReadError:
+        raise
+    except StoreError:
         return None
     recorded = store.attributes
     is_whole = not recorded.get("skipped") and recorded.get("created_with") == versions()

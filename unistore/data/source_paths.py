@@ -1,4 +1,4 @@
-"""Paths that a Dataset is given: stores stay as they are, source files become the store made of them."""
+"""Paths that a Dataset is given: of stores, or of source files, which become the store made of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from unistore.errors import InputError
 from unistore.remote.url import local_folder
 from unistore.store.names import FIRST_VERSION, MANIFEST, ROOT
 from unistore.system.arguments import wrong_argument
+from unistore.system.machine import absolute
 from unistore.system.types import PathLike
 
 _STORE_FILES = (ROOT, MANIFEST, FIRST_VERSION)
@@ -21,33 +22,47 @@ _CACHE = "unistore.growing.source_cache"
 
 
 def store_paths(paths: Sequence[PathLike], convert: Mapping[str, Any] | None) -> list[PathLike]:
-    """Return the paths of stores as they are, or that of the one store made of the given source files.
+    """Return the paths of stores, patterns replaced by their matches, or that of the store of source files.
 
     Raises
     ------
     InputError
-        If stores and source files are mixed, or there are `convert` options and no source files.
+        If a pattern matches nothing, stores and source files are mixed, or there are `convert` options and no
+        source files.
     """
-    sources = [path for path in paths if _is_source(path)]
+    matches: list[PathLike] = []
+    for path in paths:
+        matches += _matches(path)
+    sources = [path for path in matches if _is_source(path)]
     if not sources:
         if convert is not None:
             message = "holds options of a conversion, and the path is a store or does not exist"
             raise wrong_argument("convert", message, "leave it out, or give source files")
-        return list(paths)
-    if len(sources) < len(paths):
-        others = ", ".join(os.fspath(path) for path in paths if path not in sources)
+        return matches
+    if len(sources) < len(matches):
+        others = ", ".join(os.fspath(path) for path in matches if path not in sources)
         msg = f"source files are given together with a store, or a path that does not exist: {others}"
         raise InputError(msg)
-    folders = [local_folder(path) for path in sources]
-    store: str = import_module(_CACHE).store_of_sources(folders, convert or {})
+    given = [local_folder(path) for path in paths]
+    found = [absolute(path) for path in sources]
+    store: str = import_module(_CACHE).store_of_sources(given, found, convert or {})
     return [store]
+
+
+def _matches(path: PathLike) -> list[PathLike]:
+    """Return what a pattern matches, sorted. A path that exists is no pattern."""
+    folder = local_folder(path)
+    if folder is None or os.path.lexists(folder) or not glob.has_magic(folder):
+        return [path]
+    matches: list[PathLike] = [*sorted(glob.glob(folder, recursive=True))]  # noqa: PTH207  Path.glob takes hidden files
+    if not matches:
+        raise InputError.at(os.fspath(path), "no file or folder matches this pattern", "check the path")
+    return matches
 
 
 def _is_source(path: PathLike) -> bool:
     folder = local_folder(path)
-    if folder is None:
+    if folder is None or not os.path.lexists(folder):
         return False
-    if not os.path.lexists(folder):
-        return glob.has_magic(folder)
     place = Path(folder)
     return not place.is_dir() or not any((place / name).exists() for name in _STORE_FILES)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
@@ -13,27 +12,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from unistore.conversion.build import is_store
-from unistore.conversion.convert import convert_with, detect_family, implied_family, make_converter
-from unistore.conversion.finished import source_changes
+from unistore.conversion.convert import (
+    convert_with,
+    detect_family,
+    implied_family,
+    make_converter,
+    recorded_converter,
+)
+from unistore.conversion.finished import SourceChanges, source_changes
 from unistore.conversion.lock import Lock, LockedError
-from unistore.conversion.run import is_up_to_date
+from unistore.conversion.new_store import versions
 from unistore.conversion.settings import Settings
+from unistore.converters.common.faults import is_unreadable
 from unistore.converters.detection import Detection
-from unistore.errors import ConversionError, InputError, WritingError, printable, writing_failed
+from unistore.errors import (
+    ConversionError,
+    InputError,
+    StoreError,
+    WritingError,
+    printable,
+    writing_failed,
+)
 from unistore.growing.append import append
 from unistore.growing.cached_stores import FOLDER, cache_folder, forget_opened, record_opened
-from unistore.store.names import build_folder
-from unistore.store.versions import find_grown, open_stores
+from unistore.growing.growth import growing
+from unistore.store.names import build_folder, growth_folder
+from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
-from unistore.system.machine import absolute
 from unistore.system.sizes import count_of
-from unistore.system.types import PathLike
-
-if TYPE_CHECKING:
-    from unistore.converters.adapter.converter import Converter
+from unistore.system.types import JsonObject, PathLike
+from unistore.zarr3.storage import FailedReadError
 
 _PAUSE = 0.5  # Seconds between two looks at the lock of another process
 # Settings that decide how a conversion runs, and not what it writes
@@ -42,7 +52,7 @@ _RUNS = frozenset({"workers", "scheduler", "memory", "wait"})
 _REFUSED = frozenset({"overwrite", "restart", "work", "part", "seal", "on_error"})
 
 
-def store_of_sources(sources: Sequence[PathLike], options: Mapping[str, Any]) -> str:
+def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options: Mapping[str, Any]) -> str:
     """Return the path of the store of sources, made of them unless it is in the cache.
 
     Processes that ask for the same sources and options at once wait for the one that converts. One line on
@@ -51,7 +61,9 @@ def store_of_sources(sources: Sequence[PathLike], options: Mapping[str, Any]) ->
     Parameters
     ----------
     sources
-        Files, folders and patterns.
+        Files, folders and patterns, as they were given. They decide which store it is.
+    paths
+        Absolute paths of the files and folders that these are now.
     options
         Of the conversion, ``family`` among them.
 
@@ -62,7 +74,7 @@ def store_of_sources(sources: Sequence[PathLike], options: Mapping[str, Any]) ->
     ConversionError
         If the cache cannot be written.
     """
-    request = _Request(sources, options)
+    request = _Request(sources, paths, options)
     try:
         found = request.find()
         if found is None:
@@ -80,7 +92,7 @@ def store_of_sources(sources: Sequence[PathLike], options: Mapping[str, Any]) ->
 class _Request:
     """Sources and options whose store is wanted."""
 
-    def __init__(self, sources: Sequence[PathLike], options: Mapping[str, Any]) -> None:
+    def __init__(self, sources: Sequence[PathLike], paths: Sequence[str], options: Mapping[str, Any]) -> None:
         names = {field.name for field in fields(Settings)}
         if refused := sorted(_REFUSED & options.keys()):
             fix = "run unistore convert SRC DST with it, and open DST"
@@ -89,7 +101,7 @@ class _Request:
         self._family: str | None = chosen.pop("family", None)
         self._settings = Settings(**{name: chosen.pop(name) for name in names & chosen.keys()})
         self._options = chosen
-        self._paths = _matching(sources)
+        self._paths = list(map(Path, paths))
         self.shown = ", ".join(os.fspath(source) for source in sources)
         self._places = [os.path.realpath(source) for source in sources]
         self._content = {name: value for name, value in options.items() if name not in _RUNS}
@@ -105,18 +117,21 @@ class _Request:
     def find(self) -> tuple[Path, str] | None:
         """Return the newest store, ``"found"``. None: there is none, or sources have changed."""
         store = self._newest()
-        if store is None or not _is_finished(store):
+        # A conversion that was killed at its very end has a build folder beside its store, and continues
+        if store is None or build_folder(store).exists():
             return None
-        return (store, "found") if self._is_current(store) else None
+        changes = self._changes(store)
+        return None if changes is None or any(changes) else (store, "found")
 
     def make(self) -> tuple[Path, str]:
         """Return the store and how it was made: appended to if sources only came, else converted."""
         store = self._newest() or self._path(1)
-        # A conversion that was killed at its very end has a build folder beside its store, and continues
-        if _is_finished(store) and not build_folder(store).exists():
-            changes = source_changes(str(store), self._converter_of(store), self._paths)
-            if changes.new and not changes.changed and not changes.missing:
-                return self._appended(store, len(changes.new))
+        if os.path.lexists(store) and not build_folder(store).exists():
+            changes = self._changes(store)
+            if changes is not None and changes.new and not changes.changed and not changes.missing:
+                appended = self._append(store, len(changes.new))
+                if appended is not None:
+                    return appended
             store = self._path(self._number(store) + 1)
         _say(f"{self.shown}: converting into {store}")
         family: str | Detection | None = self._family or implied_family(self._options)
@@ -132,30 +147,60 @@ class _Request:
         _say_notes(report.notes)
         return store, "converted"
 
-    def _appended(self, store: Path, new: int) -> tuple[Path, str]:
+    def _append(self, store: Path, new: int) -> tuple[Path, str] | None:
+        """Append the new sources. None: they cannot be added to the store."""
         _say(f"{self.shown}: adding {count_of(new, 'source')} to {store}")
         settings = self._settings
-        done = append(
-            self._paths,
-            store,
-            workers=settings.workers,
-            scheduler=settings.scheduler,
-            memory=settings.memory,
-            progress=True,
-        )
+        try:
+            done = append(
+                self._paths,
+                store,
+                workers=settings.workers,
+                scheduler=settings.scheduler,
+                memory=settings.memory,
+                progress=True,
+            )
+        except InputError as error:
+            if is_unreadable(error):
+                raise
+            if _has_no_source(error):
+                return store, "found"
+            if growth_folder(store).exists():
+                with growing(store):  # removes what the append has left
+                    pass
+            _say(f"{self.shown}: cannot be added, so all are converted: {str(error).splitlines()[0]}")
+            return None
         return store, f"version {done.version}"
 
-    def _is_current(self, store: Path) -> bool:
-        converter = self._converter_of(store)
-        if find_grown(str(store)) is not None:
-            return not any(source_changes(str(store), converter, self._paths))
-        try:
-            return is_up_to_date(converter, self._paths, str(store), self._settings)
-        except InputError:  # of sources, which the conversion tells
-            return False
+    def _changes(self, store: Path) -> SourceChanges | None:
+        """Return how the sources differ from those of a store.
 
-    def _converter_of(self, store: Path) -> Converter:
-        return make_converter(open_stores(str(store)).stores[0].family, self._options)
+        None: it is damaged or made with other options, or the sources cannot be listed. Conversion tells why.
+        """
+        try:
+            first = open_stores(str(store)).stores[0]
+            first.array("sources/bytes")  # with the first array of a part its root is read, which has options
+            recorded = first.attributes
+            if recorded.get("created_with") != versions():
+                return None
+            options = recorded.get("options", {})
+            converter = recorded_converter(first.family, options)
+            given = make_converter(first.family, self._options)
+            # A scan adds to the excluded what others show, and what was given has its own store
+            if converter.excluding(given.exclude) != given or self._split_list() != options.get("split_from"):
+                return None
+            return source_changes(str(store), converter, self._paths)
+        except FailedReadError:
+            raise
+        except StoreError as error:
+            _say(f"{error}; it stays: unistore cache remove {store.name}")
+        except InputError:
+            pass
+        return None
+
+    def _split_list(self) -> JsonObject | None:
+        rule = self._settings.rule
+        return None if rule is None else rule.to_json().get("split_from")
 
     def _path(self, number: int) -> Path:
         return cache_folder() / f"{self.name}-{number}.zarr"
@@ -177,23 +222,9 @@ class _Request:
         return self._path(max(numbers)) if numbers else None
 
 
-def _is_finished(store: Path) -> bool:
-    return is_store(store) or find_grown(str(store)) is not None
-
-
-def _matching(sources: Sequence[PathLike]) -> list[Path]:
-    """Return the absolute paths of sources. A path that exists is no pattern."""
-    paths: list[Path] = []
-    for source in sources:
-        place = absolute(source)
-        if os.path.lexists(place):
-            paths.append(Path(place))
-            continue
-        matches = sorted(glob.glob(place, recursive=True))  # noqa: PTH207  Path.glob takes hidden files
-        if not matches:
-            raise InputError.at(os.fspath(source), "no file or folder matches this pattern", "check the path")
-        paths += map(Path, matches)
-    return paths
+def _has_no_source(error: InputError) -> bool:
+    """Return whether a scan left all new files to other families, or as other names of known ones."""
+    return all(problem.kind == "empty" and not problem.source for problem in error.problems)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import unistore
 from tests.programs import printed
+from unistore.zarr3.storage import FailedReadError
 
 OPEN = "import sys, unistore; print(len(unistore.Dataset(sys.argv[1])))"
 
@@ -219,3 +221,89 @@ def test_a_store_is_opened_without_the_converter(folder: Path, tmp_path: Path) -
     unistore.convert(folder, tmp_path / "rows.zarr")
     program = f"{OPEN}; print([name for name in sys.modules if name.startswith('unistore.conversion')])"
     assert printed("-c", program, tmp_path / "rows.zarr", env=os.environ) == "6\n[]\n"
+
+
+def test_a_pattern_of_stores_opens_them(folder: Path, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "stores").mkdir()
+    for name in ("a", "b"):
+        unistore.convert(folder / f"{name}.npz", tmp_path / f"stores/{name}.zarr")
+    assert values(unistore.Dataset(tmp_path / "stores/*.zarr")) == [1] * 3 + [2] * 3
+    assert not cache.exists()
+
+
+def test_a_list_of_splits_with_other_content_is_another_store(folder: Path, cache: Path) -> None:
+    split = folder.parent / "split.csv"
+    split.write_text("a.npz,train\nb.npz,val\n")
+    convert = {"split_from": str(split)}
+    assert values(unistore.Dataset(folder, convert=convert, split="train")) == [1] * 3
+    assert values(unistore.Dataset(folder, convert=convert, split="val")) == [2] * 3
+    assert len(stores(cache)) == 1
+    split.write_text("a.npz,val\nb.npz,train\n")
+    assert values(unistore.Dataset(folder, convert=convert, split="train")) == [2] * 3
+    assert len(stores(cache)) == 2
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_label_map_with_other_content_is_another_store(tmp_path: Path, cache: Path, *, grown: bool) -> None:
+
+    folder = tmp_path / "clouds"
+    folder.mkdir()
+
+    def cloud(name: str) -> None:
+        with h5py.File(folder / name, "w") as file:
+            for axis in "xyz":
+                file[axis] = np.arange(4.0)
+            file["classification"] = np.zeros(4, "u1")
+
+    labels = tmp_path / "map.json"
+    labels.write_text('{"0": 3}')
+    convert = {"label_map": str(labels)}
+    cloud("a.h5")
+    unistore.Dataset(folder, convert=convert)
+    if grown:
+        cloud("b.h5")
+        assert unistore.Dataset(folder, convert=convert).version == 2
+    assert set(unistore.Dataset(folder, convert=convert)[0]["classification"].tolist()) == {3}
+    labels.write_text('{"0": 9}')
+    assert set(unistore.Dataset(folder, convert=convert)[0]["classification"].tolist()) == {9}
+
+
+def test_files_that_cannot_be_added_are_converted_with_all(
+    folder: Path, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    unistore.Dataset(folder)
+    np.savez(folder / "c.npz", x=np.full((3, 2), 3, np.float64))  # wider than the others
+    assert values(unistore.Dataset(folder)) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert "cannot be added, so all are converted" in capfd.readouterr().err
+    assert len(stores(cache)) == 2
+    assert not list(cache.glob("*growing*"))
+    assert values(unistore.Dataset(folder)) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert len(stores(cache)) == 2
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty"])
+def test_a_damaged_store_stays_and_another_is_made(
+    folder: Path, cache: Path, capfd: pytest.CaptureFixture[str], damage: str
+) -> None:
+    root = Path(str(unistore.Dataset(folder).path)) / "zarr.json"
+    if damage == "missing":
+        root.unlink()
+    else:
+        root.write_bytes(b"")
+    assert values(unistore.Dataset(folder)) == [1, 1, 1, 2, 2, 2]
+    assert "unistore cache remove" in capfd.readouterr().err
+    assert len(stores(cache)) == 2
+
+
+def test_a_root_that_cannot_be_read_is_no_reason_to_convert_again(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Path(str(unistore.Dataset(folder).path))
+
+    def fails(*_: object, **__: object) -> None:
+        raise FailedReadError(f"{store}/zarr.json: cannot be read (Input/output error)")
+
+    monkeypatch.setattr("unistore.growing.source_cache.open_stores", fails)
+    with pytest.raises(unistore.StoreError, match="Input/output error"):
+        unistore.Dataset(folder)
+    assert len(stores(cache)) == 1
