@@ -79,7 +79,7 @@ def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options:
         found = request.find()
         if found is None:
             with _alone(cache_folder() / f"{request.name}.lock"):
-                found = request.find() or request.make()
+                found = request.make()
     except WritingError as error:
         msg = f"{error}; or set {FOLDER} to a folder with room that you may write to"
         raise ConversionError(msg) from error
@@ -102,6 +102,7 @@ class _Request:
         self._settings = Settings(**{name: chosen.pop(name) for name in names & chosen.keys()})
         self._options = chosen
         self._paths = list(map(Path, paths))
+        self._damage = ""  # of the newest store
         self.shown = ", ".join(os.fspath(source) for source in sources)
         self._places = [os.path.realpath(source) for source in sources]
         self._content = {name: value for name, value in options.items() if name not in _RUNS}
@@ -128,6 +129,10 @@ class _Request:
         store = self._newest() or self._path(1)
         if os.path.lexists(store) and not build_folder(store).exists():
             changes = self._changes(store)
+            if changes is not None and not any(changes):  # another process has made it meanwhile
+                return store, "found"
+            if self._damage:
+                _say(f"{self._damage}; it stays: unistore cache remove {store.name}")
             if changes is not None and changes.new and not changes.changed and not changes.missing:
                 appended = self._append(store, len(changes.new))
                 if appended is not None:
@@ -193,7 +198,7 @@ class _Request:
         except FailedReadError:
             raise
         except StoreError as error:
-            _say(f"{error}; it stays: unistore cache remove {store.name}")
+            self._damage = str(error)
         except InputError:
             pass
         return None
