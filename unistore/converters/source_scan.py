@@ -36,6 +36,7 @@ from unistore.system.sizes import count_of
 if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
 
+NOTHING_LEFT = "nothing left"  # kind of the problem that no source remains of the given ones
 _THREADS = 8
 _SHOWN = 5
 _REASONS = 8
@@ -222,7 +223,9 @@ class _FamilyScan:
         found_sources, parts, sources, scanned = self._collect(ask)
         self._problems += [*self._unread(found_sources.parts), *found_sources.problems]
         if not sources and not self._problems:
-            nothing = Problem(count_of(len(found_sources.parts), "source"), "nothing is left", kind="empty")
+            nothing = Problem(
+                count_of(len(found_sources.parts), "source"), "nothing is left", kind=NOTHING_LEFT
+            )
             is_left = parts and not self._stored.names
             self._problems.append(self._all_of_others() if is_left else nothing)
         scan = None

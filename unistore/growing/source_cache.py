@@ -27,6 +27,7 @@ from unistore.conversion.new_store import versions
 from unistore.conversion.settings import Settings
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.detection import Detection
+from unistore.converters.source_scan import NOTHING_LEFT
 from unistore.errors import (
     ConversionError,
     InputError,
@@ -168,7 +169,7 @@ class _Request:
         except InputError as error:
             if is_unreadable(error):
                 raise
-            if _has_no_source(error):
+            if {problem.kind for problem in error.problems} == {NOTHING_LEFT}:
                 return store, "found"
             if growth_folder(store).exists():
                 with growing(store):  # removes what the append has left
@@ -225,11 +226,6 @@ class _Request:
             raise writing_failed(error, cache_folder()) from error
         numbers = [self._number(Path(name)) for name in names]
         return self._path(max(numbers)) if numbers else None
-
-
-def _has_no_source(error: InputError) -> bool:
-    """Return whether a scan left all new files to other families, or as other names of known ones."""
-    return all(problem.kind == "empty" and not problem.source for problem in error.problems)
 
 
 @contextmanager

@@ -307,3 +307,17 @@ def test_a_root_that_cannot_be_read_is_no_reason_to_convert_again(
     with pytest.raises(unistore.StoreError, match="Input/output error"):
         unistore.Dataset(folder)
     assert len(stores(cache)) == 1
+
+
+def test_a_new_file_without_rows_is_not_skipped(folder: Path, tmp_path: Path, cache: Path) -> None:
+    unistore.Dataset(folder)
+    write(folder / "c.npz", 3, rows=0)
+    with pytest.raises(unistore.InputError) as converting:
+        unistore.convert([folder / "c.npz"], tmp_path / "c.zarr")
+    report = unistore.convert(folder, tmp_path / "all.zarr")
+    assert "no rows" in str(converting.value)
+    after = unistore.Dataset(folder)
+    assert len(after) == report.samples
+    assert unistore.Store(after.path).text("sources/path") == unistore.Store(report.destination).text(
+        "sources/path"
+    )
