@@ -17,6 +17,7 @@ from unistore.errors import InputError, StoreError, UnistoreError, printable
 from unistore.remote.url import redact_urls
 from unistore.schemas.indices import StoreView
 from unistore.system.arguments import wrong_argument
+from unistore.system.extras import is_installed, require
 from unistore.system.types import AnyArray, Int64s
 
 # Metadata of every file that is written; other files are overwritten only if that is asked for
@@ -76,8 +77,14 @@ def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] =
         raise _undrawn(store, sample, error) from error
 
 
+def draws_pictures() -> bool:
+    """Return whether still pictures can be drawn: OpenCV is installed."""
+    return is_installed("cv2")
+
+
 def still_picture(view: View, form: Literal["png", "webp"] = "webp") -> bytes:
     """Return a still picture of what is shown of a sample."""
+    require("cv2", "still pictures are drawn by OpenCV,", "images")
     import cv2
 
     parts = [part for part in _DRAWN[view.widget](view) if part.size]

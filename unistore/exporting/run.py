@@ -35,6 +35,7 @@ from unistore.store.shard_cache import CachedStorage, temporary_copies
 from unistore.store.side_tables import side_names
 from unistore.store.versions import open_stores
 from unistore.system.arguments import Arguments
+from unistore.system.extras import require
 from unistore.system.progress import Progress, ProgressLike
 from unistore.system.types import AnyArray, Attributes, PathLike, VersionLike
 from unistore.zarr3.codecs import codecs_document, encoder
@@ -376,6 +377,7 @@ def _bytes_of(block: AnyArray) -> memoryview:
 
 
 def _png(pixels: AnyArray, path: Path) -> bytes:
+    require("cv2", f"{path.name} is written by OpenCV,", "images")
     import cv2
 
     done, encoded = cv2.imencode(".png", np.ascontiguousarray(pixels[..., ::-1]))

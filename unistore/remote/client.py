@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
 from unistore.remote.url import StoreLocation, parse_url, redact_urls
+from unistore.system.extras import require
 from unistore.system.progress import COUNTS
 from unistore.system.types import Attributes, Buffer
 from unistore.zarr3.storage import DOCUMENT_LIMIT, ROOT, AbsentError, replaced
@@ -406,6 +407,7 @@ class ObjectClient:
     def _connect(self) -> tuple[Any, Any]:
         # Credentials, region and endpoint come from the environment
         self.check_process()
+        require("obstore", f"{self.location} is read by obstore,", "cloud")
         import obstore
 
         if self._handle is None:

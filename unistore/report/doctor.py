@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from unistore.report.text import Block, to_text
 from unistore.report.trials import LARGEST_BATCH, Trial, best, first_batch_size, measure_speed, try_settings
 from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import Arguments
-from unistore.system.extras import require_torch
+from unistore.system.extras import EXTRAS, require_torch
 from unistore.system.kernel import kernel
 from unistore.system.machine import available_memory, file_system, usable_cores
 from unistore.system.progress import Progress
@@ -49,6 +49,7 @@ class Machine:
     shared_memory: int | None  # bytes of /dev/shm; None: there is none
     starts_workers: bool  # a daemonic process starts none
     has_kernel: bool  # whether the compiled kernel can be used; Python does its work where not
+    missing_extras: Mapping[str, str]  # extras with a library that is not installed, and what each would add
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,14 @@ class DoctorReport:
         trials = [dict(_shown(trial)) for trial in self.trials]
         blocks = [
             Block("machine", facts=_shown(self.machine)),
+            Block(
+                "not installed",
+                columns=("extra", "would add", "command"),
+                rows=[
+                    (name, adds, f"pip install 'unistore[{name}]'")
+                    for name, adds in self.machine.missing_extras.items()
+                ],
+            ),
             Block("store", facts=_shown(self.store) if self.store else ()),
             Block(
                 "measured",
@@ -149,6 +158,8 @@ class DoctorReport:
 def _shown(record: Machine | StoreFacts | Trial) -> list[tuple[str, str]]:
     facts = []
     for name, value in asdict(record).items():
+        if isinstance(value, Mapping):  # a table of its own
+            continue
         text = "none" if value is None else str(value)
         if value is not None and name.endswith(("memory", "bytes")):
             text = size(value)
@@ -248,6 +259,7 @@ def inspect_machine() -> Machine:
         shared_memory=None if shared is None else shared.f_frsize * shared.f_blocks,
         starts_workers=not multiprocessing.current_process().daemon,
         has_kernel=kernel() is not None and compiled_functions() is not None,
+        missing_extras={name: extra.adds for name, extra in EXTRAS.items() if extra.missing},
     )
 
 

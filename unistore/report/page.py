@@ -20,6 +20,7 @@ from unistore.errors import InputError, StoreError, UnistoreError, printable
 from unistore.html import (
     MARK,
     check_sample,
+    draws_pictures,
     facts_html,
     image_html,
     sample_view,
@@ -280,7 +281,7 @@ def _add_views(row_of: RowOf, shown: Sequence[JsonObject], read_left: int) -> tu
         caption = entry["caption"]
         try:
             still, text, read = _fitting(*row_of(entry["number"]), share, read_left)
-            stills += image_html(still, caption)
+            stills += image_html(still, caption) if still else ""
         except InputError as error:  # of all samples: the family is not installed
             entry["data"] = _encoded(pack_error(f"no pictures: {error}"))
             return f"<p>{text_html(f'no pictures: {error}')}</p>", remaining - 1
@@ -296,7 +297,10 @@ def _add_views(row_of: RowOf, shown: Sequence[JsonObject], read_left: int) -> tu
 
 
 def _fitting(store: Store, sample: int, share: int, most_read: int) -> tuple[bytes, str, int]:
-    """Return a still picture, the text of a view of at most `share` characters, and the bytes read."""
+    """Return a still picture, the text of a view of at most `share` characters, and the bytes read.
+
+    The picture is empty without OpenCV.
+    """
     shown = share
     read = 0
     for _ in range(_TRIES):
@@ -305,7 +309,7 @@ def _fitting(store: Store, sample: int, share: int, most_read: int) -> tuple[byt
         read += view.read
         text = _encoded(pack(view))
         if len(text) <= share:
-            return still_picture(view), text, read
+            return still_picture(view) if draws_pictures() else b"", text, read
         shown = max(1024, shown * share * 9 // (len(text) * 10))
     msg = f"{store.path}: sample {sample} does not fit a page; see unistore view"
     raise StoreError(msg)

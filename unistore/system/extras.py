@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import NamedTuple
 
 from unistore.errors import MissingLibraryError
 
 
+class Extra(NamedTuple):
+    """Libraries that one ``pip install 'unistore[NAME]'`` adds."""
+
+    modules: tuple[str, ...]  # as they are imported
+    adds: str  # what unistore can do with them
+
+    @property
+    def missing(self) -> list[str]:
+        """Modules that cannot be imported here."""
+        return [module for module in self.modules if not is_installed(module)]
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a library can be imported, without importing it."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+EXTRAS: Mapping[str, Extra] = {
+    "torch": Extra(("torch",), "samples and batches as tensors, Loader"),
+    "images": Extra(("cv2",), "PNG and JPEG images, still pictures of pages"),
+    "filters": Extra(("hdf5plugin",), "HDF5 filters besides gzip, bzip2, blosc, zstd and lzf"),
+    "medical": Extra(
+        ("nibabel", "pydicom", "gdcm", "openjpeg", "nrrd", "tifffile"), "NIfTI, DICOM, NRRD, TIFF"
+    ),
+    "lidar": Extra(("laspy", "lazrs"), "LAS and LAZ"),
+    "bags": Extra(("rosbags",), "ROS 1 and ROS 2 bags, MCAP"),
+    "events": Extra(("aedat",), "AEDAT4"),
+    "robots": Extra(("av", "pyarrow", "cv2"), "LeRobot, Parquet, video"),
+    "cloud": Extra(("obstore",), "s3://, gs://, az:// and https://"),
+    "cluster": Extra(("dask", "distributed"), "convert and verify on a dask cluster"),
+}
+
+
 def require_torch(what: str) -> None:
-    """Import torch, or say which command installs it.
+    """Say which command installs torch if it is not installed.
 
     Raises
     ------
@@ -19,11 +57,13 @@ def require_torch(what: str) -> None:
 
 
 def require(module: str, what: str, extra: str) -> None:
-    """Import a library, or say which command installs it: `what` begins the sentence."""
-    try:
-        import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
+    """Say which command installs a library if it is not installed.
+
+    Raises
+    ------
+    MissingLibraryError
+        If it is not installed. The message begins with `what`, a sentence whose last word is the library.
+    """
+    if not is_installed(module):
         msg = f"{what} which is not installed: pip install 'unistore[{extra}]'"
-        raise MissingLibraryError(msg) from error
+        raise MissingLibraryError(msg)

@@ -16,6 +16,7 @@ import google_crc32c
 import numpy as np
 from numcodecs import blosc, zstd  # type: ignore[attr-defined]
 
+from unistore.system.frames import BLOSC_HEADER, BLOSC_VERSION, zstd_size
 from unistore.system.types import AnyArray, Buffer, JsonObject
 from unistore.zarr3.documents import ANY, check_equal, is_list_of, shown, unsupported
 
@@ -42,17 +43,7 @@ CRC_BYTES = 4
 # Checksum of any bytes followed by their own checksum: both are checked without being parted.
 RESIDUE = crc32c(crc32c(b"").to_bytes(CRC_BYTES, "little"))
 
-_HEADER = struct.Struct("<BBBBIII")  # version, versionlz, flags, typesize, and the sizes below
 _HEADER_SIZES = struct.Struct("<4xIII")  # decoded bytes, bytes of a block, bytes of the frame
-_FRAME_VERSION = 2
-
-# The header of a zstd frame (RFC 8878, 3.1.1.1): magic number, a byte of flags, the window's byte unless the
-# frame is a single segment, the decoded size.
-_ZSTD_MAGIC = bytes.fromhex("28b52ffd")
-_ZSTD_SINGLE_SEGMENT = 0x20
-_ZSTD_DICTIONARY = 0x03
-# Bytes of the decoded size, by the two highest flags; that of two bytes counts from 256.
-_ZSTD_SIZE_BYTES = (1, 2, 4, 8)
 _ZSTD_BLOCK = 1 << 17
 
 
@@ -130,7 +121,7 @@ def max_encoded_size(nbytes: int) -> int:
     # What they cannot compress, blosc stores behind its header, and zstd in blocks of 128 KiB, each behind
     # three bytes, with at most 18 bytes around them (RFC 8878)
     zstd_bytes = 18 + 3 * (nbytes // _ZSTD_BLOCK + 1)
-    return nbytes + max(_HEADER.size, zstd_bytes) + CRC_BYTES
+    return nbytes + max(BLOSC_HEADER.size, zstd_bytes) + CRC_BYTES
 
 
 def encoder(compressor: Compressor | None) -> Encoder:
@@ -216,7 +207,7 @@ def _blosc_decoder(nbytes: int) -> Decoder:
     checksum = crc32c
     sizes_of = _HEADER_SIZES.unpack_from
     decompress = blosc.decompress
-    least = _HEADER.size + CRC_BYTES
+    least = BLOSC_HEADER.size + CRC_BYTES
 
     def decode(raw: bytes, out: AnyArray | None) -> Decoded:
         if checksum(raw) != RESIDUE:
@@ -228,7 +219,7 @@ def _blosc_decoder(nbytes: int) -> Decoder:
         decoded, block, encoded = sizes_of(raw)
         # blosc trusts its header: it would write `decoded` bytes into any `out`
         consistent = decoded == nbytes and encoded + CRC_BYTES == size and 0 < block <= decoded
-        if not consistent or raw[0] != _FRAME_VERSION:
+        if not consistent or raw[0] != BLOSC_VERSION:
             raise _header_error(raw, nbytes)
         try:
             return decompress(raw, out)  # type: ignore[no-any-return]
@@ -242,7 +233,7 @@ def _zstd_decoder(nbytes: int) -> Decoder:
     def decode(raw: bytes, out: AnyArray | None) -> Decoded:
         _check_checksum(raw)
         frame = memoryview(raw)[:-CRC_BYTES]
-        size = _zstd_size(frame)
+        size = zstd_size(frame)
         # numcodecs leaves the end of a larger `out` as it was, and allocates what a header tells without one
         if size != nbytes:
             msg = f"zstd frame of {size} decoded bytes, expected {nbytes}"
@@ -257,22 +248,8 @@ def _zstd_decoder(nbytes: int) -> Decoder:
     return decode
 
 
-def _zstd_size(frame: memoryview) -> int:
-    """Return the decoded bytes that the header of a zstd frame states, -1 where it states none."""
-    if len(frame) < len(_ZSTD_MAGIC) + 1 or frame[:4] != _ZSTD_MAGIC:
-        return -1
-    flags = frame[4]
-    is_single = flags & _ZSTD_SINGLE_SEGMENT
-    number = flags >> 6
-    if flags & _ZSTD_DICTIONARY or (number == 0 and not is_single):
-        return -1
-    start = 5 if is_single else 6
-    stated = int.from_bytes(frame[start : start + _ZSTD_SIZE_BYTES[number]], "little")
-    return stated + 256 if number == 1 else stated
-
-
 def _header_error(raw: bytes, nbytes: int) -> FrameError:
-    version, _, _, typesize, decoded, block, encoded = _HEADER.unpack_from(raw)
+    version, _, _, typesize, decoded, block, encoded = BLOSC_HEADER.unpack_from(raw)
     return FrameError(
         f"blosc header (version {version}, typesize {typesize}, {decoded} bytes in {encoded}, blocks of "
         f"{block}) does not fit a frame of {len(raw) - CRC_BYTES} bytes for {nbytes} decoded ones"

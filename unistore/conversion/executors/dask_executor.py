@@ -19,6 +19,7 @@ from unistore.conversion.executors.processes import Processes, step_given_up
 from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
 from unistore.remote.url import redact_url
+from unistore.system.extras import require
 from unistore.system.progress import COUNTS, NO_PROGRESS
 from unistore.system.sizes import count_of
 
@@ -57,6 +58,7 @@ class Dask:
         | None = None,  # seconds without a worker or an answer after which to give up; None: never
         tell: Callable[[str], None] = NO_PROGRESS.tell,  # told, in a line, what workers lack
     ) -> None:
+        require("distributed", "a scheduler is reached by distributed,", "cluster")
         from distributed import Client
 
         if isinstance(scheduler, Client):

@@ -309,8 +309,9 @@ def find_layout(opened: OpenFile, options: EventsOptions) -> Layout:
         above, _, name = place.rpartition("/")
         is_array = bool(name) and opened.members(above).get(name) == "array"
         names: Sequence[str] = ()
-        if is_array:
-            names = opened.arrays[place].dtype.names or ()
+        # Also of arrays that cannot be read, whose problems are told once the file is taken
+        if is_array and place in opened.all_arrays:
+            names = opened.all_arrays[place].dtype.names or ()
         else:
             names = [key for key, kind in opened.members(place).items() if kind == "array"]
         present = {
@@ -322,7 +323,7 @@ def find_layout(opened: OpenFile, options: EventsOptions) -> Layout:
         for column, (name,) in present.items():
             array = place if is_array else "/".join(filter(None, (place, name)))
             field = name if is_array else ""
-            dtype = opened.arrays[array].dtype
+            dtype = opened.all_arrays[array].dtype
             layout[column] = EventPlace(array, field, (dtype[field] if field else dtype).str)
         return layout
     return {}

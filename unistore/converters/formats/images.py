@@ -8,13 +8,14 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
 from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Problem, Where
+from unistore.system.extras import require
 from unistore.system.foreign import opening
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
@@ -76,6 +77,22 @@ class ImageHeader(NamedTuple):
     @property
     def dtype(self) -> Dtype:
         return np.dtype(np.uint16 if self.bits > 8 else np.uint8)
+
+
+def opencv(where: Where) -> Any:
+    """Import OpenCV, which decodes images.
+
+    Raises
+    ------
+    InputError
+        If it is not installed, for the image at `where`, of kind ``library``.
+    """
+    try:
+        import cv2
+    except ModuleNotFoundError as error:
+        message = "is an image, which OpenCV decodes, and OpenCV is not installed"
+        raise InputError.at(where, message, "pip install 'unistore[images]'", "library") from error
+    return cv2
 
 
 def encoding_of(image: UInt8s | bytes) -> Literal["png", "jpeg"] | None:
@@ -218,8 +235,7 @@ def decode(image: UInt8s | bytes, where: Where, *, exact: bool = False, swapped:
     # Not exact: gray is repeated, alpha dropped, 16 bits are cut to the upper 8, an EXIF rotation is not
     # applied; exact: it is. `swapped`: OpenCV's encoder expects BGR, some recorders give it RGB, and no image
     # says so.
-    import cv2
-
+    cv2 = opencv(where)
     flags = cv2.IMREAD_COLOR
     if not exact:
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
@@ -235,10 +251,9 @@ def decode(image: UInt8s | bytes, where: Where, *, exact: bool = False, swapped:
         reason = f": {error.err}"
     if pixels is None:
         raise InputError.at(where, f"cannot be decoded{reason}", _FIX, "corrupt")
-    if swapped or pixels.ndim == 2:
-        return pixels
-    code = cv2.COLOR_BGR2RGB if pixels.shape[-1] == 3 else cv2.COLOR_BGRA2RGBA
-    return cv2.cvtColor(pixels, code)
+    if not swapped and pixels.ndim > 2:
+        pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB if pixels.shape[-1] == 3 else cv2.COLOR_BGRA2RGBA)
+    return pixels
 
 
 def decode_file(path: Path, where: Where, *, exact: bool) -> AnyArray:
@@ -250,6 +265,7 @@ def decode_file(path: Path, where: Where, *, exact: bool) -> AnyArray:
 
 def resize(images: UInt8s, out: UInt8s) -> None:
     """Resize images (n, H, W, 3) u1 into `out` (n, height, width, 3), with OpenCV's bilinear filter."""
+    require("cv2", "images are resized by OpenCV,", "images")
     import cv2
 
     height, width = out.shape[1:3]

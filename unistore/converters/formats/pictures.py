@@ -74,13 +74,13 @@ class Png(Format):
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
         header = images.read_header(file.path, file.name)
+        images.opencv(file.name)  # before files are read: only decoding needs it
         pixels = header.height * header.width * 4 * header.dtype.itemsize
         image = Array(ImagePixels(file, header))
         yield OpenFile({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)
 
     def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
-        import cv2
-
+        cv2 = images.opencv(path.name)
         pixels = arrays[_ARRAY][:]
         if pixels.ndim == 3:
             pixels = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR if pixels.shape[2] == 3 else cv2.COLOR_RGBA2BGRA)

@@ -20,6 +20,7 @@ from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.formats.lazy import Stretch, Unread
 from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.errors import InputError, Problem
+from unistore.system.frames import BLOSC_HEADER, zstd_size
 from unistore.system.types import AnyArray
 
 ENDS = "meta/episode_ends"
@@ -167,26 +168,17 @@ def _decoded(encoded: bytes, compressor: Facts | None, size: int) -> Any:
 
 def _size_in_blosc(encoded: bytes) -> int:
     """Return the decoded size that a Blosc header states, -1 if the encoded one is another."""
-    if int.from_bytes(encoded[12:16], "little") != len(encoded):
+    if len(encoded) < BLOSC_HEADER.size:
         return -1
-    return int.from_bytes(encoded[4:8], "little")
-
-
-def _size_in_zstd(encoded: bytes) -> int:
-    """Return the decoded size that the header of a Zstandard frame states (RFC 8878, 3.1.1.1)."""
-    descriptor = encoded[4] if len(encoded) > 4 else 0
-    is_single = bool(descriptor & 0x20)
-    start = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
-    size_bytes = (int(is_single), 2, 4, 8)[descriptor >> 6]
-    size = int.from_bytes(encoded[start : start + size_bytes], "little")
-    return size + 256 if size_bytes == 2 else size
+    *_, decoded, _, size = BLOSC_HEADER.unpack_from(encoded)
+    return int(decoded) if size == len(encoded) else -1
 
 
 # Decoded sizes that chunks state, by codec. Other codecs may unpickle, or need packages.
 _STATED_SIZES: Mapping[str, Callable[[bytes], int]] = {
     "blosc": _size_in_blosc,
     "lz4": lambda encoded: int.from_bytes(encoded[:4], "little"),
-    "zstd": _size_in_zstd,
+    "zstd": zstd_size,
 }
 
 

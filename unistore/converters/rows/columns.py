@@ -42,9 +42,15 @@ _FEW = 8  # rows that are searched for a first picture
 _ALIKE = 256  # arrays of many files have the same names and dtypes
 
 
+_UNREADABLE = ("damaged", "library", "unwritten")
+
+
 def match(head: FileSummary) -> Claim:
     """Take every file that holds numbers. This family is asked last."""
     if not any(storable(dtype) or dtype.names for _, dtype in head.arrays.values()):
+        # Arrays that cannot be read are why there are none: no other family would say so
+        if unreadable := [problem for problem in head.problems if problem.kind in _UNREADABLE]:
+            raise InputError(unreadable)
         return no("holds no arrays of numbers")
     return sure(f"holds arrays ({', '.join(map(printable, list(head.arrays)[:3]))})", "arrays")
 

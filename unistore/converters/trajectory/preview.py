@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from unistore.converters.formats.images import opencv
 from unistore.converters.trajectory.restored_steps import StoredStepColumn, step_columns
 from unistore.errors import InputError, StoreError
 from unistore.plugin import IndexColumn, Measure, Preview, StoreView, View, ViewLimits, evenly, stride, whole
@@ -108,8 +109,7 @@ def _files(
     store: StoreView, camera: StoredStepColumn, steps: Int64s, side: int
 ) -> tuple[list[bytes], tuple[int, int]]:
     """Return frames as JPEG files, made smaller, and their height and width."""
-    import cv2
-
+    cv2 = opencv(f"{store.path}: a frame of {camera.name}")
     files = []
     size = (0, 0)
     for step in steps.tolist():

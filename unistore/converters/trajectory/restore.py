@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.formats.hdf5 import Hdf5
+from unistore.converters.formats.images import opencv
 from unistore.converters.formats.packets import KeptVideo
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episodes import EpisodeIndex
@@ -457,8 +458,7 @@ def _without_padding(rows: UInt8s) -> AnyArray:
 
 def _decoded(rows: AnyArray, *, swapped: bool) -> AnyArray:
     """Decode the compressed frames of some rows."""
-    import cv2
-
+    cv2 = opencv("a compressed frame")
     images = []
     for row in rows:
         frame = np.frombuffer(bytes(row), np.uint8)

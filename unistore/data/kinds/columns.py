@@ -13,6 +13,7 @@ from unistore.errors import CorruptionError, InputError
 from unistore.schemas.indices import IndexColumn, require_rule
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.store.reader import Store
+from unistore.system.extras import require
 from unistore.system.types import AnyArray, Int64s, UInt8s
 
 
@@ -87,6 +88,7 @@ class EncodedImages:
         exact: bool = False,
         blank: AnyArray | None = None,  # frame of rows without any bytes. None: there are none
     ) -> None:
+        require("cv2", f"{store.path}: {group} holds PNG or JPEG images, decoded by OpenCV,", "images")
         self._data = store.array(f"{group}/data")
         self.path = self._data.path
         require_rule(store, f"{group}/offsets", offsets_of=group)

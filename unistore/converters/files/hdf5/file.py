@@ -43,9 +43,10 @@ from unistore.converters.files.hdf5.chunks import (
     native,
     stored_size,
 )
-from unistore.converters.files.hdf5.filters import are_decoded_here
+from unistore.converters.files.hdf5.filters import are_decoded_here, missing_filter
 from unistore.converters.files.paths import is_inside
 from unistore.errors import InputError, Location, Problem, location_of, printable
+from unistore.system.extras import is_installed
 from unistore.system.foreign import begin_reading, opening
 from unistore.system.types import AnyArray
 
@@ -183,6 +184,14 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
                 "damaged",
             )
         ]
+    missing = missing_filter(filters_of(creation))
+    if missing is not None:
+        name = creation.get_filter_by_id(missing)[2].decode("utf-8", "replace").partition(";")[0]
+        message = f"is compressed with HDF5 filter {missing} ({name}), which is not installed"
+        fix = "name the folder of its plugin in HDF5_PLUGIN_PATH, or write the file again with gzip"
+        if not is_installed("hdf5plugin"):
+            fix = "pip install 'unistore[filters]'"
+        return [Problem.at(location, message, fix, "library")]
     if has_fill_value(creation):
         return []
     chunks = zip(shape, creation.get_chunk(), strict=True)

@@ -1,4 +1,4 @@
-"""Decode HDF5 chunks: deflate, bzip2, shuffle and fletcher32 here, all other filters by the library."""
+"""Decode HDF5 chunks: deflate, bzip2, blosc, zstd, shuffle and fletcher32 here, others by the library."""
 
 # HDF5's own bzip2 filter hangs if the stored bytes are cut short.
 
@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from isal import isal_zlib
+from numcodecs import blosc, zstd  # type: ignore[attr-defined]
 
 from unistore.converters.files.hdf5 import library as h5py
+from unistore.system.frames import BLOSC_HEADER, BLOSC_VERSION, zstd_size
 from unistore.system.types import UInt8s
 
 _DEFLATE = 1
@@ -25,10 +27,17 @@ _SHUFFLE = 2
 _FLETCHER = 3
 _NBIT = 5
 _BZIP2 = 307
-_DECOMPRESSORS: dict[int, Callable[[], Any]] = {
+_BLOSC = 32001
+_ZSTD = 32015
+blosc.use_threads = False  # its threads do not survive a fork
+_STREAMS: dict[int, Callable[[], Any]] = {
     _DEFLATE: isal_zlib.decompressobj,
     _BZIP2: bz2.BZ2Decompressor,
 }
+_COMPRESSIONS = frozenset((*_STREAMS, _BLOSC, _ZSTD))
+# Compressors of blosc in numcodecs, all but snappy, by their number in a dataset's parameters
+_BLOSC_COMPRESSORS = frozenset((0, 1, 2, 4, 5))
+_BLOSC_COMPRESSOR = 6  # its place among the parameters
 _DEFLATE_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 
 _CHECKSUM_BYTES = 4
@@ -62,9 +71,22 @@ def applied_filters(filters: Filters, mask: int) -> Filters:
 @lru_cache(maxsize=100)
 def are_decoded_here(filters: Filters) -> bool:
     """Return whether all filters are ours, with one compression at most, whose size is thus known."""
-    numbers = [number for number, _ in filters]
-    compressions = [number for number in numbers if number not in (_SHUFFLE, _FLETCHER)]
-    return len(compressions) <= 1 and _DECOMPRESSORS.keys() >= set(compressions)
+    compressions = [one for one in filters if one.number not in (_SHUFFLE, _FLETCHER)]
+    return len(compressions) <= 1 and all(map(_is_compression_of_ours, compressions))
+
+
+def _is_compression_of_ours(one: Filter) -> bool:
+    if one.number != _BLOSC:
+        return one.number in _COMPRESSIONS
+    # The filter compresses with blosclz if its parameters name no compressor
+    return len(one.values) <= _BLOSC_COMPRESSOR or one.values[_BLOSC_COMPRESSOR] in _BLOSC_COMPRESSORS
+
+
+def missing_filter(filters: Filters) -> int | None:
+    """Return the number of the first filter that can be undone neither here nor by HDF5, or None."""
+    if are_decoded_here(filters):
+        return None
+    return next((one.number for one in filters if not h5py.h5z.filter_avail(one.number)), None)
 
 
 def decode(stored: bytes, size: int, filters: Filters) -> UInt8s:
@@ -90,7 +112,9 @@ def decode(stored: bytes, size: int, filters: Filters) -> UInt8s:
 
 
 def _decompressed(data: UInt8s, size: int, number: int) -> UInt8s:
-    stream = _DECOMPRESSORS[number]()
+    if number in (_BLOSC, _ZSTD):
+        return _frame_decompressed(data, size, number)
+    stream = _STREAMS[number]()
     try:
         values = stream.decompress(data.data, size + 1)
     except (_DEFLATE_ERROR, OSError) as error:
@@ -102,6 +126,28 @@ def _decompressed(data: UInt8s, size: int, number: int) -> UInt8s:
     if not stream.eof:
         raise ValueError("is truncated")
     return np.frombuffer(values, np.uint8)
+
+
+def _frame_decompressed(data: UInt8s, size: int, number: int) -> UInt8s:
+    """Decode a frame of blosc or zstd. Their decoders trust the sizes in its header, so these are checked."""
+    frame = data.tobytes()
+    decompress = zstd.decompress
+    if number == _BLOSC:
+        decompress = blosc.decompress
+        if len(frame) < BLOSC_HEADER.size:
+            raise ValueError(f"has {len(frame)} bytes, less than a blosc header")
+        version, _, _, _, decoded, block, encoded = BLOSC_HEADER.unpack_from(frame)
+        if (version, decoded, encoded) != (BLOSC_VERSION, size, len(frame)) or not 0 < block <= size:
+            stated = f"version {version}, {decoded} bytes in {encoded}, blocks of {block}"
+            raise ValueError(f"has a blosc header ({stated}) that does not fit {len(frame)} bytes for {size}")
+    elif (decoded := zstd_size(frame)) != size:
+        raise ValueError(f"decompresses to {decoded} bytes by its zstd header, expected {size}")
+    values = np.empty(size, np.uint8)
+    try:
+        decompress(frame, values)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"cannot be decompressed: {error}") from error
+    return values
 
 
 def _unshuffled(data: UInt8s, parameters: tuple[int, ...]) -> UInt8s:

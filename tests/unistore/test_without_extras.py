@@ -1,0 +1,160 @@
+"""The base alone: what needs a library of an extra says so before anything is read, the rest works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import cv2
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+
+from tests.waiting import patience
+from unistore.system.extras import EXTRAS
+
+ROOT = Path(__file__).parents[2]
+NOT_OF_USERS = {"docs", "test", "all"}
+# Hides the libraries from a process and from all that it starts
+HIDING = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = {[module for extra in EXTRAS.values() for module in extra.modules]}
+        return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
+"""
+
+
+def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A command in a process without the libraries of any extra."""
+    hiding = folder / "hiding"
+    hiding.mkdir(exist_ok=True)
+    (hiding / "sitecustomize.py").write_text(HIDING)
+    return subprocess.run(
+        [sys.executable, "-m", "unistore", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": f"{hiding}{os.pathsep}{ROOT}", "COLUMNS": "1000"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patience(120),
+    )
+
+
+def test_every_extra_of_the_project_is_listed_with_the_libraries_that_it_installs() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(declared) - NOT_OF_USERS
+    distributions = packages_distributions()
+    for name, extra in EXTRAS.items():
+        required = {line.partition(">=")[0].lower() for line in declared[name]}
+        for module in extra.modules:
+            providers = {provider.lower() for provider in distributions[module]}
+            assert providers & required, f"{module} is not installed by unistore[{name}]"
+
+
+def image(folder: Path) -> list[object]:
+    for kind in ("blur", "sharp", "spike"):
+        (folder / "recordings/one" / kind).mkdir(parents=True)
+    for kind in ("blur", "sharp"):
+        cv2.imwrite(str(folder / f"recordings/one/{kind}/000.png"), np.zeros((250, 400, 3), np.uint8))
+    np.zeros((41, 250, 50), np.uint8).tofile(folder / "recordings/one/spike/000.dat")
+    return ["inspect", folder / "recordings"]
+
+
+def filtered(folder: Path) -> list[object]:
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(100), chunks=(10,), **hdf5plugin.Bitshuffle())
+    return ["inspect", folder / "a.h5"]
+
+
+def bucket(_: Path) -> list[object]:
+    return ["inspect", "s3://bucket/train.zarr"]
+
+
+def cluster(folder: Path) -> list[object]:
+    np.save(folder / "a.npy", np.arange(10))
+    return ["convert", folder / "a.npy", folder / "a.zarr", "--scheduler", "tcp://127.0.0.1:1"]
+
+
+def lidar(_: Path) -> list[object]:
+    return ["inspect", ROOT / "tests/data/pointcloud/pdal_extrabytes.las"]
+
+
+def bag(_: Path) -> list[object]:
+    return ["inspect", ROOT / "tests/data/mcap/robot.mcap"]
+
+
+def parquet(_: Path) -> list[object]:
+    return ["inspect", ROOT / "tests/data/lerobot/v3"]
+
+
+def volume(folder: Path) -> list[object]:
+    header = bytearray(352)
+    header[:4] = (348).to_bytes(4, "little")
+    header[40:56] = np.array([3, 4, 4, 4, 1, 1, 1, 1], "<i2").tobytes()
+    header[70:74] = np.array([4, 16], "<i2").tobytes()
+    header[344:348] = b"n+1\0"
+    (folder / "a.nii").write_bytes(bytes(header) + bytes(128))
+    return ["inspect", folder / "a.nii"]
+
+
+NEEDING: dict[str, tuple[str, Callable[[Path], list[object]]]] = {
+    case.__name__: (extra, case)
+    for extra, case in [
+        ("images", image),
+        ("filters", filtered),
+        ("cloud", bucket),
+        ("cluster", cluster),
+        ("lidar", lidar),
+        ("bags", bag),
+        ("robots", parquet),
+        ("medical", volume),
+    ]
+}
+
+
+@pytest.mark.parametrize("case", NEEDING)
+def test_what_is_missing_names_its_extra_before_anything_is_read(tmp_path: Path, case: str) -> None:
+    extra, make = NEEDING[case]
+    done = run(tmp_path, *make(tmp_path))
+    said = done.stdout + done.stderr
+    assert f"pip install 'unistore[{extra}]'" in said
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in said
+    assert "unexpected" not in said
+
+
+def test_the_base_alone_converts_looks_verifies_and_exports(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(50, 8), **hdf5plugin.Blosc(cname="zstd"))
+    for arguments in (
+        ["convert", "a.h5", "a.zarr"],
+        ["inspect", "a.zarr", "--html", "a.html"],
+        ["verify", "a.zarr"],
+        ["export", "a.zarr", "out"],
+        ["view", "a.zarr", "--help"],
+    ):
+        done = run(tmp_path, *arguments)
+        assert done.returncode == 0, done.stderr
+    read = h5py.File(next((tmp_path / "out").rglob("*.h5")))["x"][()]
+    assert np.array_equal(read, values)
+    assert "not installed" not in (tmp_path / "a.html").read_text()
+
+
+def test_doctor_lists_what_is_not_installed_and_what_it_would_add(tmp_path: Path) -> None:
+    said = run(tmp_path, "doctor").stdout
+    for name, extra in EXTRAS.items():
+        assert f"pip install 'unistore[{name}]'" in said
+        assert extra.adds.split(",")[0] in said
