@@ -79,6 +79,7 @@ def make_data(work: str, folder: Path, megabytes: int, version: Path) -> None:
 def run_once(work: str, folder: Path, megabytes: int, version: Path) -> tuple[float, float, float]:
     """Processor and wall seconds of one run in a new process, and its most resident MiB."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(version), str(HERE.parent)])}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # every process would compile all modules
     done = subprocess.run(
         [sys.executable, str(WORK), work, str(folder), str(megabytes)],
         env=environment,
