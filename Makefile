@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test nightly everything lint types check browser chromium docs pictures oracles dist clean
+.PHONY: demo pythons test nightly everything lint types check browser chromium docs pictures oracles dist clean
 
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
@@ -101,6 +101,11 @@ dist: $(READY)
 	$(PYTHON) -m venv build/torch
 	build/torch/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.tar.gz torch
 	cd build && torch/bin/python -P ../tools/smoke.py
+
+# Loader, data and rows under Python 3.14 and 3.13 with torch, in roots of Debian; by root, with debootstrap
+pythons:
+	tools/debian_python.sh sid
+	tools/debian_python.sh trixie
 
 clean:
 	rm -rf $(VENV) demo-out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

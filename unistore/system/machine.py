@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,6 +101,15 @@ def _page_cache(folder: Path) -> int:
     sizes = dict(zip(words[::2], map(int, words[1::2]), strict=True))
     prefix = "total_" if "total_active_file" in sizes else ""
     return sum(sizes.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
+
+
+def data_memory() -> int | None:
+    """Return the bytes of this process that ``RLIMIT_DATA`` counts. None: the system does not say."""
+    try:
+        pages = int((PROCESS / "statm").read_text().split()[5])
+    except OSError:
+        return None
+    return pages * resource.getpagesize()
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:

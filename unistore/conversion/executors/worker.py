@@ -67,8 +67,8 @@ def _pickled_error(error: BaseException) -> bytes:
 
 
 def _die_with(parent: int) -> None:
-    # The kernel kills this process when its parent ends, however it ends (on Linux)
-    if sys.platform == "linux":
+    # The kernel kills this process when its parent ends, however it ends (on Linux, which alone has prctl)
+    with suppress(AttributeError):
         import ctypes
 
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL, 0, 0, 0)

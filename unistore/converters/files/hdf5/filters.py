@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,6 +19,7 @@ from numcodecs import blosc, zstd  # type: ignore[attr-defined]
 
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.system.frames import BLOSC_HEADER, BLOSC_VERSION, zstd_size
+from unistore.system.machine import data_memory
 from unistore.system.types import UInt8s
 
 _DEFLATE = 1
@@ -278,10 +278,10 @@ def _read(dataset: h5py.h5d.DatasetID, size: int, fill: int) -> UInt8s:
 @contextmanager
 def _guarded_memory(size: int, fill: int) -> Iterator[None]:
     """Fill allocated memory with a byte value, and limit it for a chunk of `size` bytes."""
-    pages_of_data = int(Path("/proc/self/statm").read_text().split()[5])
-    limit = pages_of_data * resource.getpagesize() + _HEADROOM + 8 * size
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    is_lower = soft == resource.RLIM_INFINITY or limit < soft
+    held = data_memory()
+    limit = soft if held is None else held + _HEADROOM + 8 * size
+    is_lower = held is not None and (soft == resource.RLIM_INFINITY or limit < soft)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)  # other C libraries have none
     resource.setrlimit(resource.RLIMIT_DATA, (limit if is_lower else soft, hard))
     mallopt(_M_PERTURB, fill)
