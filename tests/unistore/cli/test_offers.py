@@ -73,3 +73,20 @@ def test_what_cannot_be_precomputed_is_not_offered(tmp_path: Path) -> None:
     inspection = unistore.inspect(labels)
     assert inspection.details["family"] == "ct"
     assert inspection.details["offers"] == []
+
+
+def test_a_scan_without_air_is_offered_both_options_that_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "scans"
+    source.mkdir()
+    soft_tissue = np.random.default_rng(0).integers(-200, 256, (8, 16, 16)).astype(np.int16)
+    np.save(source / "a_hu.npy", soft_tissue)
+    (offer,) = unistore.inspect(source).details["offers"]
+    assert offer["option"] == "--window lung"
+    assert "add --values hu if all HU are in -200…255" in offer["gives"]
+    words = ("--window", "soft:400:40")
+    with pytest.raises(unistore.InputError, match="--values hu"):
+        unistore.convert(source, tmp_path / "refused.zarr", family="ct", window=["soft:400:40"])
+    run(capsys, "convert", "ct", source, tmp_path / "a.zarr", *words, "--values", "hu")
+    assert raw_bytes(tmp_path / "a.zarr", "windows/") > 0

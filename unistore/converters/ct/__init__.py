@@ -119,8 +119,12 @@ class Ct(CtOptions, Family):
         arrays: Mapping[str, tuple[Sequence[int], str]],
         samples: int,
     ) -> Sequence[tuple[str, str, int]]:
-        """Offer the sparse voxels of a window, if images may hold HU, which take two bytes a voxel."""
+        """Offer the sparse voxels of a window, if images may hold HU, which take two bytes a voxel.
+
+        Values are not read here, so the offer also names the option that a volume without air and bone needs.
+        """
         from unistore.schemas.ct.fields import IMAGE, WINDOWS
+        from unistore.schemas.ct.voxels import ValueRange
 
         shape, dtype = arrays.get(IMAGE, ((0,), ""))
         has_windows = any(path.startswith(f"{WINDOWS}/") for path in arrays)
@@ -128,7 +132,8 @@ class Ct(CtOptions, Family):
             return ()
         *planes, width = shape
         mask_bytes = prod(planes) * -(-width // 8)
-        return [("--window lung", "sparse voxels of a HU window", mask_bytes)]
+        without_air = f"add --values hu if all HU are in {ValueRange.LOW}…{ValueRange.HIGH}"
+        return [("--window lung", f"sparse voxels of a HU window ({without_air})", mask_bytes)]
 
     def derive_from(
         self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Progress
