@@ -292,7 +292,11 @@ def test_statistics_of_the_dataset_are_kept_if_asked(tmp_path: Path) -> None:
     unistore.export(tmp_path / "b.zarr", tmp_path / "again")
     (exported,) = (tmp_path / "again").rglob("stats.json")
     assert exported.read_text() == text
-    assert unistore.verify(tmp_path / "b.zarr", against=root).receipt is not None
+    without, kept = (unistore.verify(tmp_path / name, against=root).receipt for name in ("a.zarr", "b.zarr"))
+    assert without is not None
+    assert kept is not None
+    assert kept.values - without.values == len(text.encode())
+    assert kept.files == without.files + 1
 
 
 def test_statistics_that_are_not_there(v21: Path, tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ import pytest
 from tests.family_converters import point_cloud
 from unistore import export
 from unistore.conversion.convert import convert
+from unistore.converters.families import restorer_of
+from unistore.converters.files.comparison import SourceComparison, compare_source
 from unistore.converters.source_scan import scan_sources
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.segments import Segments
 from unistore.errors import InputError
+from unistore.store.reader import Store
 
 LENGTHS = np.array([30, 20, 50])
 ENDS = np.cumsum(LENGTHS)
@@ -184,3 +187,37 @@ def test_wrong_ids(tmp_path: Path, ids: np.ndarray, name: str, message: str) -> 
 def test_wrong_rules(rule: str) -> None:
     with pytest.raises(InputError, match="or column:NAME"):
         point_cloud(segment=rule)
+
+
+def of_file(path: Path, store: Path) -> SourceComparison:
+    """Compare the first source of a store with a file as h5py reads it."""
+    scan = scan_sources(point_cloud(), [path])
+    restore = restorer_of(type(point_cloud().plugin), Store(store), scan)
+    return compare_source(path.name, path, restore(0))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_segments_of_the_file_are_compared(tmp_path: Path, form: str) -> None:
+    values, expected = FORMS[form]
+    path = write(tmp_path / "a.h5", **values)
+    convert([path], tmp_path / "s.zarr", "point_cloud")
+    comparison = of_file(path, tmp_path / "s.zarr")
+    described = {part.location.dataset: part.values for part in comparison.compared[-2:]}
+    assert list(described.values()) == [len(expected), sum(map(len, expected))]
+    assert all(name.startswith("segments") for name in described)
+    assert [part.difference for part in comparison.compared if part.difference] == []
+    unused = ["segments/length"] if form == "lengths that are no counts" else []
+    assert list(comparison.left_out) == unused
+
+
+def test_segments_that_differ_from_the_file_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", segments__start=[40, 10, 7], segments__end=[60, 50, 7])
+    convert([path], tmp_path / "s.zarr", "point_cloud")
+    assert not [part for part in of_file(path, tmp_path / "s.zarr").compared if part.difference]
+    (tmp_path / "moved").mkdir()
+    moved = write(tmp_path / "moved" / "a.h5", segments__start=[40, 11, 7], segments__end=[60, 51, 7])
+    differing = [part for part in of_file(moved, tmp_path / "s.zarr").compared if part.difference]
+    assert [str(part.location) for part in differing] == [
+        "a.h5: segments/start and segments/end (rows of segments)"
+    ]
+    assert differing[0].difference == "row 20: 10 and 11, 40 of 60 values differ"

@@ -157,6 +157,7 @@ def _sources(
                 layout=file.layout,
                 attributes=attributes.text(name, file.attributes),
                 rooms=tuple(rooms.rooms.get(Path(paths[0]), ())),
+                segment_arrays=file.segment_arrays,
                 label=file.label,
             ),
             memory=memory.on_disk,

@@ -85,6 +85,7 @@ class Described(Scanned):
     segments: int = 1  # one if the file has none of its own
     segmented: Literal["indices", "ranges"] | None = None  # rows of its own segments; None: it has none
     segments_are_rooms: bool = False  # lists of rooms have one line for each segment
+    segment_arrays: tuple[tuple[str, str], ...] = ()  # role and path of each array that describes segments
     memory: int = 0  # bytes while rows are read, besides the rows: decoded chunks, names of segments
     notes: tuple[str, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()  # arrays that are no columns, each with the reason
@@ -102,6 +103,7 @@ class PointOrigin(NamedTuple):
     layout: FileLayout
     attributes: str  # of its HDF5 file, JSON
     rooms: tuple[str, ...] = ()  # name of each segment
+    segment_arrays: tuple[tuple[str, str], ...] = ()  # role and path of each array that describes segments
     label: tuple[int, str] | None = None  # number and name of its folder's class, if that is its label
 
 

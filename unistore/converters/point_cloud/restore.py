@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.files.libraries import OpenedByLibrary
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.point_cloud.layouts import Batches
 from unistore.converters.point_cloud.names import PointOrigin, is_label
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.pointsuite import COUNT, Indices, InSegments
-from unistore.converters.point_cloud.segment_arrays import SegmentArrays
+from unistore.converters.point_cloud.segment_arrays import SegmentArrays, described_rows
 from unistore.plugin import (
     ExportedArray,
     File,
@@ -123,6 +124,10 @@ def _restored_files(
         is_renumbered = path.rpartition("/")[2] in labels
         restored = RestoredArray(path, values, of_file=renumber if is_renumbered else None)
         arrays.setdefault(owners.get(path, source.path), []).append(restored)
+    described = dict(origin.segment_arrays)
+    if described:
+        arrays[source.path] += _described_segments(cloud, described)
+    adapt = partial(_with_described_segments, described, cloud.rows)
     for file, restored_arrays in arrays.items():
         yield RestoredFile(
             file,
@@ -131,7 +136,47 @@ def _restored_files(
             is_rewritten=_is_recounted,
             facts=cloud.header,
             format=origin.formats[0],
+            adapt=adapt if described and file == source.path else _as_it_is,
         )
+
+
+def _as_it_is(opened: OpenedByLibrary) -> OpenedByLibrary:
+    return opened
+
+
+def _names_of_described(described: Mapping[str, str]) -> tuple[str, str]:
+    """Return what messages call the lengths, and the rows, that these arrays give the segments."""
+    paths = " and ".join(described.values())
+    return f"{paths} (points of each segment)", f"{paths} (rows of segments)"
+
+
+def _described_segments(cloud: Cloud, described: Mapping[str, str]) -> list[RestoredArray]:
+    """Return the length and the rows of each segment that arrays of the file describe."""
+    positions = list(cloud.real_segments())
+    lengths = np.diff(cloud.bounds)[positions]
+
+    def read_rows() -> AnyArray:
+        return np.concatenate([np.zeros(0, np.int64), *map(cloud.indices, positions)])
+
+    rows = ExportedArray.of_read(read_rows, (int(lengths.sum()),), np.dtype(np.int64))
+    name_of_lengths, name_of_rows = _names_of_described(described)
+    return [RestoredArray(name_of_lengths, array_values(lengths)), RestoredArray(name_of_rows, rows)]
+
+
+def _with_described_segments(
+    described: Mapping[str, str], points: int, opened: OpenedByLibrary
+) -> OpenedByLibrary:
+    """Replace arrays that describe segments by the lengths and rows that they describe."""
+    names = _names_of_described(described)
+    others = [name for name in opened.names if name not in described.values()]
+
+    def array(name: str) -> Any:
+        if name not in names:
+            return opened.array(name)
+        values = {role: opened.array(path)[:] for role, path in described.items()}
+        return described_rows(values, points)[names.index(name)]
+
+    return opened._replace(names=[*others, *names], array=array)
 
 
 def _segments_by_number(opened: Any) -> Callable[[str], str]:

@@ -182,10 +182,15 @@ class _SegmentDatasets:
         self.form = fitting[0] if fitting else None
 
     @property
+    def roles(self) -> dict[str, str]:
+        """Path of each array that is read, by its name in `_NAMES`."""
+        names = (*self.form.names, "indices") if self.form is not None else ()
+        return {name: self.known[name] for name in names if name in self.known}
+
+    @property
     def used(self) -> set[str]:
         """Paths of the arrays that are read."""
-        names = (*self.form.names, "indices") if self.form is not None else ()
-        return {self.known[name] for name in names if name in self.known}
+        return set(self.roles.values())
 
     def indices(self) -> Array | None:
         """Return the array of row numbers, or None if ranges are those of the points."""
@@ -246,6 +251,28 @@ class _SegmentDatasets:
         return values.astype(np.int64)
 
 
+def described_rows(values: Mapping[str, AnyArray], points: int) -> tuple[Int64s, Int64s]:
+    """Return the length of each segment, (S,), and the rows of all segments one after another.
+
+    `values`: the arrays that describe the segments of a file of so many points, by their roles as
+    `Described.segment_arrays` has them.
+
+    Raises
+    ------
+    ValueError
+        If the arrays contradict each other or the number of points.
+    """
+    indices = values.get("indices")
+    form = next(form for form in _FORMS if {*form.names} == values.keys() - {"indices"})
+    whole = np.arange(points) if indices is None else indices
+    ranges = form.ranges([values[name].astype(np.int64) for name in form.names], len(whole))
+    if message := ranges.problem(len(whole)):
+        raise ValueError(message)
+    bounds = zip(ranges.starts.tolist(), ranges.ends.tolist(), strict=True)
+    rows = [np.zeros(0, np.int64), *(whole[start:end].astype(np.int64) for start, end in bounds)]
+    return ranges.ends - ranges.starts, np.concatenate(rows)
+
+
 def _may_be_pairs(opened: OpenFile, dataset: Array) -> bool:
     # A column of two numbers a point is as long as the other columns
     others = {array.shape[0] for name, array in opened.all_arrays.items() if name != SEGMENTS and array.shape}
@@ -282,6 +309,7 @@ class SegmentArrays(ColumnPoints):
             chosen,
             segments=len(ranges.starts),
             segmented="ranges" if is_in_order else "indices",
+            segment_arrays=tuple(arrays.roles.items()),
             left_out=tuple(left_out),
             notes=(*chosen.notes, *filter(None, [ranges.note])),
         )

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
 from math import prod
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.files.libraries import open_bytes
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.images import opencv
 from unistore.converters.formats.packets import KeptVideo
@@ -411,19 +412,26 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             """Return whether an attribute is among those of the file and its episodes."""
             return path in in_texts
 
+        own_facts = dict(facts[number])
+        stats = str(own_facts.pop(STATS, "")) if _layout(store) == LEROBOT else ""
         file = RestoredFile(
             found.path,
             arrays,
             format=found.detail.formats[0],
             remarks=remarks,
             is_rewritten=is_in_text,
-            facts={
-                key: fact for key, fact in facts[number].items() if key != STATS or _layout(store) != LEROBOT
-            },
+            facts=own_facts,
         )
-        return RestoredFiles([file])
+        texts = [_text_of(found.path.with_name(STATS), stats)] if stats else []
+        return RestoredFiles([file, *texts])
 
     return source
+
+
+def _text_of(path: Path, text: str) -> RestoredFile:
+    """Return a text file, whose bytes are compared."""
+    content = array_values(np.frombuffer(text.encode(), np.uint8))
+    return RestoredFile(path, [RestoredArray("", content)], open=open_bytes)
 
 
 def _path_of(store: StoreView, column: str, clock: str) -> str | None:
