@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from unistore.converters.claims import Claim, maybe, no, sure
+from unistore.converters.formats.sweep_times import SweepTimes, times_of
 from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.errors import first_few
 
 _KITTI = ("x", "y", "z", "intensity")
 _NUSCENES = (*_KITTI, "ring")
@@ -47,13 +49,17 @@ class Sweep(Format):
         points = np.memmap(file.path, "<f4", "r").reshape(-1, len(columns))
         arrays = {name: Array(points[:, number]) for number, name in enumerate(columns)}
         labels = _labels(file, len(points))
-        if labels is None:
-            yield OpenFile(arrays)
-            return
-        packed = np.memmap(labels.path, "<u4", "r").view("<u2").reshape(-1, 2)  # the low half first
-        arrays["label"] = Array(packed[:, 0])
-        arrays["instance"] = Array(packed[:, 1])
-        yield OpenFile(arrays, further=(labels,))
+        if labels is not None:
+            packed = np.memmap(labels.path, "<u4", "r").view("<u2").reshape(-1, 2)  # the low half first
+            arrays["label"] = Array(packed[:, 0])
+            arrays["instance"] = Array(packed[:, 1])
+        times = times_of(file) if _is_raw(file.path) else SweepTimes()
+        notes = {}
+        if times.unread:
+            fix = f"give the folder {file.path.parent.parent.name} to store the times of sweeps"
+            notes["x"] = f"{first_few(times.unread)}: outside the given paths, so not read; {fix}"
+        further = times.files if labels is None else (labels, *times.files)
+        yield OpenFile(arrays, facts=times.times, further=further, notes=notes)
 
 
 def is_sweep(path: Path) -> bool:
@@ -64,12 +70,15 @@ def is_sweep(path: Path) -> bool:
 def _named(path: Path) -> list[tuple[str, ...]]:
     """Columns, if a name or folder tells them."""
     parent = path.parent
-    # KITTI's raw recordings: velodyne_points/data/0000000000.bin
-    is_raw = parent.name.lower() == "data" and parent.parent.name.lower() == "velodyne_points"
-    folder = (parent.parent if is_raw else parent).name.lower()
+    folder = (parent.parent if _is_raw(path) else parent).name.lower()
     if path.name.lower().endswith(".pcd.bin") or folder == "lidar_top":
         return [_NUSCENES]
     return [_KITTI] if folder.startswith("velodyne") else []
+
+
+def _is_raw(path: Path) -> bool:
+    """Return whether a sweep is one of KITTI's raw recordings: velodyne_points/data/0000000000.bin."""
+    return path.parent.name.lower() == "data" and path.parent.parent.name.lower() == "velodyne_points"
 
 
 def _fitting(size: int) -> list[tuple[str, ...]]:

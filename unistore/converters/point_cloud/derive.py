@@ -273,6 +273,8 @@ class DerivedCloud:
                 values = np.array([self._origin.label[0]], np.int32)
             elif key in self._origin.layout.segment_columns:
                 values = self._points.segment_column(key)
+                if self._points.segments_alike:
+                    values = np.repeat(values, len(self._lengths), axis=0)
                 if self._renumber is not None and is_label(key):
                     values = self._renumber(values, self._name)
             facts[f"segments/{key}"] = values

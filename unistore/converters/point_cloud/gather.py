@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from unistore.converters.formats.sweep_times import TIME_FILES
 from unistore.converters.point_cloud.derive import derive_memory
 from unistore.converters.point_cloud.labels import folder_classes, have_labels, with_folder_label
 from unistore.converters.point_cloud.lists import FileLists, read_rooms
 from unistore.converters.point_cloud.names import ID_COLUMNS, LABEL, ColumnPlace, Described, PointOrigin
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.tables import field_of, tables_of, unit_of
+from unistore.converters.point_cloud.timed_sweeps import TIME_DESCRIPTION, TIME_UNIT, TimedSweeps
 from unistore.errors import InputError, Problem, first_few
 from unistore.plugin import (
     AttributeCollector,
@@ -75,7 +78,7 @@ def gather_clouds(parts: Parts, scanned: Sequence[Described], options: PointClou
             *Merged.promotion_notes(columns.together),
         ),
         estimated_rows=dict.fromkeys([POINTS, *map(voxel_group, options.voxel_size)], points),
-        shared={"segment_columns": _segment_fields(columns, classes)},
+        shared={"segment_columns": _segment_fields(files, columns, classes)},
     )
 
 
@@ -182,8 +185,14 @@ def _point_fields(columns: _MergedColumns, options: PointCloudOptions, run: int)
     return [field_of(POINTS, name, form, classes, run) for name, form in columns.points.items()]
 
 
-def _segment_fields(columns: _MergedColumns, classes: Mapping[str, str]) -> dict[str, Field]:
-    return {name: field_of(SEGMENTS, name, form, classes) for name, form in columns.segments.items()}
+def _segment_fields(
+    files: Sequence[Described], columns: _MergedColumns, classes: Mapping[str, str]
+) -> dict[str, Field]:
+    fields = {name: field_of(SEGMENTS, name, form, classes) for name, form in columns.segments.items()}
+    if all(file.layout.name == TimedSweeps.name for file in files):
+        for name in TIME_FILES.keys() & fields.keys():
+            fields[name] = replace(fields[name], unit=TIME_UNIT, description=TIME_DESCRIPTION)
+    return fields
 
 
 def _notes(parts: Parts, files: Sequence[Described], options: PointCloudOptions) -> Iterator[str]:

@@ -270,6 +270,7 @@ class Points(ABC):
     """The points of an open file, of one layout."""
 
     name: ClassVar[str]  # name in `sources/layout` of a store
+    segments_alike: ClassVar[bool] = False  # whether columns of segments have one row, which is that of each
     rows: int  # points of the source
 
     def __init__(self, opened: OpenFile, layout: FileLayout) -> None:
@@ -558,7 +559,7 @@ def columns_of(opened: OpenFile) -> dict[str, Array]:
 
 
 def described(opened: OpenFile, chosen: Described, paths: Sequence[str]) -> Described:
-    """Complete what is said of a file with its chosen columns: header, attributes, what is left out."""
+    """Complete what is said of a file with its chosen columns: header, attributes, notes, arrays left out."""
     header = opened.facts
     memory = opened.memory
     if isinstance(opened, OpenedHdf5):
@@ -570,6 +571,7 @@ def described(opened: OpenFile, chosen: Described, paths: Sequence[str]) -> Desc
     return replace(
         chosen,
         layout=chosen.layout._replace(header=header, quantum=quantum),
+        notes=(*chosen.notes, *opened.notes.values()),
         left_out=(*chosen.left_out, *opened.left_out.items()),
         memory=chosen.memory + memory,
         attributes=chosen.attributes or opened.attributes(paths.__contains__),

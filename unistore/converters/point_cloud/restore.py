@@ -12,11 +12,13 @@ import numpy as np
 
 from unistore.converters.files.libraries import OpenedByLibrary
 from unistore.converters.formats.hdf5 import Hdf5
+from unistore.converters.formats.sweep_times import TIME_FILES
 from unistore.converters.point_cloud.layouts import Batches
 from unistore.converters.point_cloud.names import PointOrigin, is_label
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.pointsuite import COUNT, Indices, InSegments
 from unistore.converters.point_cloud.segment_arrays import SegmentArrays, described_rows
+from unistore.converters.point_cloud.timed_sweeps import TimedSweeps
 from unistore.plugin import (
     ExportedArray,
     File,
@@ -89,6 +91,8 @@ def _attributes(cloud: Cloud) -> dict[str, JsonObject]:
         lengths = np.diff(cloud.bounds)
         for position, number in cloud.real_segments().items():
             attributes[_segment_path(number)] = {COUNT: lengths[position]}
+    if times := _times(cloud):
+        attributes[""] = {name: np.int64(time) for name, time in times.items()}
     for path, kept in kept_attributes(cloud.store, cloud.number).items():
         attributes.setdefault(_numbered(path), {}).update(kept)
     return attributes
@@ -134,10 +138,18 @@ def _restored_files(
             restored_arrays,
             naming=_segments_by_number,
             is_rewritten=_is_recounted,
-            facts=cloud.header,
+            facts={**cloud.header, **_times(cloud)},
             format=origin.formats[0],
             adapt=adapt if described and file == source.path else _as_it_is,
         )
+
+
+def _times(cloud: Cloud) -> dict[str, int]:
+    """Return what texts beside a sweep said of its time."""
+    if cloud.layout["layout"] != TimedSweeps.name:
+        return {}
+    columns = {place[0]: name for name, place in cloud.layout["segment_columns"].items()}
+    return {path: int(cloud.segment_column(name)[0]) for path, name in columns.items() if path in TIME_FILES}
 
 
 def _as_it_is(opened: OpenedByLibrary) -> OpenedByLibrary:

@@ -20,6 +20,7 @@ from unistore.converters.point_cloud.names import (
 )
 from unistore.converters.point_cloud.pointsuite import Indices, InSegments
 from unistore.converters.point_cloud.segment_arrays import SegmentArrays
+from unistore.converters.point_cloud.timed_sweeps import TimedSweeps
 from unistore.errors import printable
 from unistore.plugin import (
     Claim,
@@ -38,7 +39,8 @@ from unistore.plugin import (
 
 # Layouts by name, in the order in which a file is asked for them.
 LAYOUTS: Mapping[str, type[Points]] = {
-    layout.name: layout for layout in (Arrays, Indices, InSegments, Batches, SegmentArrays, ColumnPoints)
+    layout.name: layout
+    for layout in (Arrays, Indices, InSegments, Batches, SegmentArrays, TimedSweeps, ColumnPoints)
 }
 _NO_SWEEP = "not called like a sweep of a lidar"
 

@@ -1,0 +1,126 @@
+"""Times of sweeps in KITTI's raw recordings: texts beside the folder of the sweeps, with a line a sweep."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from unistore.converters.files.paths import is_inside
+from unistore.converters.opened import SourceFile
+from unistore.system.types import Int64s
+
+# What each text says of a sweep: when it was taken at the front, when it began, and when it ended
+TIME_FILES: Mapping[str, str] = {
+    "timestamp": "timestamps.txt",
+    "timestamp_start": "timestamps_start.txt",
+    "timestamp_end": "timestamps_end.txt",
+}
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?", re.ASCII)
+_EPOCH = date(1970, 1, 1).toordinal()
+_SECOND = 1_000_000_000
+_FORM = "expected a time as in 2011-09-26 13:02:25.963389445"
+_FIX = "copy what is missing, or move this file away to store no times"
+
+
+@dataclass(frozen=True)
+class SweepTimes:
+    """What the texts say of one sweep.
+
+    Attributes
+    ----------
+    times
+        Nanoseconds since 1970-01-01 on the clock of the text, which names no time zone, by the names of
+        `TIME_FILES`. Those without a text are missing.
+    files
+        The texts.
+    unread
+        Names of texts outside the paths that the user gave, which are not read.
+    """
+
+    times: Mapping[str, int] = field(default_factory=dict)
+    files: tuple[SourceFile, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def times_of(sweep: SourceFile) -> SweepTimes:
+    """Read the times of a sweep ``velodyne_points/data/0000000007.bin``: line 8 of each text.
+
+    Raises
+    ------
+    InputError
+        If a text has a line that is no time, or not as many lines as there are sweeps by the largest number,
+        or if a sweep beside such a text is not called by its number.
+    """
+    times: dict[str, int] = {}
+    files: list[SourceFile] = []
+    unread: list[str] = []
+    folder = sweep.path.parent
+    for name, text in TIME_FILES.items():
+        path = folder.parent / text
+        if not path.is_file():
+            continue
+        if sweep.roots and not is_inside(path, sweep.roots):
+            unread.append(text)
+            continue
+        file = SourceFile(path, str(PurePosixPath(sweep.name).parent.parent / text), sweep.roots)
+        file.check_whole()
+        if not _is_number(sweep.path.stem):
+            message = f"is not called by its number, which is its line in {text}"
+            raise sweep.problem(message, "call sweeps 0000000000.bin and so on", "name")
+        of_sweeps = _times_in(file, path.stat().st_mtime_ns)
+        count = _count_by_names(folder, folder.stat().st_mtime_ns)
+        if len(of_sweeps) != count:
+            message = f"has {len(of_sweeps)} times, and {folder.name} has {count} sweeps by their numbers"
+            raise file.problem(message, _FIX, "count")
+        times[name] = int(of_sweeps[int(sweep.path.stem)])
+        files.append(file)
+    return SweepTimes(times, tuple(files), tuple(unread))
+
+
+def _is_number(stem: str) -> bool:
+    return stem.isascii() and stem.isdigit()
+
+
+# Each sweep of a folder is opened by itself, and they share the texts.
+
+
+@lru_cache(16)
+def _count_by_names(folder: Path, _modified: int) -> int:
+    """Return one more than the largest number of a sweep: a recording may lack some of them."""
+    stems = [path.stem for path in folder.iterdir() if path.suffix.lower() == ".bin"]
+    return max((int(stem) + 1 for stem in stems if _is_number(stem)), default=0)
+
+
+@lru_cache(16)
+def _times_in(file: SourceFile, _modified: int) -> Int64s:
+    lines = file.path.read_text("ascii", "replace").rstrip().split("\n")
+    times = []
+    for number, line in enumerate(lines, 1):
+        nanoseconds = _nanoseconds(line.strip())
+        if nanoseconds is None:
+            raise file.problem(f"has {line.strip()[:40]!r} in line {number}, {_FORM}", _FIX, "values")
+        times.append(nanoseconds)
+    return np.array(times, np.int64)
+
+
+def _nanoseconds(text: str) -> int | None:
+    """Return the nanoseconds of a time since 1970, or None if the text is no time that int64 holds."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    try:
+        days = date(year, month, day).toordinal() - _EPOCH
+    except ValueError:
+        return None
+    seconds = ((days * 24 + hour) * 60 + minute) * 60 + second
+    nanoseconds = seconds * _SECOND + int((match[7] or "").ljust(9, "0"))
+    return nanoseconds if abs(nanoseconds) < 1 << 63 else None
