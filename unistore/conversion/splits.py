@@ -356,6 +356,8 @@ def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) ->
     """Return a rule for the sources of a scan under the given paths."""
     if rule is None:
         return None
+    if scan.sources.row_splits:
+        raise InputError(_two_kinds_of_splits(rule, scan))
     prepared = rule.prepared(paths, scan)
     if prepared.by != SOURCE:
         return prepared
@@ -369,6 +371,20 @@ def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) ->
         raise InputError(msg)
     Units.of_sources(scan, prepared, np.ones(sources, np.int64)).assign()
     return prepared
+
+
+def _two_kinds_of_splits(rule: SplitRule, scan: Scan) -> Problem:
+    """Return the problem of a rule beside sources that say the splits of their samples themselves."""
+    names = [scan.sources.names[number] for number in scan.sources.row_splits]
+    splits = dict.fromkeys(name for runs in scan.sources.row_splits.values() for name, _ in runs)
+    option = f"--split {rule.text}"
+    if isinstance(rule.taken, SplitList):
+        option = f"--split-from {rule.taken.origin}"
+    noun = sample_noun(scan)
+    message = (
+        f"each {noun} has a split already, by groups of the file: {first_few(names)} ({', '.join(splits)})"
+    )
+    return Problem(option, message, "leave it out, or take the columns of one group with --map", "split")
 
 
 def assign_splits(
@@ -408,6 +424,8 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
     if finalized.splits is not None:
         return Assigned(finalized.splits, finalized.split_names)
     splits = scan.sources.splits
+    if scan.sources.row_splits:
+        return _of_rows(scan, finalized)
     names = tuple(dict.fromkeys(split for split in splits if split is not None))
     if not names:
         codes = RepeatedRows(np.zeros(1, np.uint8), np.array([finalized.samples]))
@@ -417,6 +435,20 @@ def _of_sources(scan: Scan, finalized: Finalized) -> Assigned:
     named = (OTHER if split is None else split for split in splits)
     code = np.array([names.index(split) for split in named], np.uint8)
     return Assigned(_of_samples(code, finalized), names)
+
+
+def _of_rows(scan: Scan, finalized: Finalized) -> Assigned:
+    """Return the splits of samples of which sources say several, beside sources with one or none."""
+    runs: list[tuple[str, int]] = []
+    samples = np.bincount(finalized.sample_source, finalized.sample_runs, len(scan.sources)).astype(np.int64)
+    for number, split in enumerate(scan.sources.splits):
+        count = int(samples[number])
+        own = scan.sources.row_splits.get(number, ((OTHER if split is None else split, count),))
+        assert sum(rows for _, rows in own) == count, f"splits of source {number} are not of {count} samples"
+        runs += own
+    names = tuple(dict.fromkeys(name for name, _ in runs))
+    codes = np.array([names.index(name) for name, _ in runs], np.uint8)
+    return Assigned(RepeatedRows(codes, np.array([rows for _, rows in runs], np.int64)), names)
 
 
 def _of_samples(code: UInt8s, finalized: Finalized) -> Codes:

@@ -108,6 +108,9 @@ class Chosen(NamedTuple):
     facts
         What the family says of the file, beside the facts of its format: `Schema.per_source` and
         `Family.restore` find them among these.
+    splits
+        Splits of the rows of the main table, each with the number of successive rows that it has, if each row
+        is a sample. Empty: all are in the split that the name of the source says, if it does.
     """
 
     columns: Mapping[str, Column]
@@ -116,6 +119,7 @@ class Chosen(NamedTuple):
     problems: Sequence[Problem] = ()
     tables: Mapping[str, Mapping[str, Column]] = {}
     facts: Mapping[str, Any] = {}
+    splits: Sequence[tuple[str, int]] = ()
 
 
 class Cut(NamedTuple):

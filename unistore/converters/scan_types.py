@@ -209,6 +209,8 @@ class Source:
     files: tuple[Path, ...]  # every file that is read for it; none may change during the conversion
     rows: Mapping[str, int] = field(default_factory=dict)  # rows it contributes to each direct table
     split: str | None = None  # name of the split it belongs to, or None
+    # Splits of its samples, if it says them, each with the number of successive ones that it has
+    row_splits: tuple[tuple[str, int], ...] = ()
     # What `read` and `derive` need to know about it: a frozen dataclass of JSON values, or those.
     detail: Any = field(default_factory=dict)
     memory: int = 0  # estimated peak bytes of `derive` of this source; 0 where nothing is derived
@@ -224,6 +226,7 @@ class Sources(ObjectColumns[Source]):
 
     def __init__(self, items: Iterable[Source] = ()) -> None:
         self.splits: list[str | None] = []  # split of each source
+        self.row_splits: dict[int, tuple[tuple[str, int], ...]] = {}  # of those that have them, by number
         self._numbers = {name: array("q") for name in ("memory", "memory_in_core", "reading")}
         self._rows: dict[str, array[int]] = {}
         self._first = 0
@@ -240,6 +243,7 @@ class Sources(ObjectColumns[Source]):
         path: str | Path | None = None,
         rows: Mapping[str, int] | None = None,
         split: str | None = None,
+        row_splits: tuple[tuple[str, int], ...] = (),
         detail: Any = None,
         **numbers: int,
     ) -> None:
@@ -260,6 +264,8 @@ class Sources(ObjectColumns[Source]):
             column = self._rows.setdefault(table, array("q"))
             column.extend([-1] * (len(self.names) - len(column)))
             column.append(count)
+        if row_splits:
+            self.row_splits[len(self.splits)] = row_splits
         self.splits.append(split)
         is_first = path is None or (files and str(path) == str(files[0]))
         self._add(name, ("" if is_first else str(path), *files), detail or {})
@@ -279,6 +285,7 @@ class Sources(ObjectColumns[Source]):
         span = slice(lo - self._first, max(numbers, default=-1) + 1 - self._first)
         selected._first = lo
         selected.splits = self.splits[span]
+        selected.row_splits = self.row_splits
         selected._numbers = {name: values[span] for name, values in self._numbers.items()}
         selected._rows = {table: rows[span] for table, rows in self._rows.items()}
         return selected
@@ -292,6 +299,7 @@ class Sources(ObjectColumns[Source]):
             files=paths,
             rows=self._rows_of(row),
             split=self.splits[row],
+            row_splits=self.row_splits.get(number, ()),
             detail=detail,
             **{which: values[row] for which, values in self._numbers.items()},
         )

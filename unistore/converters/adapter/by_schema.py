@@ -123,8 +123,9 @@ class SchemaSteps:
             formats=tuple([opening.name for opening in openings]),
             tables=tables,
             extent=extent,
-            facts={} if attributes is not None else facts,  # single values are among the attributes
+            facts=dict(chosen.facts) if attributes is not None else facts,  # others are among the attributes
             of_family=tuple(chosen.facts.keys() - whole.facts.keys()),
+            splits=tuple(chosen.splits),
             attributes=attributes,
             left_out=(*chosen.left_out.items(), *whole.left_out.items()),
             notes=(*notes, *chosen.notes),

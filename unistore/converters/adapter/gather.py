@@ -319,7 +319,8 @@ def _sources(
             name=name,
             files=(*files, *one.further),
             rows={} if seen.forward_only else {table: rows for table, (rows, _) in tables.items()},
-            split=split_of(name),
+            split=None if one.splits else split_of(name),
+            row_splits=one.splits,
             detail=RowOrigin(
                 files=group.names,
                 formats=one.formats,

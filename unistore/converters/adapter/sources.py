@@ -120,6 +120,7 @@ class ScannedSource(Scanned):
     extent: Shape = ()
     facts: Facts = field(default_factory=dict)
     of_family: tuple[str, ...] = ()  # names of the facts that the family says
+    splits: tuple[tuple[str, int], ...] = ()  # as in `Chosen`
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     further: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ _SPLIT_WORDS = {
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
+SPLIT_NAMES = tuple(_SPLIT_WORDS)  # that `split_of` returns, in the order in which splits are listed
 _SPLITS: dict[str, str] = {}
 for _split, _words in _SPLIT_WORDS.items():
     _SPLITS |= dict.fromkeys(_words, _split)

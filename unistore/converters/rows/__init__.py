@@ -67,10 +67,20 @@ class RowsFamily(RowsOptions, Family):
 
     @property
     def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # others have one tuple
-        """HDF5 as MATLAB writes it, if the user says so."""
-        from unistore.converters.formats.hdf5 import MatlabHdf5
+        """HDF5 as MATLAB writes it, if the user says so.
 
-        return (MatlabHdf5 if self.reverse_axes else "hdf5", "npy", "npz", "parquet")
+        Its groups are splits, unless the user names datasets of such a group.
+        """
+        from unistore.converters.formats import hdf5, split_groups
+
+        of_user: tuple[type[Format], type[Format]]
+        if any(map(split_groups.is_in_split, self.map.values())):
+            of_user = hdf5.Hdf5, hdf5.MatlabHdf5
+        elif self.columns == "intersection":
+            of_user = split_groups.Hdf5WithCommonColumns, split_groups.MatlabWithCommonColumns
+        else:
+            of_user = split_groups.Hdf5WithSplits, split_groups.MatlabWithSplits
+        return (of_user[self.reverse_axes], "npy", "npz", "parquet")
 
     def match(self, head: FileSummary) -> Claim:
         """Take every file that holds numbers. This family is asked last."""

@@ -21,6 +21,7 @@ from unistore.converters.common.exported import (
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
 from unistore.converters.files.hdf5.attributes import kept_attributes
+from unistore.converters.rows.columns import SPLIT_GROUPS
 from unistore.converters.scan_types import Scan
 from unistore.plugin import Array, Family
 from unistore.schemas.indices import ArrayView, StoreView
@@ -36,12 +37,16 @@ def files(family: Family, store: StoreView) -> Iterator[File]:
     names = _columns(store)
     sources = sources_of(store)
     for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
-        columns = {
-            name: _own_rows(store, name, source)
+        having = [
+            name
             for name, array in names.items()
             if source.number not in array.attributes.get("missing_in", ())
-        }
-        arrays = _in_file(store, columns, source, options.get("map", {}))
+        ]
+        arrays: dict[str, ExportedArray] = {}
+        for group, rows in _groups(store, source):
+            columns = {name: _own_rows(store, name, rows) for name in having}
+            in_group = _in_file(store, columns, rows, options.get("map", {}))
+            arrays |= {f"{group}{name}": values for name, values in in_group.items()}
         joint = _JOINT.fullmatch(source.name)
         if joint is not None and not any("/" in name for name in arrays):
             for name, values in arrays.items():
@@ -73,15 +78,30 @@ def restore(store: StoreView, scan: Scan) -> Restore:
         for file, (path, name) in enumerate(zip(source.files, source.detail.formats, strict=False)):
             arrays = []
             for column, place in source.detail.tables[TABLE].places.items():
-                if place.file == file:
-                    values = _own_rows(store, column, sources[number])
+                if place.file != file:
+                    continue
+                for group, rows in _groups(store, sources[number]):
+                    values = _own_rows(store, column, rows)
                     if scan.options.get("reverse_axes") and name == "hdf5":
                         values = _reversed(values)
-                    arrays.append(RestoredArray(place.array, values, place.field))
+                    arrays.append(RestoredArray(f"{group}{place.array}", values, place.field))
             files.append(RestoredFile(path, arrays, facts=facts, format=name))
         return RestoredFiles(files)
 
     return source
+
+
+def _groups(store: StoreView, source: SourceRows) -> list[tuple[str, SourceRows]]:
+    """Return the rows of each group of a file that is a split, by its name and a slash. Without: all rows."""
+    groups = stored_facts(store, source).get(SPLIT_GROUPS)
+    if groups is None:
+        return [("", source)]
+    rows = []
+    start = source.lo
+    for name, count in groups:
+        rows.append((f"{name}/", source._replace(lo=start, hi=start + count)))
+        start += count
+    return rows
 
 
 def _columns(store: StoreView) -> dict[str, ArrayView]:
