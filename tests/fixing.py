@@ -75,6 +75,18 @@ def rows_of_other_lengths() -> Words:
 
 
 @case
+def rows_in_splits_of_other_columns() -> Words:
+    write("a.h5", train__x=np.zeros((4, 3)), train__y=np.arange(4), test__x=np.zeros((4, 3)))
+    return convert("rows", "a.h5", "out.zarr")
+
+
+@case
+def rows_in_splits_of_other_shapes() -> Words:
+    write("a.h5", train__x=np.zeros((4, 3)), test__x=np.zeros((5, 2)))
+    return convert("rows", "a.h5", "out.zarr")
+
+
+@case
 def rows_with_a_field_that_is_no_column() -> Words:
     write("a.h5", t=np.zeros(4, [("a", "i4"), ("s", "S3"), ("c", "c8")]))
     return convert("rows", "a.h5", "out.zarr")

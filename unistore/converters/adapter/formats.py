@@ -72,6 +72,7 @@ _RECORDINGS = (".mcap", ".db3", ".bag", "/metadata.yaml")
 _BUFFERS = (".zarr/meta/episode_ends/.zarray", ".zarr.zip")
 # Formats of this package that few files have
 LATER = (
+    Later("atis_bin", (".bin",), "atis:AtisBin"),
     Later("bag", (".bag", ".mcap", ".db3", ".yaml"), "bags:Rosbag", "rosbags", _RECORDINGS),
     Later("dicom", (".dcm", ".ima"), "dicom:Dicom", "pydicom"),
     Later("las", (".las",), "las:Las", twins=(".las", ".laz")),

@@ -74,7 +74,7 @@ class EventsFamily(EventsOptions, Family):
         from unistore.converters.formats.frame_times import FrameTimes
         from unistore.converters.formats.prophesee import Dat, Evt
 
-        return ("hdf5", "npy", "npz", Dat, Evt, Aedat4, FrameTimes, EventText)
+        return ("hdf5", "npy", "npz", Dat, Evt, Aedat4, FrameTimes, EventText, "atis_bin")
 
     def claim(self, file: SourceFile) -> Claim | None:
         """Open only those frames and boxes that lie beside a recording."""

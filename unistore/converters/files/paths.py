@@ -350,6 +350,12 @@ def relative_names(files: Sequence[str | Path]) -> list[str]:
     return _numbered(names) if escaped else names
 
 
+def is_in_split(path: str) -> bool:
+    """Return whether a path in a file begins with a group that is called like a split: ``train/x``."""
+    group, slash, _ = path.lstrip("/").partition("/")
+    return bool(slash) and split_of(f"{group}/") is not None
+
+
 def _numbered(plain: Sequence[str]) -> list[str]:
     """Unique names: equal ones get ``~2``, ``~3``, …."""
     names: dict[str, None] = {}

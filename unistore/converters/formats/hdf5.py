@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
-from unistore.converters.files.paths import natural_key, real_path
+from unistore.converters.files.paths import is_in_split, natural_key, real_path
 from unistore.converters.opened import (
     Array,
     Facts,
@@ -306,5 +306,48 @@ class Hdf5(Format):
 
 class MatlabHdf5(Hdf5):
     """HDF5 as MATLAB writes it: the rows of an array are on its last axis, and all axes are reversed."""
+
+    array_type = ReversedDataset
+
+
+class Hdf5WithSplits(Hdf5):
+    """HDF5 whose groups ``train`` and ``test`` are read as splits if they have the same columns.
+
+    Attributes
+    ----------
+    only_common
+        Whether columns that only some of the groups have are left out. Else such groups are not splits.
+    """
+
+    only_common: ClassVar[bool] = False
+
+    @contextmanager
+    def open(self, file: SourceFile) -> Iterator[OpenFile]:
+        with super().open(file) as opened:
+            assert isinstance(opened, OpenedHdf5)
+            if not any(is_in_split(f"{name}/") for name in opened.members()):
+                yield opened
+                return
+            # Few files have such groups.
+            from unistore.converters.formats.split_groups import SplitReading
+
+            reading = SplitReading(opened)
+            yield reading.opened(file) if reading.are_splits(self.only_common) else opened
+
+
+class Hdf5WithCommonColumns(Hdf5WithSplits):
+    """The same, by the columns that all of the groups have."""
+
+    only_common = True
+
+
+class MatlabWithSplits(Hdf5WithSplits):
+    """The same as MATLAB writes it, see `MatlabHdf5`."""
+
+    array_type = ReversedDataset
+
+
+class MatlabWithCommonColumns(Hdf5WithCommonColumns):
+    """The same as MATLAB writes it, by the columns that all of the groups have."""
 
     array_type = ReversedDataset

@@ -5,16 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from unistore.converters.files.paths import SPLIT_NAMES, split_of
-from unistore.converters.formats.hdf5 import Hdf5, OpenedHdf5, ReversedDataset
+from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.opened import Array, NamedArrays, OpenFile, Origin, SourceFile
 from unistore.errors import Problem, first_few
 from unistore.system.types import AnyArray, Dtype, Shape
@@ -29,12 +28,6 @@ class SplitGroup(NamedTuple):
     name: str  # of the group
     split: str  # ``"train"``, ``"val"`` or ``"test"``
     rows: int = 0
-
-
-def is_in_split(path: str) -> bool:
-    """Return whether a path of a dataset begins with a group that is called like a split."""
-    group, slash, _ = path.strip("/").partition("/")
-    return bool(slash) and split_of(f"{group}/") is not None
 
 
 class ArrayOfSplits(Array):
@@ -196,6 +189,11 @@ class SplitReading:
                 return f"columns of {name} differ in length: {first_few(shown)}"
         return ""
 
+    def are_splits(self, only_common: bool) -> bool:
+        """Return whether the groups can only be splits, by all columns or by the common ones."""
+        is_alike = len(self.groups) > 1 and not self.contradiction
+        return is_alike and (only_common or not self.differing)
+
     def opened(self, file: SourceFile) -> OpenedSplits:
         """Return the open file by the common columns of its groups."""
         whole = self._opened
@@ -243,42 +241,3 @@ def _form(array: Array) -> str:
     metadata: Mapping[str, Any] = dtype.metadata or {}
     inner = metadata.get("vlen", "")
     return f"{text}{f' of {inner}' if inner else ''} {array.shape[1:]}"
-
-
-class Hdf5WithSplits(Hdf5):
-    """HDF5 whose groups are read as splits if all of them have the same columns.
-
-    Attributes
-    ----------
-    only_common
-        Whether columns that only some of the groups have are left out.
-    """
-
-    only_common: ClassVar[bool] = False
-
-    @contextmanager
-    def open(self, file: SourceFile) -> Iterator[OpenFile]:
-        with super().open(file) as opened:
-            assert isinstance(opened, OpenedHdf5)
-            reading = SplitReading(opened)
-            is_split = len(reading.groups) > 1 and not reading.contradiction
-            is_split = is_split and (self.only_common or not reading.differing)
-            yield reading.opened(file) if is_split else opened
-
-
-class Hdf5WithCommonColumns(Hdf5WithSplits):
-    """The same, by the columns that all of the groups have."""
-
-    only_common = True
-
-
-class MatlabWithSplits(Hdf5WithSplits):
-    """The same as MATLAB writes it, see `MatlabHdf5`."""
-
-    array_type = ReversedDataset
-
-
-class MatlabWithCommonColumns(Hdf5WithCommonColumns):
-    """The same as MATLAB writes it, by the columns that all of the groups have."""
-
-    array_type = ReversedDataset

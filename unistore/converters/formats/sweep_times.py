@@ -16,7 +16,7 @@ from unistore.converters.opened import SourceFile
 from unistore.system.types import Int64s
 
 # What each text says of a sweep: when it was taken at the front, when it began, and when it ended
-TIME_FILES: Mapping[str, str] = {
+_FILES: Mapping[str, str] = {
     "timestamp": "timestamps.txt",
     "timestamp_start": "timestamps_start.txt",
     "timestamp_end": "timestamps_end.txt",
@@ -36,7 +36,7 @@ class SweepTimes:
     ----------
     times
         Nanoseconds since 1970-01-01 on the clock of the text, which names no time zone, by the names of
-        `TIME_FILES`. Those without a text are missing.
+        `_FILES`. Those without a text are missing.
     files
         The texts.
     unread
@@ -61,7 +61,7 @@ def times_of(sweep: SourceFile) -> SweepTimes:
     files: list[SourceFile] = []
     unread: list[str] = []
     folder = sweep.path.parent
-    for name, text in TIME_FILES.items():
+    for name, text in _FILES.items():
         path = folder.parent / text
         if not path.is_file():
             continue

@@ -59,7 +59,8 @@ class Sweep(Format):
             fix = f"give the folder {file.path.parent.parent.name} to store the times of sweeps"
             notes["x"] = f"{first_few(times.unread)}: outside the given paths, so not read; {fix}"
         further = times.files if labels is None else (labels, *times.files)
-        yield OpenFile(arrays, facts=times.times, further=further, notes=notes)
+        facts = {"times": times.times} if times.times else {}
+        yield OpenFile(arrays, facts=facts, further=further, notes=notes)
 
 
 def is_sweep(path: Path) -> bool:

@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from unistore.converters.formats.sweep_times import TIME_FILES
 from unistore.converters.point_cloud.derive import derive_memory
 from unistore.converters.point_cloud.labels import folder_classes, have_labels, with_folder_label
 from unistore.converters.point_cloud.lists import FileLists, read_rooms
 from unistore.converters.point_cloud.names import ID_COLUMNS, LABEL, ColumnPlace, Described, PointOrigin
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.tables import field_of, tables_of, unit_of
-from unistore.converters.point_cloud.timed_sweeps import TIME_DESCRIPTION, TIME_UNIT, TimedSweeps
+from unistore.converters.point_cloud.timed_sweeps import (
+    TIME_DESCRIPTION,
+    TIME_UNIT,
+    TimedSweeps,
+    times_of_layout,
+)
 from unistore.errors import InputError, Problem, first_few
 from unistore.plugin import (
     AttributeCollector,
@@ -190,7 +194,8 @@ def _segment_fields(
 ) -> dict[str, Field]:
     fields = {name: field_of(SEGMENTS, name, form, classes) for name, form in columns.segments.items()}
     if all(file.layout.name == TimedSweeps.name for file in files):
-        for name in TIME_FILES.keys() & fields.keys():
+        times = {name for file in files for name in times_of_layout(file.layout.segment_columns)}
+        for name in times & fields.keys():
             fields[name] = replace(fields[name], unit=TIME_UNIT, description=TIME_DESCRIPTION)
     return fields
 

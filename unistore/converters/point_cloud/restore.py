@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.files.libraries import OpenedByLibrary
 from unistore.converters.formats.hdf5 import Hdf5
-from unistore.converters.formats.sweep_times import TIME_FILES
 from unistore.converters.point_cloud.layouts import Batches
-from unistore.converters.point_cloud.names import PointOrigin, is_label
+from unistore.converters.point_cloud.names import ColumnPlace, PointOrigin, is_label
 from unistore.converters.point_cloud.options import PointCloudOptions
 from unistore.converters.point_cloud.pointsuite import COUNT, Indices, InSegments
 from unistore.converters.point_cloud.segment_arrays import SegmentArrays, described_rows
-from unistore.converters.point_cloud.timed_sweeps import TimedSweeps
+from unistore.converters.point_cloud.timed_sweeps import TIMES, TimedSweeps, times_of_layout
 from unistore.plugin import (
     ExportedArray,
     File,
+    OpenedByLibrary,
     Restore,
     RestoredArray,
     RestoredFile,
@@ -138,7 +137,7 @@ def _restored_files(
             restored_arrays,
             naming=_segments_by_number,
             is_rewritten=_is_recounted,
-            facts={**cloud.header, **_times(cloud)},
+            facts={**cloud.header, TIMES: _times(cloud)} if _times(cloud) else cloud.header,
             format=origin.formats[0],
             adapt=adapt if described and file == source.path else _as_it_is,
         )
@@ -148,8 +147,9 @@ def _times(cloud: Cloud) -> dict[str, int]:
     """Return what texts beside a sweep said of its time."""
     if cloud.layout["layout"] != TimedSweeps.name:
         return {}
-    columns = {place[0]: name for name, place in cloud.layout["segment_columns"].items()}
-    return {path: int(cloud.segment_column(name)[0]) for path, name in columns.items() if path in TIME_FILES}
+    places = {name: ColumnPlace(*place) for name, place in cloud.layout["segment_columns"].items()}
+    columns = times_of_layout(places)
+    return {time: int(cloud.segment_column(name)[0]) for name, time in columns.items()}
 
 
 def _as_it_is(opened: OpenedByLibrary) -> OpenedByLibrary:

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from unistore.converters.formats.sweep_times import TIME_FILES
 from unistore.converters.point_cloud.layouts import ColumnPoints, choose, columns_of, described
-from unistore.converters.point_cloud.names import Described, Match
+from unistore.converters.point_cloud.names import ColumnPlace, Described, Match
 from unistore.plugin import Array, OpenFile
-from unistore.system.types import AnyArray
+from unistore.system.types import AnyArray, Int64s
 
+TIMES = "times"  # fact of a sweep: its times by name
 TIME_UNIT = "ns"
 TIME_DESCRIPTION = "time of each sweep since 1970-01-01, on the clock of the recording, which names no zone"
 
@@ -27,24 +27,32 @@ class TimedSweeps(ColumnPoints):
     @classmethod
     def match(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Match:
         """Be as sure as of columns if the file says its time."""
-        return super().match(opened, mapping) if times_in(opened) else Match.NO
+        return super().match(opened, mapping) if TIMES in opened.facts else Match.NO
 
     @classmethod
     def describe(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Described:
         """Choose the columns, and the times as columns of segments."""
-        times = {name: Array(np.array([time], np.int64)) for name, time in times_in(opened).items()}
+        times = {f"{TIMES}/{name}": Array(_row(time)) for name, time in opened.facts[TIMES].items()}
         arrays = {**columns_of(opened), **times}
-        chosen = choose(cls.name, arrays, "", mapping, opened.name, wide=True, of_segments=times.keys())
+        named = {name: f"{TIMES}/{name}" for name in opened.facts[TIMES]}
+        chosen = choose(
+            cls.name, arrays, "", {**named, **mapping}, opened.name, wide=True, of_segments=times.keys()
+        )
         complete = described(opened, chosen, chosen.layout.paths)
-        header = {name: fact for name, fact in complete.layout.header.items() if name not in TIME_FILES}
+        header = {name: fact for name, fact in complete.layout.header.items() if name != TIMES}
         return replace(complete, layout=complete.layout._replace(header=header))
 
     def segment_column(self, key: str) -> AnyArray:
         """Return a time, (1,) int64, of the whole file."""
-        place = self.layout.segment_columns[key]
-        return np.array([times_in(self.opened)[place.array]], np.int64)
+        return _row(self.opened.facts[TIMES][times_of_layout(self.layout.segment_columns)[key]])
 
 
-def times_in(opened: OpenFile) -> dict[str, int]:
-    """Return the times that an open file says, by their names."""
-    return {name: opened.facts[name] for name in TIME_FILES if isinstance(opened.facts.get(name), int)}
+def _row(time: int) -> Int64s:
+    return np.array([time], np.int64)
+
+
+def times_of_layout(segment_columns: Mapping[str, ColumnPlace]) -> dict[str, str]:
+    """Return the names that a file has for its times, by the columns of segments that they are."""
+    prefix = f"{TIMES}/"
+    places = {name: place.array for name, place in segment_columns.items()}
+    return {name: path.removeprefix(prefix) for name, path in places.items() if path.startswith(prefix)}

@@ -71,15 +71,16 @@ class RowsFamily(RowsOptions, Family):
 
         Its groups are splits, unless the user names datasets of such a group.
         """
-        from unistore.converters.formats import hdf5, split_groups
+        from unistore.converters.files.paths import is_in_split
+        from unistore.converters.formats import hdf5
 
         of_user: tuple[type[Format], type[Format]]
-        if any(map(split_groups.is_in_split, self.map.values())):
+        if any(map(is_in_split, self.map.values())):
             of_user = hdf5.Hdf5, hdf5.MatlabHdf5
         elif self.columns == "intersection":
-            of_user = split_groups.Hdf5WithCommonColumns, split_groups.MatlabWithCommonColumns
+            of_user = hdf5.Hdf5WithCommonColumns, hdf5.MatlabWithCommonColumns
         else:
-            of_user = split_groups.Hdf5WithSplits, split_groups.MatlabWithSplits
+            of_user = hdf5.Hdf5WithSplits, hdf5.MatlabWithSplits
         return (of_user[self.reverse_axes], "npy", "npz", "parquet")
 
     def match(self, head: FileSummary) -> Claim:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,13 +13,11 @@ from unistore.converters.adapter.sources import common_length
 from unistore.converters.common.columns import is_text, storable
 from unistore.converters.common.left_out import NOT_MAPPED
 from unistore.converters.files.npy import NPY_NAME
-from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.formats.images import encoding_of
-from unistore.converters.formats.split_groups import OpenedSplits, SplitGroup, SplitReading
 from unistore.converters.opened import FieldOf
 from unistore.converters.rows.grouping import group_files
 from unistore.converters.rows.options import RowsOptions
-from unistore.errors import AddOptions, Fix, first_few, location_of, printable
+from unistore.errors import AddOptions, first_few, location_of, printable
 from unistore.plugin import (
     Array,
     Chosen,
@@ -37,6 +34,9 @@ from unistore.plugin import (
 )
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.system.types import Dtype, Shape
+
+if TYPE_CHECKING:
+    from unistore.converters.formats.split_groups import SplitGroup
 
 _REVERSE = AddOptions(("--reverse-axes",), "if rows are on the last axis")
 _MATLAB = b"MATLAB 7.3 MAT-file"
@@ -99,8 +99,14 @@ def choose(options: RowsOptions, head: FileSummary) -> Chosen:
     if taken and all(place.is_ragged for place in taken.values()):
         message = "has no array of numbers with a value a row: only texts, or rows of any length"
         raise InputError.at(head.file.name, message, "save the number of each row with them", "columns")
-    _refuse_unequal_splits(options, head)
-    splits = head.opened.splits if isinstance(head.opened, OpenedSplits) else ()
+    splits: Sequence[SplitGroup] = ()
+    pictures = [place.key for place in taken.values() if place.is_picture]
+    notes = [*_notes(head.file, options.reverse_axes, pictures)]
+    if head.format == "hdf5":
+        from unistore.converters.rows.splits import splits_in
+
+        splits, notes_on_splits = splits_in(head, is_mapped=bool(options.map))
+        notes += notes_on_splits
     columns = columns_of(tuple(taken.items()))
     read = {location_of(head.file.name, key).dataset for key in ragged}
     problems = [problem for problem in head.problems if problem.dataset not in read]
@@ -114,8 +120,6 @@ def choose(options: RowsOptions, head: FileSummary) -> Chosen:
     problems += _length_problems(
         options, head.file.name, {one.array: shapes[one.array] for one in taken.values()}
     )
-    pictures = [place.key for place in taken.values() if place.is_picture]
-    notes = [*_notes(head.file, options.reverse_axes, pictures), *_split_notes(splits)]
     return Chosen(
         columns,
         left_out,
@@ -124,47 +128,6 @@ def choose(options: RowsOptions, head: FileSummary) -> Chosen:
         facts={SPLIT_GROUPS: [[group.name, group.rows] for group in splits]} if splits else {},
         splits=[(group.split, group.rows) for group in splits],
     )
-
-
-def _split_notes(splits: Sequence[SplitGroup]) -> Iterator[str]:
-    """Say which groups were read as splits."""
-    shown = [f"{group.name} ({group.split})" if group.name != group.split else group.name for group in splits]
-    if shown:
-        one = f"--map NAME={splits[0].name}/DATASET takes one of them alone"
-        yield f"groups {', '.join(shown)} are splits of the same columns ({one})"
-
-
-def _refuse_unequal_splits(options: RowsOptions, head: FileSummary) -> None:
-    """Refuse groups that are called like splits if their columns differ, with an option for each reading."""
-    if options.map or not isinstance(head.opened, OpenedHdf5):
-        return
-    reading = SplitReading(head.opened)
-    if len(reading.groups) < 2:
-        return
-    fixes: list[Fix] = []
-    if not reading.contradiction:
-        fixes.append(
-            AddOptions(("--columns", "intersection"), "to store splits, of the columns that all have")
-        )
-    arrays = {**head.opened.sound, **head.opened.of_any_length}
-    shapes = {path: array.shape for path, array in arrays.items() if array.shape}
-    _, differing = common_length(shapes, head.file.name)
-    if not differing:
-        as_columns = _map_words({path: path for path in shapes})
-        fixes.append(AddOptions(as_columns, "to store columns of the same rows"))
-    for group in () if len(fixes) > 1 else reading.groups:
-        columns = reading.columns[group.name]
-        words = _map_words({name: f"{group.name}/{name}" for name in columns})
-        if words and len(set(map(len, columns.values()))) == 1:
-            fixes.append(AddOptions(words, f"to store {group.name} by itself"))
-    called = " and ".join(group.name for group in reading.groups)
-    message = f"groups {called} may be splits, or columns: {reading.contradiction or reading.differing}"
-    by_name = f"--map NAME={reading.groups[0].name}/DATASET for each dataset to store"
-    raise InputError.at(head.file.name, message, tuple(fixes) or by_name, "ambiguous")
-
-
-def _map_words(datasets: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(chain.from_iterable(("--map", f"{name}={path}") for name, path in datasets.items()))
 
 
 def _places_of(key: str, dtype: Dtype, opened: OpenFile) -> list[_Place]:

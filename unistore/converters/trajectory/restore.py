@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
 from math import prod
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.files.libraries import open_bytes
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.images import opencv
 from unistore.converters.formats.packets import KeptVideo
@@ -34,6 +34,7 @@ from unistore.converters.trajectory.restored_steps import (
 from unistore.plugin import (
     ExportedArray,
     File,
+    OpenedByLibrary,
     Restore,
     RestoredArray,
     RestoredFile,
@@ -431,7 +432,12 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 def _text_of(path: Path, text: str) -> RestoredFile:
     """Return a text file, whose bytes are compared."""
     content = array_values(np.frombuffer(text.encode(), np.uint8))
-    return RestoredFile(path, [RestoredArray("", content)], open=open_bytes)
+    return RestoredFile(path, [RestoredArray("", content)], open=_open_text)
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[OpenedByLibrary]:
+    yield OpenedByLibrary("numpy", [""], lambda _: np.fromfile(path, np.uint8))
 
 
 def _path_of(store: StoreView, column: str, clock: str) -> str | None:
