@@ -689,6 +689,7 @@ NOT_PROVOKED: dict[str, str] = {
     "test_wrong_forms.py::test_a_declared_column_that_the_sources_lack runs it",
     "converters/events/recordings.py:_units_by_index": f"{_IN_WORKER}events_of_another_unit",
     "converters/events/recordings.py:choose": f"{_IN_WORKER}events_of_float_times",
+    "converters/rows/splits.py:_either": f"{_IN_WORKER}rows_in_splits_of_other_columns",
     "converters/point_cloud/derive.py:_not_finite": f"{_IN_WORKER}points_without_a_place",
     "converters/point_cloud/layouts.py:_form_problems": f"{_IN_WORKER}a_column_that_cannot_be_stored",
     "converters/point_cloud/layouts.py:_coordinates_in": f"{_IN_WORKER}two_groups_of_coordinates",
