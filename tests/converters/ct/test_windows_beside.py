@@ -35,6 +35,8 @@ PLACES = {
     "preset of a volume of any name": ("case{}/ct.npy", "case{}/windows/lung_16.npy"),
     "beside the volume of a case": ("case{}/ct_original_16.npy", "case{}/lung_w1500_l-600.npy"),
     "windows/ beside volumes": ("case{}.npy", "windows/case{}_lung_w1500_l-600.npy"),
+    "windows/ beside a folder of volumes": ("volumes/case{}.npy", "windows/case{}_lung_w1500_l-600.npy"),
+    "preset in windows/ beside a folder of volumes": ("volumes/case{}.npy", "windows/case{}_lung_16.npy"),
     "preset in windows/ beside volumes": ("case{}.npy", "windows/case{}_lung_16.npy"),
 }
 
@@ -136,3 +138,11 @@ def test_what_is_unknown_of_where_voxels_lie_is_stored(tmp_path: Path) -> None:
     geometry = unistore.Store(tmp_path / "b.zarr").group("volumes")["geometry"]
     assert geometry["spacing"] == "volumes/spacing"
     assert geometry["unknown"] == ["origin", "direction", "affine"]
+
+
+def test_a_window_beside_two_folders_of_volumes_is_of_neither(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        save(tmp_path / "in" / folder / "case.npy", volume(0))
+    save(tmp_path / "in/windows/case_lung_16.npy", lung(volume(0)))
+    with pytest.raises(InputError, match="has no volume of intensities"):
+        unistore.convert(tmp_path / "in", tmp_path / "a.zarr")

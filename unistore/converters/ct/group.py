@@ -74,6 +74,9 @@ class _Grouping:
     def __init__(self, known: Collection[str]) -> None:
         self._known = known
         self._loose: dict[str, list[_Volume]] = {}  # by their path without suffix
+        self._in_folders: dict[
+            tuple[Path, str], list[_Volume]
+        ] = {}  # by what is above their folder, and stem
         self.volumes: list[_Volume] = []
         self.grouping = Grouping()
 
@@ -139,6 +142,7 @@ class _Grouping:
                 volume = self._new(path)
                 volume.files.append(("image/0", file))
                 self._loose.setdefault(bare_path(path), []).append(volume)
+                self._in_folders.setdefault((path.parent.parent, stem_of(path)), []).append(volume)
                 if label_name(stem_of(path)):
                     alike.append(printable(path.name))
         for bare, members in windows.items():
@@ -180,13 +184,17 @@ class _Grouping:
         self.grouping.problems.append(Problem(str(file.path), message, fix, "format"))
 
     def _window_owner(self, bare: str, windows: Sequence[SourceFile]) -> _Volume:
-        """The volume beside windows: of the same name up to there, or the only longer one."""
+        """The volume beside windows: of the same name up to there, or the only longer one.
+
+        Of windows in a folder ``windows/``, one beside that folder, or in a folder beside it.
+        """
         start = bare if bare.endswith(os.sep) else f"{bare}_"
         longer = [path for path in self._loose if path.startswith(start) and os.sep not in path[len(start) :]]
         owners = self._loose.get(bare) or list(chain.from_iterable(self._loose[path] for path in longer))
         if is_in_windows(windows[0].path):
             above, name = Path(bare).parent.parent, Path(bare).name
             owners = owners or self._loose.get(str(above / name), [])
+            owners = owners or self._in_folders.get((above, name), [])
         if len(owners) != 1:
             return self._new(windows[0].path)
         names = ", ".join([printable(file.path.name) for file in windows])
