@@ -157,6 +157,24 @@ def convert_with(
 ) -> Report:
     """Convert sources of a family with its options."""
     name = family if isinstance(family, str) else family.family
+    try:
+        return _converted(settings, paths, destination, family, options, progress)
+    except InputError as error:
+        from unistore.conversion.keywords import note_keywords
+
+        note_keywords(error, get_family(name))
+        raise
+
+
+def _converted(
+    settings: Settings,
+    paths: Sequence[Path],
+    destination: PathLike,
+    family: str | Detection,
+    options: Mapping[str, Any],
+    progress: Progress | bool | None,
+) -> Report:
+    name = family if isinstance(family, str) else family.family
     converter = make_converter(name, options)
     with resolve_progress(progress) as callbacks, executor_for(settings, name, callbacks) as executor:
         report = run(
