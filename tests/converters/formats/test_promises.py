@@ -99,8 +99,8 @@ CASES = {
 }
 
 
-BARE = {"sweep", "text_points"}
-"""Formats of bare points: the first of them are a whole file, too, which `check_format` would refuse."""
+BARE = {"atis_bin", "sweep", "text_points"}
+"""Formats of bare points and events: the first of them are a whole file, too, which `check_format` would refuse."""
 
 
 def test_every_format_is_checked_here_or_in_its_own_test() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import h5py
@@ -14,6 +14,8 @@ import pytest
 import unistore
 from unistore import convert, export, verify
 from unistore.cli.main import main
+from unistore.converters.family import Chosen
+from unistore.converters.rows import columns as rows_columns
 from unistore.errors import AddOptions, InputError
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
@@ -280,3 +282,16 @@ def test_columns_of_splits_are_renamed_by_their_path_in_a_group(tmp_path: Path) 
     export(tmp_path / "a.zarr", tmp_path / "back")
     with h5py.File(tmp_path / "back/a.h5") as file:
         np.testing.assert_array_equal(file["test/obs/depth"][()], groups["test"]["obs/depth"])
+
+
+def test_splits_of_another_number_of_rows_are_a_fault_of_the_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(4))
+    monkeypatch.setattr(rows_columns, "choose", with_splits(rows_columns.choose, [("train", 3)]))
+    with pytest.raises(InputError, match="gave splits of 3 rows, and has 4"):
+        convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
+
+
+def with_splits(choose: Callable[..., Chosen], splits: Sequence[tuple[str, int]]) -> Callable[..., Chosen]:
+    return lambda options, head: choose(options, head)._replace(splits=splits)

@@ -114,6 +114,12 @@ class SchemaSteps:
         extent = () if problems else extent_of(chosen.columns, head, problems)
         if problems:
             raise InputError(problems)
+        of_splits = sum(count for _, count in chosen.splits)
+        if chosen.splits and (plugin.schema.is_cut or of_splits != tables[main].rows):
+            message = (
+                f"gave splits of {of_splits} rows, and has {tables[main].rows}, of which each is a sample"
+            )
+            raise fault(plugin, "choose", group.name, message)
         arrays: dict[str, None] = {}
         for columns in (chosen.columns, *chosen.tables.values()):
             arrays |= dict.fromkeys(array_of(name, column) for name, column in columns.items())
