@@ -100,7 +100,7 @@ CASES = {
 
 
 BARE = {"atis_bin", "sweep", "text_points"}
-"""Formats of bare points and events: the first of them are a whole file, too, which `check_format` would refuse."""
+"""Formats of bare points or events: the first of them are a whole file, too, which `check_format` refuses."""
 
 
 def test_every_format_is_checked_here_or_in_its_own_test() -> None:

@@ -116,9 +116,7 @@ class SchemaSteps:
             raise InputError(problems)
         of_splits = sum(count for _, count in chosen.splits)
         if chosen.splits and (plugin.schema.is_cut or of_splits != tables[main].rows):
-            message = (
-                f"gave splits of {of_splits} rows, and has {tables[main].rows}, of which each is a sample"
-            )
+            message = f"gave splits of {of_splits} rows, and has {tables[main].rows}, each of them a sample"
             raise fault(plugin, "choose", group.name, message)
         arrays: dict[str, None] = {}
         for columns in (chosen.columns, *chosen.tables.values()):

@@ -122,6 +122,8 @@ def group(files: Sequence[SourceFile]) -> Grouping:
     for file in files:
         if _is_map(file):
             grouping.left_out.append((file, "maps pixels, and holds no events"))
+        elif file.path.suffix.lower() == ".bin" and not _may_be_events(file):
+            grouping.left_out.append((file, "holds no events of five bytes"))
         elif file.path.name in (_TIMES_NAME, _BOXES_NAME):
             beside.setdefault(_recording_of(file), []).append(file)
         else:
@@ -454,6 +456,13 @@ def _recording_of(file: SourceFile) -> Path | None:
             if file.near is not None and file.near.has(str(folder / name)):
                 return folder / name
     return None
+
+
+def _may_be_events(file: SourceFile) -> bool:
+    """Return whether a file without a header holds events, or the user named it."""
+    from unistore.converters.formats.atis import AtisBin
+
+    return file.is_given or AtisBin().recognise(file).certainty != "no"
 
 
 def _is_map(file: SourceFile) -> bool:

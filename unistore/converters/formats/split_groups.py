@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from unistore.converters.files.paths import SPLIT_NAMES, split_of
-from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.opened import Array, NamedArrays, OpenFile, Origin, SourceFile
 from unistore.errors import Problem, first_few
 from unistore.system.types import AnyArray, Dtype, Shape
 
 if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
+    from unistore.converters.formats.hdf5 import OpenedHdf5
 
 
 class SplitGroup(NamedTuple):
