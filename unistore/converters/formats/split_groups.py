@@ -19,7 +19,6 @@ from unistore.system.types import AnyArray, Dtype, Shape
 
 if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
-    from unistore.converters.formats.hdf5 import OpenedHdf5
 
 
 class SplitGroup(NamedTuple):
@@ -93,7 +92,7 @@ class OpenedSplits(OpenFile):
         Arrays of numbers and of texts, by their path in each group.
     """
 
-    hdf5: OpenedHdf5
+    hdf5: OpenFile
     splits: Sequence[SplitGroup]
     all_columns: NamedArrays
 
@@ -134,7 +133,7 @@ class SplitReading:
         Groups at the root that are called like a split, train first; fewer than two are no splits.
     """
 
-    def __init__(self, opened: OpenedHdf5) -> None:
+    def __init__(self, opened: OpenFile) -> None:
         self._opened = opened
         names = [name for name, kind in opened.members().items() if kind == "group"]
         found = [SplitGroup(name, split) for name in names if (split := split_of(f"{name}/")) is not None]
@@ -144,7 +143,7 @@ class SplitReading:
     def columns(self) -> Mapping[str, Mapping[str, Array]]:
         """Arrays with rows of each group, by their path in the group."""
         opened = self._opened
-        arrays = {**opened.of_any_length, **opened.sound}
+        arrays = {**opened.of_any_length, **opened.arrays}
         columns: dict[str, dict[str, Array]] = {group.name: {} for group in self.groups}
         for path, array in arrays.items():
             name, _, inner = path.partition("/")
@@ -202,7 +201,7 @@ class SplitReading:
         paths = {f"{group.name}/{name}" for group in splits for name in columns}
         inside = tuple(f"{group.name}/" for group in splits)
         called = " and ".join(group.name for group in splits)
-        outside = [path for path in (*whole.sound, *whole.of_any_length) if path not in paths]
+        outside = [path for path in (*whole.arrays, *whole.of_any_length) if path not in paths]
         reasons = {
             path: "as only some of the splits have it"
             if path.startswith(inside)
