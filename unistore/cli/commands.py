@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -343,7 +344,11 @@ def statistics(store: str, version: str | None, as_json: bool) -> None:
     from unistore import keep_statistics
     from unistore.report.blocks import statistics_table
 
-    kept = keep_statistics(store, version=version)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        kept = keep_statistics(store, version=version)
+    for note in notes:
+        say(f"note: {note.message}", err=True)
     by_key = {key: values.to_json() for key, values in kept.items()}
     if as_json:
         say_json(by_key, indent=1)

@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unistore.data.component_axis import AxisLike, ComponentAxis, component_axis
 from unistore.data.kinds.protocol import SampleIndices, SampleReader
 from unistore.data.packed import Packed
-from unistore.system.types import AnyArray, Float64s, Int64s, Shape, UInt8s
+from unistore.errors import InputError, Problem
+from unistore.system.arguments import wrong_argument
+from unistore.system.types import AnyArray, Float64s, Int64s, UInt8s
 
 _DROPPED = 45  # Bits of a float64 that its code leaves out: 52 of the fraction but seven
 CODES = 1 << 20  # More than there are codes: 2 signs, 2,047 exponents, 128 parts of each
@@ -23,8 +26,6 @@ _BLOCK = 1 << 20  # Values that are converted to float64 together
 _PARTS = 16  # Counts of blocks that wait to be merged
 _BATCH_BYTES = 32 << 20  # Bytes of the samples that are read together
 _BATCH_SAMPLES = 1 << 12  # Most samples that are read together
-_CHANNELS_FIRST = (1, 3)
-_CHANNELS_LAST = (1, 3, 4)
 
 
 def codes_of(values: Float64s) -> Int64s:
@@ -157,7 +158,7 @@ class Summary(NamedTuple):
     """Counts of one key."""
 
     dtype: np.dtype[np.generic]
-    axis: int | None  # of a value, counted from its end, that has the components; None: one component
+    axis: ComponentAxis | None  # None: one component
     by_split: dict[int, ValueCounts]  # by code of the split
 
     def total(self, splits: Sequence[int] | None = None) -> ValueCounts:
@@ -168,27 +169,50 @@ class Summary(NamedTuple):
         return merge([nothing, *parts])
 
 
+def component_axes(
+    reader: SampleReader, fields: Sequence[str], asked: AxisLike = "auto"
+) -> tuple[dict[str, ComponentAxis | None], list[Problem]]:
+    """Return the axis of the components of each key whose values are numbers, and problems of the others."""
+    empty = reader.read(_indices([]), np.empty)
+    axes: dict[str, ComponentAxis | None] = {}
+    problems: list[Problem] = []
+    for key in fields:
+        if key not in empty or empty[key].values.dtype.kind not in "biuf":
+            continue
+        packed = empty[key]
+        is_flat = packed.shapes is not None
+        shape = packed.values.shape[1:] if packed.shapes is None else (0,) * packed.shapes.shape[1]
+        is_box = is_flat or reader.box_shape(key) is not None
+        names = reader.axis_names(key)
+        try:
+            axes[key] = component_axis(key, shape, packed.values.dtype, names, asked, is_box=is_box)
+        except InputError as error:
+            problems += error.problems
+    return axes, problems
+
+
+def _indices(samples: Sequence[int]) -> SampleIndices:
+    index = np.array(samples, np.int64)
+    return SampleIndices(index, np.zeros(len(index), np.int64))
+
+
 def summarise(
     reader: SampleReader,
-    fields: Sequence[str],
+    axes: Mapping[str, ComponentAxis | None],  # of the keys to count, see `component_axes`
     index: Int64s,  # numbers of the samples to read
     splits: UInt8s,  # split of each of them
     epoch: int = 0,
     seed: int = 0,
     validity: Mapping[str, Sequence[str]] = MappingProxyType({}),  # keys that say which values are real
 ) -> dict[str, Summary]:
-    """Read samples once and return the summary of each key of `fields` whose values are numbers."""
-    nothing = np.zeros(0, np.int64)
-    empty = reader.read(SampleIndices(nothing, nothing, seed), np.empty)
-    numeric = [key for key in fields if key in empty and empty[key].values.dtype.kind in "biuf"]
-    axes = {key: _component_axis(empty[key], reader.box_shape(key)) for key in numeric}
-    parts: dict[str, dict[int, list[ValueCounts]]] = {key: {} for key in numeric}
+    """Read samples once and return the summary of each key of `axes`."""
+    parts: dict[str, dict[int, list[ValueCounts]]] = {key: {} for key in axes}
     lo = 0
     step = 1
     while lo < len(index):
         part = index[lo : lo + step]
         batch = reader.read(SampleIndices(part, np.full(len(part), epoch), seed), np.empty)
-        for key in numeric:
+        for key in axes:
             rows, lengths = _rows(batch[key], axes[key])
             is_real = _real_rows([batch[name] for name in validity.get(key, ())], batch[key], axes[key])
             _add(parts[key], rows, is_real, lengths, splits[lo : lo + step])
@@ -196,11 +220,16 @@ def summarise(
         # Samples differ in size, so that a batch is at most twice as long as the one before.
         sample_bytes = sum(packed.values.nbytes for packed in batch.values()) // len(part)
         step = max(1, min(_BATCH_BYTES // max(1, sample_bytes), 2 * step, _BATCH_SAMPLES))
+    empty = reader.read(_indices([]), np.empty)
     summaries = {}
-    for key in numeric:
-        rows, _ = _rows(empty[key], axes[key])
+    for key, axis in axes.items():
         by_split = {split: merge(parts[key][split]) for split in sorted(parts[key])}
-        summaries[key] = Summary(rows.dtype, axes[key], by_split or {0: count_values(rows)})
+        if not by_split:
+            form = empty[key]
+            if axis is not None and form.shapes is not None and len(reader):
+                form = reader.read(_indices([0]), np.empty)[key]
+            by_split[0] = count_values(_rows(form, axis)[0][:0])
+        summaries[key] = Summary(empty[key].values.dtype, axis, by_split)
     return summaries
 
 
@@ -226,18 +255,7 @@ def _add(
             counted[:] = [merge(counted)]
 
 
-def _component_axis(packed: Packed, box: Shape | None) -> int | None:
-    # Channels of images, the last axis of other values, none of boxes
-    shape = packed.values.shape[1:]
-    if box is not None or packed.shapes is not None or not shape:
-        return None
-    is_image = len(shape) >= 2 and packed.values.dtype in (np.uint8, np.uint16)
-    if is_image and len(shape) >= 3 and shape[-3] in _CHANNELS_FIRST:
-        return -3
-    return -1 if not is_image or shape[-1] in _CHANNELS_LAST else None
-
-
-def _real_rows(validity: Sequence[Packed], packed: Packed, axis: int | None) -> AnyArray | None:
+def _real_rows(validity: Sequence[Packed], packed: Packed, axis: ComponentAxis | None) -> AnyArray | None:
     """Return which values of the rows of a key are real, by what says so of each sample. None: all."""
     is_real: AnyArray | None = None
     for of_samples in validity:
@@ -250,11 +268,25 @@ def _real_rows(validity: Sequence[Packed], packed: Packed, axis: int | None) -> 
     return None if is_real is None else _rows(replace(packed, values=is_real), axis)[0]
 
 
-def _rows(packed: Packed, axis: int | None) -> tuple[AnyArray, Int64s]:
+def _rows(packed: Packed, axis: ComponentAxis | None) -> tuple[AnyArray, Int64s]:
+    """Return values as rows of components, and the number of rows of each sample."""
     values = packed.values
-    if axis is None or packed.shapes is not None:
-        rows = values.reshape(-1, 1)
-    else:
-        rows = np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
+    if packed.shapes is not None and axis is not None:
+        return _rows_of_boxes(packed, axis)
+    rows = values.reshape(-1, 1) if axis is None else _by_component(values, axis)
     lengths = np.ones(len(packed), np.int64) if packed.offsets is None else np.diff(packed.offsets)
     return rows, lengths * (len(rows) // max(1, len(values)))
+
+
+def _rows_of_boxes(packed: Packed, axis: ComponentAxis) -> tuple[AnyArray, Int64s]:
+    samples = [_by_component(packed[number], axis) for number in range(len(packed))]
+    extents = sorted({sample.shape[1] for sample in samples})
+    if len(extents) > 1:
+        message = f"{axis.index} has {' and '.join(map(str, extents))} components in different samples"
+        raise wrong_argument("axis", message, "give axis=None, all values together")
+    rows = np.concatenate(samples) if samples else packed.values.reshape(-1, 1)
+    return rows, np.array([len(sample) for sample in samples], np.int64)
+
+
+def _by_component(values: AnyArray, axis: ComponentAxis) -> AnyArray:
+    return np.moveaxis(values, axis.index, -1).reshape(-1, values.shape[axis.index])

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.data.ahead import OPEN_BLOCKS, ReadAhead, block_samples
+from unistore.data.component_axis import AxisLike
 from unistore.data.kinds.named import as_code
 from unistore.data.kinds.protocol import EPOCH, INDEX, SampleIndices, SampleKind, SampleReader, Shareable
 from unistore.data.packed import Allocate, Batch, packed_copy
@@ -476,7 +477,12 @@ class Dataset(MapDataset[SampleT]):
         return parts
 
     def statistics(
-        self, key: str, *, split: str | Sequence[str] | None = None, subset: Any = None
+        self,
+        key: str,
+        *,
+        axis: AxisLike = "auto",
+        split: str | Sequence[str] | None = None,
+        subset: Any = None,
     ) -> Statistics:
         """Return statistics of the values of a key: count, mean, std, min, max and quantiles.
 
@@ -492,6 +498,13 @@ class Dataset(MapDataset[SampleT]):
         ----------
         key
             Key of the values.
+        axis
+            Axis of a value that has the components, each of which has statistics of its own: a number below
+            0, counted from the end of a value, or a name that the store records, as ``"channel"``. None: all
+            values together. ``"auto"``: the axis that the store calls ``channel``; else that of a vector; of
+            values without such names an axis that has the extent of channels, (3, H, W) or (H, W, 3), and no
+            axis for images of uint8, uint16 or bool without channels, and for volumes. The result says which
+            was taken.
         split
             Name of a split, or several, in place of those of the dataset. None: those of the dataset.
         subset
@@ -507,6 +520,7 @@ class Dataset(MapDataset[SampleT]):
         ------
         InputError
             If there is no such key, it is text, or stores differ in its components, if there is no such
+            axis, or with ``"auto"`` several that may be meant, as of float images (H, W), if there is no such
             split, or no such sample, if both `split` and `subset` are given.
         StoreError
             If the file of the statistics is damaged.
@@ -518,7 +532,7 @@ class Dataset(MapDataset[SampleT]):
             chosen = sample_indices("subset", subset, len(self))
             bounds = pairwise(self.store_offsets.tolist())
             subsets = [chosen[(chosen >= first) & (chosen < stop)] - first for first, stop in bounds]
-        question = StatisticsQuery(key, self.epoch, self.seed, self._summaries)
+        question = StatisticsQuery(key, self.epoch, self.seed, self._summaries, axis)
         return question.answer(parts, self.weights, subsets)
 
     def class_weights(

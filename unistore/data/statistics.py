@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from unistore.data.counts import CODES, Summary, ValueCounts, merge, summarise
+from unistore.data.component_axis import AxisLike, ComponentAxis, is_asked_for
+from unistore.data.counts import CODES, Summary, ValueCounts, component_axes, merge, summarise
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.data.parts import DatasetPart, check_reach, default_kind, open_parts
 from unistore.errors import InputError, Problem, StoreError
@@ -30,30 +32,34 @@ from unistore.zarr3.durable import Folder
 from unistore.zarr3.storage import AbsentError
 
 _SHARES = (0.01, 0.1, 0.5, 0.9, 0.99)  # Share of the values that each quantile is not below
-_VERSION = 3
+_VERSION = 4
 _LIMIT = 1 << 30  # Most bytes of the file, and of what is packed in it
 _ABOUT = "about"
 # Arrays of a key with a row for each split, and their kind of dtype
 _MOMENTS = {"count": "i", "nan": "i", "infinite": "i", "mean": "f", "deviation": "f", "low": "f", "high": "f"}
 _ROUNDING = 1e-9  # Moments that another version of numpy adds up differ by less, as a share
 
-Summaries = dict[tuple[str, str], dict[str, Summary]]  # What was counted, by key, of stores and kinds
+# What was counted, by key, of stores, kinds and the axis that was asked for
+Summaries = dict[tuple[str, str, AxisLike], dict[str, Summary]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
     """Statistics of the finite values of one key, by component: float64, in the units of the samples.
 
-    Components are those of the last axis of the values, ``(A,)`` for an action of A numbers, of images the
-    channels, and a single number, ``()``, for scalars, images without channels, and boxes of any size, as of
-    volumes and of `Clips`.
+    Arrays are ``(A,)`` for an action of A numbers, ``(3,)`` for images in colour, and ``()`` if all values
+    are one component, as of scalars, images without channels, and volumes. `axis` and `axis_name` say which
+    axis of a sample has the components; `Dataset.statistics` describes how it is chosen.
 
     Attributes
     ----------
     key
         The key.
     axis
-        Axis of the components in a sample, counted from its end. None: a single component.
+        Axis of the components in a sample, counted from its end: -1 for vectors, -3 for images (3, H, W).
+        None: a single component.
+    axis_name
+        Name of this axis in the store, as ``"channel"``. None: a single component, or the store has no name.
     count, nan, infinite
         int64: finite values, on which all else depends, those that are not a number, and infinite ones.
     mean, std, min, max
@@ -64,6 +70,7 @@ class Statistics:
 
     key: str
     axis: int | None
+    axis_name: str | None
     count: Int64s
     nan: Int64s
     infinite: Int64s
@@ -78,8 +85,16 @@ class Statistics:
     q99: Float64s
 
     def to_json(self) -> JsonObject:
-        """Return plain JSON values by name. Null for what is not finite."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)[2:]}
+        """Return plain JSON values by name, without the key. Null for what is not finite."""
+        numbers = {field.name: _plain(getattr(self, field.name)) for field in fields(self)[3:]}
+        return {"axis": self.axis, "axis_name": self.axis_name, **numbers}
+
+    def __repr__(self) -> str:
+        if self.axis is None:
+            return f"Statistics({self.key!r}: {self.count:,} values, one component)"
+        name = f" ({self.axis_name})" if self.axis_name else ""
+        components = f"{len(self.count)} components along axis {self.axis}{name}"
+        return f"Statistics({self.key!r}: {int(self.count.sum()):,} values, {components})"
 
 
 def _plain(values: AnyArray) -> Any:
@@ -103,7 +118,12 @@ def _statistics(key: str, summary: Summary, counts: ValueCounts, *, whole: bool)
     shown += [np.where(is_none, np.nan, values) for values in measured]
     if summary.axis is None:
         shown = [values[0] for values in shown]
-    return Statistics(key, summary.axis, *shown)
+    index, name = _index_and_name(summary.axis)
+    return Statistics(key, index, name, *shown)
+
+
+def _index_and_name(axis: ComponentAxis | None) -> tuple[int | None, str | None]:
+    return (None, None) if axis is None else (axis.index, axis.name)
 
 
 def statistics_by_key(summaries: Mapping[str, Summary]) -> dict[str, Statistics]:
@@ -122,6 +142,7 @@ class StatisticsQuery:
     epoch: int
     seed: int
     summaries: Summaries
+    axis: AxisLike = "auto"
 
     def answer(
         self,
@@ -137,7 +158,7 @@ class StatisticsQuery:
         first = counted[0][0]
         counts = [counts for _, counts in counted]
         for number, (summary, own) in zip(drawn, counted, strict=True):
-            if len(own.count) != len(counts[0].count) or summary.axis != first.axis:
+            if len(own.count) != len(counts[0].count) or not _has_same_axis(summary, first):
                 message = (
                     f"{self.key} has {len(own.count)} components, in the first store {len(counts[0].count)}"
                 )
@@ -176,9 +197,14 @@ class StatisticsQuery:
         return whole if is_one_per_row else None
 
     def _kept(self, store: Store, whole: SampleKind) -> Summary:
-        name = (store.path, repr(whole))
+        name = (store.path, repr(whole), self.axis)
         if name not in self.summaries:
-            self.summaries[name] = read_kept(store, repr(whole)) or {}
+            kept = read_kept(store, repr(whole)) or {}
+            if self.axis != "auto":
+                kept = {
+                    key: summary for key, summary in kept.items() if is_asked_for(summary.axis, self.axis)
+                }
+            self.summaries[name] = kept
         summaries = self.summaries[name]
         if self.key not in summaries:
             index = np.arange(store.sample_count)
@@ -192,12 +218,18 @@ class StatisticsQuery:
     def _summarise(
         self, store: Store, kind: SampleKind, reader: SampleReader, index: Int64s, splits: UInt8s
     ) -> Summary:
-        validity = {self.key: kind.validity(store, self.key)}
-        summaries = summarise(reader, (self.key,), index, splits, self.epoch, self.seed, validity)
-        if self.key not in summaries:
+        axes, problems = component_axes(reader, (self.key,), self.axis)
+        if problems:
+            raise InputError(problems)
+        if self.key not in axes:
             message = f"{self.key} is text in {store.path}, and statistics are of numbers"
             raise wrong_argument("key", message)
-        return summaries[self.key]
+        validity = {self.key: kind.validity(store, self.key)}
+        return summarise(reader, axes, index, splits, self.epoch, self.seed, validity)[self.key]
+
+
+def _has_same_axis(summary: Summary, other: Summary) -> bool:
+    return _index_and_name(summary.axis)[0] == _index_and_name(other.axis)[0]
 
 
 def _splits_of(store: Store) -> UInt8s:
@@ -219,8 +251,20 @@ def _count_all(store: Store, kind: SampleKind) -> dict[str, Summary]:
     keys = kind.select(store, None)
     reader = kind.bind(store, keys, None)
     validity = {key: kind.validity(store, key) for key in keys}
-    counted = [key for key in keys if all(key not in names for names in validity.values())]
-    return summarise(reader, counted, np.arange(len(reader)), _splits_of(store), validity=validity)
+    axes, _ = component_axes(reader, _counted_keys(validity))
+    return summarise(reader, axes, np.arange(len(reader)), _splits_of(store), validity=validity)
+
+
+def _counted_keys(validity: Mapping[str, Sequence[str]]) -> list[str]:
+    # Those that say which values of others are real have no statistics
+    return [key for key in validity if all(key not in names for names in validity.values())]
+
+
+def undecided_axes(store: Store, kind: SampleKind) -> list[Problem]:
+    """Return a problem for each key of which several axes may be the components."""
+    keys = kind.select(store, None)
+    validity = {key: kind.validity(store, key) for key in keys}
+    return component_axes(kind.bind(store, keys, None), _counted_keys(validity))[1]
 
 
 def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict[str, Statistics]:
@@ -240,7 +284,8 @@ def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict
     Returns
     -------
     dict of str to Statistics
-        Statistics of all samples, by key, without those that the version leaves out.
+        Statistics of all samples, by key, without those that the version leaves out. Keys are missing, with a
+        warning, if several axes may be their components: `Dataset.statistics` takes the `axis` of these.
 
     Raises
     ------
@@ -251,9 +296,11 @@ def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict
     """
     opened = open_stores(os.fspath(path), version)
     kind = _whole_kind(opened.stores[0])
+    for problem in undecided_axes(opened.stores[0], kind):
+        warnings.warn(f"not kept: {problem}", stacklevel=2)
     summaries: Summaries = {}
     for store in opened.stores:
-        summaries[store.path, repr(kind)] = _keep(store, kind)
+        summaries[store.path, repr(kind), "auto"] = _keep(store, kind)
     parts = open_parts([opened.path], kind, None, {}, version=version)
     keys = list(next(iter(summaries.values())))
     return {key: StatisticsQuery(key, 0, 0, summaries).answer(parts, None, None) for key in keys}
@@ -279,7 +326,8 @@ def _to_bytes(store: Store, kind: str, summaries: Mapping[str, Summary]) -> byte
     arrays: dict[str, Any] = {}
     for number, (key, summary) in enumerate(summaries.items()):
         dtype = summary.dtype.name
-        keys[key] = {"number": number, "dtype": dtype, "axis": summary.axis}
+        index, name = _index_and_name(summary.axis)
+        keys[key] = {"number": number, "dtype": dtype, "axis": index, "axis_name": name}
         arrays |= {f"{number}.{name}": values for name, values in _arrays(summary).items()}
     seal = store.attributes["seal"]["digest"]
     text = json.dumps({"version": _VERSION, "seal": seal, "kind": kind, "keys": keys}, indent=1)
@@ -352,7 +400,8 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
             raise ValueError("bins are not in their order")
         arrays_of_split: list[Any] = [*(values[row] for values in moments), bins[lo:hi], counts[lo:hi]]
         by_split[split] = ValueCounts(*arrays_of_split)
-    axis = None if about["axis"] is None else int(about["axis"])
+    name = None if about["axis_name"] is None else str(about["axis_name"])
+    axis = None if about["axis"] is None else ComponentAxis(int(about["axis"]), name)
     return Summary(np.dtype(str(about["dtype"])), axis, by_split)
 
 

@@ -130,16 +130,18 @@ def statistics_table(by_key: Mapping[str, Mapping[str, Any]]) -> Block:
     for key, values in by_key.items():
         names = ("mean", "std", "min", "q01", "q50", "q99", "max")
         if not isinstance(values["count"], list):
-            rows.append((key, *(number(values[name]) for name in names)))
+            rows.append((key, "", *(number(values[name]) for name in names)))
             continue
+        axis = str(values["axis"])
+        axis += f" ({values['axis_name']})" if values["axis_name"] else ""
         components = len(values["count"])
         for component in range(min(components, SHOWN_COMPONENTS)):
             numbers = [number(values[name][component]) for name in names]
-            rows.append((f"{key}[{component}]", *numbers))
+            rows.append((f"{key}[{component}]", axis, *numbers))
         if components > SHOWN_COMPONENTS:
-            empty_cells = [""] * len(names)
+            empty_cells = [""] * (1 + len(names))
             rows.append((f"… {components:,} components", *empty_cells))
-    columns = ("values of", "mean", "std", "min", "1%", "median", "99%", "max")
+    columns = ("values of", "axis", "mean", "std", "min", "1%", "median", "99%", "max")
     return Block("statistics", columns=columns, rows=rows, optional_columns=("1%", "99%", "median"))
 
 

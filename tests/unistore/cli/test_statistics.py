@@ -41,3 +41,13 @@ def test_statistics_of_every_family(name: str, tmp_path: Path, capsys: Any) -> N
     assert (path / STATISTICS).is_file()
     assert unistore.verify(path).ok
     assert unistore.inspect(path).to_json()["samples_statistics"] == printed
+
+
+def test_keys_of_which_several_axes_may_be_components_are_named(tmp_path: Path, capsys: Any) -> None:
+    np.savez(tmp_path / "a.npz", depth=np.zeros((4, 12, 11)), vector=np.zeros((4, 7)))
+    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr")
+    assert call("statistics", str(tmp_path / "a.zarr"), "--json") == 0
+    shown = capsys.readouterr()
+    assert list(json.loads(shown.out)) == ["vector"]
+    assert shown.err.startswith("note: not kept: axis: values of depth are (12, 11)")
+    assert unistore.verify(tmp_path / "a.zarr").ok

@@ -19,7 +19,9 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import unistore
+from tests.spikes import stored_spikes
 from unistore.data.counts import codes_of, count_values, merge, values_of
+from unistore.data.statistics import kept_problem
 from unistore.errors import InputError, StoreError
 from unistore.store.names import STATISTICS
 
@@ -407,3 +409,200 @@ def test_normalize_refuses_what_has_no_values(make_store: Any) -> None:
         unistore.Normalize(statistics, "meanstd")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="Statistics by key"):
         unistore.Normalize({"data": 5})  # type: ignore[dict-item]
+
+
+def rows_store(make_store: Any, axes: tuple[str, ...] | None = None, **columns: NDArray[Any]) -> Path:
+    """Return a store with a row per sample, the axes of its columns without names unless given."""
+    named = None if axes is None else {f"rows/{name}": ("row", *axes) for name in columns}
+    arrays = {f"rows/{name}": values for name, values in columns.items()}
+    count = len(next(iter(columns.values())))
+    path: Path = make_store("rows", arrays, count=count, table="rows", axes=named)
+    return path
+
+
+def by_component(values: NDArray[Any], axis: int | None) -> NDArray[Any]:
+    if axis is None:
+        return values.reshape(-1, 1)
+    return np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "axis"),
+    [
+        ((3, 12, 11), "f4", -3),
+        ((3, 12, 11), "u1", -3),
+        ((1, 12, 11), "f4", -3),
+        ((12, 11, 3), "f4", -1),
+        ((12, 11, 4), "u2", -1),
+        ((2, 3, 12, 11), "f4", -3),
+        ((12, 11), "u1", None),
+        ((12, 11), "?", None),
+        ((16, 12, 11), "u1", None),
+        ((7,), "f8", -1),
+        ((), "f8", None),
+        ((4, 4), "f8", -1),
+        ((2, 7), "f8", -1),
+    ],
+)
+def test_the_axis_of_the_components(
+    make_store: Any, shape: tuple[int, ...], dtype: str, axis: int | None, kept: bool
+) -> None:
+    values = (np.random.default_rng(0).random((9, *shape)) * 200).astype(dtype)
+    path = rows_store(make_store, x=values)
+    if kept:
+        unistore.keep_statistics(path)
+    found = unistore.Dataset(path).statistics("x")
+    assert found.axis == axis
+    agree(found, by_component(values, axis))
+    assert np.shape(found.mean) == (() if axis is None else (shape[axis],))
+
+
+@pytest.mark.parametrize(
+    "shape", [(12, 11), (3, 12, 3), (3, 12, 4), (16, 12, 11), (4, 12, 11)], ids=lambda shape: str(shape)
+)
+def test_several_possible_axes_are_refused_with_each_way_to_write_it(
+    make_store: Any, shape: tuple[int, ...]
+) -> None:
+    values = np.random.default_rng(0).random((9, *shape)).astype(np.float32)
+    path = rows_store(make_store, x=values, y=values[:, 0, 0])
+    dataset = unistore.Dataset(path)
+    with pytest.raises(InputError) as error:
+        dataset.statistics("x")
+    (problem,) = error.value.problems
+    assert (problem.file, problem.kind) == ("axis", "option")
+    for axis in range(-len(shape), 0):
+        assert f"axis={axis} (" in problem.advice
+        agree(dataset.statistics("x", axis=axis), by_component(values, axis))
+    assert "axis=None" in problem.advice
+    agree(dataset.statistics("x", axis=None), values.reshape(-1, 1))
+    with pytest.warns(UserWarning, match=r"not kept: axis: values of x are"):
+        kept = unistore.keep_statistics(path)
+    assert list(kept) == ["y"]
+    assert kept_problem(dataset.store) is None
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("axes", "axis"),
+    [
+        (("channel", "y", "x"), -3),
+        (("y", "x_channel", "x"), -2),
+        (("y", "x", "channel"), -1),
+    ],
+)
+def test_the_axis_that_the_store_calls_channel_comes_first(
+    make_store: Any, axes: tuple[str, ...], axis: int, kept: bool
+) -> None:
+    values = np.random.default_rng(0).random((9, 3, 5, 3)).astype(np.float32)
+    path = rows_store(make_store, axes=axes, x=values)
+    if kept:
+        unistore.keep_statistics(path)
+    dataset = unistore.Dataset(path)
+    found = dataset.statistics("x")
+    assert (found.axis, found.axis_name) == (axis, axes[axis])
+    agree(found, by_component(values, axis))
+    assert dataset.statistics("x", axis="channel").to_json() == found.to_json()
+    other = dataset.statistics("x", axis="y")
+    assert (other.axis, other.axis_name) == (axes.index("y") - 3, "y")
+    agree(other, by_component(values, other.axis))
+    assert dataset.statistics("x").axis == axis
+
+
+def test_no_such_axis(make_store: Any) -> None:
+    path = rows_store(make_store, axes=("channel", "y", "x"), x=np.zeros((9, 3, 5, 6)))
+    dataset = unistore.Dataset(path)
+    for axis, advice in (
+        (0, "give axis=-3"),
+        (2, "give axis=-1"),
+        (-4, "axis=-3 (channel"),
+        ("z", "axis=-2 (y"),
+    ):
+        with pytest.raises(InputError) as error:
+            dataset.statistics("x", axis=axis)
+        (problem,) = error.value.problems
+        assert (problem.file, problem.kind) == ("axis", "option")
+        assert advice in problem.advice
+    for axis in (1.5, True):
+        with pytest.raises(InputError, match="axis"):
+            dataset.statistics("x", axis=axis)  # type: ignore[arg-type]
+
+
+def test_ragged_samples_have_the_components_of_their_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    clouds = [rng.random((count, 3)).astype(np.float32) for count in (40, 50)]
+    for number, points in enumerate(clouds):
+        with h5py.File(tmp_path / f"cloud{number}.h5", "w") as file:
+            file["xyz"] = points
+    path = tmp_path / "clouds.zarr"
+    unistore.convert(sorted(tmp_path.glob("*.h5")), path, "point_cloud")
+    for kind in (None, unistore.Ragged()):
+        dataset = unistore.Dataset(path, kind)
+        found = dataset.statistics("xyz")
+        assert (found.axis, found.axis_name) == (-1, "coordinate")
+        agree(found, np.concatenate(clouds))
+        agree(dataset.statistics("xyz", subset=[1]), clouds[1])
+        agree(dataset.statistics("xyz", axis=None), np.concatenate(clouds).reshape(-1, 1))
+        with pytest.raises(InputError, match="axis"):
+            dataset.statistics("xyz", axis=-2)
+
+
+def test_ragged_columns_of_numbers_are_one_component(tmp_path: Path) -> None:
+    scans = [np.arange(count, dtype=np.float64) for count in (3, 0, 7)]
+    with h5py.File(tmp_path / "scans.h5", "w") as file:
+        ranges = file.create_dataset("ranges", (3,), h5py.vlen_dtype(np.float64))
+        for row, scan in enumerate(scans):
+            ranges[row] = scan
+        file["label"] = np.arange(3)
+    unistore.convert(tmp_path / "scans.h5", tmp_path / "scans.zarr", "rows")
+    found = unistore.Dataset(tmp_path / "scans.zarr").statistics("ranges")
+    assert (found.axis, found.axis_name) == (None, None)
+    agree(found, np.concatenate(scans)[:, None])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("extents", [[(8, 16), (8, 16)], [(8, 16), (4, 9)]])
+def test_frames_of_spike_cameras_have_channels(
+    make_store: Any, extents: list[tuple[int, int]], kept: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    blur = rng.integers(0, 256, (2, 8, 16, 3)).astype(np.uint8)
+    spikes = [np.ones((6, height, width), np.uint8) for height, width in extents]
+    path = make_store(
+        "spike",
+        {
+            **stored_spikes(spikes),
+            "frames/spike_extent": np.array(extents, np.int32),
+            "frames/image_extent": np.array(extents, np.int32),
+            "frames/blur": blur,
+            "sequences/offsets": np.array([0, 2]),
+            "sequences/name": ["a"],
+            "sources/path": list("ab"),
+        },
+        count=2,
+        table="frames",
+    )
+    if kept:
+        unistore.keep_statistics(path)
+    pixels = [
+        frame[:height, :width].reshape(-1, 3) for frame, (height, width) in zip(blur, extents, strict=True)
+    ]
+    dataset = unistore.Dataset(path, unistore.Clips(length=1, crop=None))
+    found = dataset.statistics("blur")
+    assert (found.axis, found.axis_name) == (-3, "channel")
+    agree(found, np.concatenate(pixels))
+    agree(dataset.statistics("blur", subset=[1]), pixels[1])
+    agree(dataset.statistics("blur", axis=None), np.concatenate(pixels).reshape(-1, 1))
+    assert dataset.statistics("blur", subset=np.zeros(0, int)).count.tolist() == [0, 0, 0]
+    assert dataset.statistics("spike").axis is None
+
+
+def test_the_result_shows_its_axis(make_store: Any) -> None:
+    path = rows_store(make_store, axes=("channel", "y", "x"), x=np.zeros((2, 3, 5, 6)))
+    dataset = unistore.Dataset(path)
+    assert (
+        repr(dataset.statistics("x")) == "Statistics('x': 180 values, 3 components along axis -3 (channel))"
+    )
+    assert repr(dataset.statistics("x", axis=None)) == "Statistics('x': 180 values, one component)"
+    shown = dataset.statistics("x").to_json()
+    assert (shown["axis"], shown["axis_name"]) == (-3, "channel")

@@ -309,6 +309,9 @@ class ClipReader(SampleReader):
             return self._sizes[key == _MASKS[0]]
         return self._views[key].shape if key in self._views else None
 
+    def axis_names(self, key: str) -> Sequence[str]:
+        return ("channel", "image_y", "image_x") if key in IMAGES else ()
+
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         starts = self._starts[picks.index]
         frames = self._frames(starts)

@@ -17,12 +17,20 @@ from unistore.system.extras import require
 from unistore.system.types import AnyArray, Int64s, UInt8s
 
 
+def row_axes(store: Store, path: str) -> tuple[str, ...]:
+    """Return the names that a store records for the axes of a row of an array, empty if it records none."""
+    axes = store.attributes["fields"].get(path, {}).get("axes", ())
+    is_complete = len(axes) == len(store.array(path).shape)
+    return tuple(map(str, axes[1:])) if is_complete else ()
+
+
 class UnevenColumn:
     """A column with any number of values, (*row_shape) each, or with a text in a row."""
 
     def __init__(self, store: Store, group: str) -> None:
         self._is_text = group.endswith(TEXT_SUFFIX)
         self._data = store.array(f"{group}/data")
+        self.axis_names = row_axes(store, f"{group}/data")
         require_rule(store, f"{group}/offsets", offsets_of=group)
         self._offsets = IndexColumn(store, f"{group}/offsets")
 

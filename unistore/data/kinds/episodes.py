@@ -68,6 +68,12 @@ class EpisodeReader(SampleReader):
     def __len__(self) -> int:
         return len(self._episodes.used)
 
+    def axis_names(self, key: str) -> Sequence[str]:
+        for columns in self._columns.values():
+            if names := columns.axis_names(key):
+                return names
+        return ()
+
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         episodes = self._episodes.used[picks.index]
         batch: Batch = {}
@@ -151,6 +157,9 @@ class TransitionReader(SampleReader):
 
     def __len__(self) -> int:
         return self._length
+
+    def axis_names(self, key: str) -> Sequence[str]:
+        return self._columns.axis_names(key if key in self._own else key.removeprefix(_NEXT))
 
     def reach(self) -> Reach:
         steps = 0 if len(self) else len(self._episodes.rows())

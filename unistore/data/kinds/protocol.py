@@ -90,6 +90,10 @@ class SampleReader(ABC):
         """Return the common shape of a key that is a box in all samples, None if they differ, or no boxes."""
         return None
 
+    def axis_names(self, key: str) -> Sequence[str]:  # noqa: ARG002
+        """Return the names that the store records for the last axes of a value of a key, empty if none."""
+        return ()
+
     def shareable(self) -> Sequence[Shareable]:
         """Return what is computed of the store and takes long."""
         return ()

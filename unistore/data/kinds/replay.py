@@ -382,7 +382,9 @@ class ReplayBuffer:
     @cached_property
     def _action_statistics(self) -> Statistics:
         stores = [part.store.place for part in self._dataset.parts]
-        return Dataset(stores, Transitions(), ["action"]).statistics("action")
+        dataset = Dataset(stores, Transitions(), ["action"])
+        is_vector = len(dataset.parts[0].store.array("steps/action").shape) > 1
+        return dataset.statistics("action", axis=-1 if is_vector else None)
 
     def _discard_prefetched(self) -> None:
         for _, future in self._prefetched:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from unistore.converters.common.columns import row_shapes
-from unistore.data.kinds.columns import UnevenColumn, count_key, is_ragged
+from unistore.data.kinds.columns import UnevenColumn, count_key, is_ragged, row_axes
 from unistore.data.kinds.protocol import (
     INDEX,
     MASK_SUFFIX,
@@ -79,6 +79,7 @@ class RowReader(SampleReader):
         self._uneven = {
             name: UnevenColumn(store, path) for name, path in columns.items() if name not in self._arrays
         }
+        self._axis_names = {name: row_axes(store, columns[name]) for name in self._arrays}
         of_sources = _of_sources(store)
         self._of_sources = {key: of_sources[key] for key in fields if key in of_sources}
         self._padded = {
@@ -97,6 +98,14 @@ class RowReader(SampleReader):
 
     def __len__(self) -> int:
         return self._length
+
+    def axis_names(self, key: str) -> Sequence[str]:
+        if key in self._uneven:
+            return self._uneven[key].axis_names
+        for table in self._tables:
+            if names := table.axis_names(key):
+                return names
+        return self._axis_names.get(key, ())
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         rows = picks.index if self._units is None else self._units[picks.index]
@@ -308,10 +317,15 @@ class SpanColumns:
         self._offsets = IndexColumn(store, offsets)
         plain = {key: path for key, path in columns.items() if store.has(path)}
         self._plain = {key: store.array(path) for key, path in plain.items() if key in fields}
+        self._axis_names = {key: row_axes(store, plain[key]) for key in self._plain}
         self._uneven = {}
         for key, path in columns.items():
             if key not in plain and not {key, count_key(key)}.isdisjoint(fields):
                 self._uneven[key] = UnevenColumn(store, path)
+
+    def axis_names(self, key: str) -> Sequence[str]:
+        """Return the names of the axes of a row of a column, empty if the store records none."""
+        return self._uneven[key].axis_names if key in self._uneven else self._axis_names.get(key, ())
 
     def ranges(self, samples: Int64s) -> tuple[Int64s, Int64s]:
         """Return the first row of each sample, and the row behind its last one."""
@@ -352,6 +366,12 @@ class RaggedReader(SampleReader):
 
     def __len__(self) -> int:
         return len(self._units)
+
+    def axis_names(self, key: str) -> Sequence[str]:
+        for columns in (self._columns, *self._tables):
+            if names := columns.axis_names(key):
+                return names
+        return ()
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         samples = self._units[picks.index]

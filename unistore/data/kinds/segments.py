@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.data.kinds.columns import row_axes
 from unistore.data.kinds.protocol import (
     INDEX,
     SOURCE,
@@ -158,6 +159,8 @@ class SegmentReader(SampleReader):
         self._values = RowValues(store, fields, segments, "segments/source")
         points = _point_columns(store) | {"source_row": "points/source_row"}
         self._points = {key: store.array(points[key]) for key in fields if key in points}
+        self._axis_names = {key: row_axes(store, points[key]) for key in self._points}
+        self._axis_names["xyz"] = ("coordinate",)
         self._voxel_keys = [key for key in _VOXEL_KEYS if kind.voxel is not None and key in fields]
         needed = {*self._voxel_keys, *(["point_voxel"] if kind.sample == "grid" else [])}
         self._grid: _StoredGrid | _ComputedGrid | None = None
@@ -167,6 +170,9 @@ class SegmentReader(SampleReader):
 
     def __len__(self) -> int:
         return len(self._units)
+
+    def axis_names(self, key: str) -> Sequence[str]:
+        return self._axis_names.get(key, ())
 
     def reach(self) -> Reach:
         if len(self) or not self._least:

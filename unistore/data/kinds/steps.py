@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from unistore.converters.formats.packets import KeptVideo
-from unistore.data.kinds.columns import EncodedImages, UnevenColumn, count_key, is_uneven
+from unistore.data.kinds.columns import EncodedImages, UnevenColumn, count_key, is_uneven, row_axes
 from unistore.data.kinds.protocol import (
     INDEX,
     MASK_SUFFIX,
@@ -61,6 +61,7 @@ class StepColumn(ABC):
     dtype: np.dtype[Any]
     row_shape: Shape
     image: bool  # Whether rows are (H, W, 3) images; samples have (3, H, W)
+    stored_axes: tuple[str, ...]  # names of the axes of a row; empty if the store records none
 
     @abstractmethod
     def read(self, rows: Int64s, out: AnyArray) -> None:
@@ -71,6 +72,11 @@ class StepColumn(ABC):
         out = allocate((*rows.shape, *self.row_shape), self.dtype)
         self.read(rows.reshape(-1), out.reshape(-1, *self.row_shape))
         return out
+
+    @property
+    def axis_names(self) -> tuple[str, ...]:
+        """Return the names of the axes of a row as samples have it, empty if the store records none."""
+        return (self.stored_axes[-1], *self.stored_axes[:-1]) if self.image else self.stored_axes
 
     def as_samples(self, values: AnyArray) -> AnyArray:
         """Return values (…, *row_shape) as samples have them: images as a view with channels first."""
@@ -84,8 +90,8 @@ class PlainColumn(StepColumn):
         self._array = store.array(path)
         self.dtype = self._array.dtype
         self.row_shape = self._array.shape[1:]
-        axes = store.attributes["fields"][path].get("axes", ())
-        self.image = self.row_shape[2:] == (3,) and tuple(axes[-1:]) == (CHANNEL,)
+        self.stored_axes = row_axes(store, path)
+        self.image = self.row_shape[2:] == (3,) and self.stored_axes[-1:] == (CHANNEL,)
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
         self._array.read_rows(rows, out)
@@ -114,6 +120,7 @@ class EncodedColumn(StepColumn):
             KeptVideo(store, group) if is_video else EncodedImages(store, group, exact=True, blank=blank)
         )
         self.image = self.row_shape[2:] == (3,)
+        self.stored_axes = ("y", "x", CHANNEL)[: len(self.row_shape)]
 
     def read(self, rows: Int64s, out: AnyArray) -> None:
         frames, numbers = np.unique(rows, return_inverse=True)
@@ -140,6 +147,11 @@ class StepColumns:
         needed = {key: path for key, path in paths.items() if key in keys or count_key(key) in keys}
         self.uneven = {key: UnevenColumn(store, path) for key, path in needed.items() if is_uneven(path)}
         self.dense = {key: step_column(store, path) for key, path in needed.items() if not is_uneven(path)}
+
+    def axis_names(self, key: str) -> Sequence[str]:
+        """Return the names of the axes of a row as samples have it, empty if the store records none."""
+        column = self.dense.get(key) or self.uneven.get(key)
+        return () if column is None else column.axis_names
 
 
 def step_column(store: Store, path: str) -> StepColumn:

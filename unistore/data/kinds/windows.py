@@ -81,6 +81,9 @@ class WindowReader(SampleReader):
     def __len__(self) -> int:
         return len(self._ticks)
 
+    def axis_names(self, key: str) -> Sequence[str]:
+        return self._columns.axis_names(key)
+
     def _are_whole(self) -> Mask:
         # What is padded anyway is not looked up
         is_whole = np.ones(len(self._ticks), bool)
