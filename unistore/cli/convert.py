@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unistore.conversion.dry_run import DryRun
     from unistore.conversion.run import Report
     from unistore.conversion.settings import Settings
-    from unistore.converters.detection import Detection
+    from unistore.converters.detection import Claims, Detection
     from unistore.converters.family import Offer
 
 
@@ -46,10 +46,13 @@ EXAMPLES = (
 )
 
 
-def _detect(paths: Sequence[Path], build_folder: Path | None = None) -> Detection:
+def _detect(
+    paths: Sequence[Path], build_folder: Path | None = None, *, log: str = "text", destination: str = ""
+) -> Detection:
     from unistore.conversion.convert import detect_family
 
-    detection = detect_family(paths, build_folder)
+    with progress_log(log, destination) as bar:
+        detection = detect_family(paths, build_folder, bar)
     family = detection.family.replace("_", " ")
     say_done(f"{family} ({detection.layout}): {detection.reason}", err=True)
     return detection
@@ -83,7 +86,7 @@ def _convert(family: str | None, **arguments: Any) -> int:
     with progress_log(log, destination) as bar, _stopped_by_signals():
         paths = local_sources([*sources, *arguments.pop("follow_links_to", ())], destination, settings, bar)
     shared = None if by_shape or dry_run else shared_folder(settings, destination)
-    chosen: str | Detection = family or _detect(paths, shared)
+    chosen: str | Detection = family or _detect(paths, shared, log=log, destination=destination)
     destinations = {destination: arguments}
     if by_shape:
         from unistore.conversion.convert import destinations_by_shape
@@ -126,7 +129,7 @@ def _convert_into(
             say(preview_text(shown, cost, destination, settings))
         return SKIPPED if shown.scan.options.get("skipped") else 0
     again = settings.overwrite or settings.restart
-    if not again and _is_up_to_date(family, options, paths, destination, settings, claims):
+    if not again and _is_up_to_date(family, options, paths, destination, settings, claims, log=log):
         if as_json:
             say_json({"destination": destination, "up_to_date": True})
         else:
@@ -201,13 +204,24 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _is_up_to_date(family: str, options: Any, *arguments: Any) -> bool:
+def _is_up_to_date(
+    family: str,
+    options: Any,
+    paths: Sequence[Path],
+    destination: str,
+    settings: Settings,
+    claims: Claims | None,
+    *,
+    log: str,
+) -> bool:
     # What is wrong is told by the conversion
     from unistore.conversion.convert import make_converter
     from unistore.conversion.run import is_up_to_date
 
     try:
-        return is_up_to_date(make_converter(family, options), *arguments)
+        with progress_log(log, destination) as bar:
+            converter = make_converter(family, options)
+            return is_up_to_date(converter, paths, destination, settings, claims, bar)
     except (UnistoreError, OSError):
         return False
 

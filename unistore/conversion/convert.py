@@ -141,10 +141,12 @@ def convert(
     of_family = dict(options)
     shared = [field.name for field in fields(Settings) if field.name in options]
     settings = Settings(**{name: of_family.pop(name) for name in shared})
-    paths = local_sources(sources, destination, settings, progress)
-    if family is None:
-        family = implied_family(of_family) or detect_family(paths, shared_folder(settings, destination))
-    return convert_with(settings, paths, destination, family, of_family, progress)
+    with resolve_progress(progress) as callbacks:
+        paths = local_sources(sources, destination, settings, callbacks)
+        if family is None:
+            shared_with = shared_folder(settings, destination)
+            family = implied_family(of_family) or detect_family(paths, shared_with, callbacks)
+        return convert_with(settings, paths, destination, family, of_family, callbacks)
 
 
 def convert_with(
@@ -331,11 +333,13 @@ def shared_folder(settings: Settings, destination: PathLike) -> Path | None:
 def detect_family(
     paths: Sequence[Path],
     build_folder: Path | None = None,  # that jobs share
+    progress: Progress = NO_PROGRESS,
 ) -> Detection:
     """Detect the family of the sources."""
     check_exist(paths)
     with Processes() as executor:
-        surveyed = survey(paths, shared_scan(parallel_map(executor), build_folder, paths))
+        ask = parallel_map(executor, progress, "detecting")
+        surveyed = survey(paths, shared_scan(ask, build_folder, paths, progress))
     detections = surveyed.detected()
     # the scan of the only family tells what cannot be read, or leaves it out if the user says so
     if surveyed.unreadable and len(detections) != 1:

@@ -29,6 +29,7 @@ from unistore.errors import ConversionError, InputError, Problem, first_few, wit
 from unistore.schemas.array_specs import ArraySpec, ArraySpecs
 from unistore.schemas.tables import IndexValues, OwnForm, Table
 from unistore.store.manifest import Entry
+from unistore.system.progress import listener, listening, portion
 from unistore.system.types import AnyArray, JsonObject
 from unistore.zarr3.durable import Files, Folder, Target
 from unistore.zarr3.metadata import ArrayMetadata
@@ -43,6 +44,7 @@ from unistore.zarr3.writer import (
 
 INDEX_BLOCK_BYTES = 4 << 20  # Bytes of a block of an index array; at least one chunk
 _FIX = "correct the file, or the schema of the family"
+_WRITING = 0.5  # Share of a step that is encoding and writing, for its progress; the rest is reading
 AHEAD = 16  # Pieces of a task that threads may read ahead
 SMALL_SOURCE = 64 << 10  # Sources of fewer bytes of rows take longer to open than to read
 MAX_PIECES = 256  # Most sources of a part
@@ -287,7 +289,10 @@ class ShardJob(Job[ShardTask]):
                 rows = {name: block for name, block in blocks.items() if block is not None}
                 self.rows_read.write(task, rows)
                 return Outcome()
-            with self.target.together() as together:
+            table = self.plan.table(task.table)
+            nbytes = self.plan.task_bytes(task)
+            weight = 1.0 if self._in_planes(table) else _WRITING
+            with self.target.together() as together, portion(int(nbytes * weight), weight):
                 files = [
                     write_column(together, task.number, column, ordered_map)
                     for column in columns
@@ -364,11 +369,13 @@ class ShardJob(Job[ShardTask]):
         """
         table = self.plan.table(task.table)
         pieces = self.pieces_of(task)
-        if self.inputs.converter.reads_planes and table.has_planes:
+        if self._in_planes(table):
             return self._large_columns(task, table, pieces)
         blocks = self._blank(task)
         digests: list[PieceDigest] = [0] * len(pieces)
         is_read = self.rows_read.fill(table.name, task.lo, task.hi, blocks)
+        weight = 1.0 if self.reads_parts else 1.0 - _WRITING
+        of_step = listener()  # which threads of the step tell, too
 
         def read(number: int) -> Sequence[Problem]:
             source, lo, hi, at = pieces[number]
@@ -377,7 +384,8 @@ class ShardJob(Job[ShardTask]):
                 if is_read:
                     check_unchanged(self.inputs.fingerprints[source])
                 else:
-                    self._read(task, pieces[number], out)
+                    with listening(of_step), portion(int((hi - lo) * table.row_bytes * weight), weight):
+                        self._read(task, pieces[number], out)
             except InputError as error:
                 return error.problems
             rows = self._identified(table, pieces[number])
@@ -398,6 +406,9 @@ class ShardJob(Job[ShardTask]):
             block = blocks[array.column]
             columns.append(ColumnRows(array, (task.lo, task.hi), [((task.lo,), block)], block))
         return columns, digests
+
+    def _in_planes(self, table: TablePlan) -> bool:
+        return self.inputs.converter.reads_planes and table.has_planes
 
     def _large_columns(
         self, task: ShardTask, table: TablePlan, pieces: Sequence[Piece]
@@ -442,7 +453,7 @@ class ShardJob(Job[ShardTask]):
 
     def read_planes(self, table: str, column: str, number: int, lo: int, hi: int, block: AnyArray) -> None:
         """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
-        with self.inputs.reading(number) as name:
+        with self.inputs.reading(number) as name, portion(0):  # counted once written
             watched = WatchedColumns({column: block})
             self.inputs.converter.read_planes(self.inputs.scan, table, number, lo, hi, watched)
             if lo == 0:  # planes behind the end of a smaller volume are fill

@@ -78,7 +78,7 @@ from unistore.remote.url import local_path, require_local_path
 from unistore.store.names import copies_folder
 from unistore.store.reader import Store
 from unistore.system.packed import view
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import NO_PROGRESS, Progress, begin_items, listening
 from unistore.system.sizes import count_of, size
 from unistore.system.types import Int64s, JsonObject, PathLike
 from unistore.zarr3.durable import Folder
@@ -166,6 +166,7 @@ class Conversion:
             return self._seal(new_store, resumed)
 
     def _seal(self, new_store: NewStore, resumed: int) -> Report:
+        begin_items(self.progress, "sealing")
         self.inputs.check_unchanged()
         states = self.inputs.states(self.build.scanned)
         digests = new_store.source_digests(self.build.journal)
@@ -236,8 +237,9 @@ class Conversion:
         scan = self.inputs.scan
         codec = self.settings.codec
         spill = self._derive()
+        begin_items(self.progress, "gathering")
         finalized = self.inputs.converter.finalize(scan, spill if scan.is_derived else ())
-        ask = parallel_map(self.executor)
+        ask = parallel_map(self.executor, self.progress, "splitting")
         read_column = partial(column_values, self.inputs.converter, scan, finalized, ask)
         assigned = assign_splits(scan, finalized, split, read_column)
         tables = final_tables(scan, finalized, spill)
@@ -266,7 +268,8 @@ class Conversion:
         if codecs is None:
             job = self.job(new_store)
             self._read_parts(job)
-            codecs = self._chosen_codecs(job, ask) if codec == "auto" else {}
+            begin_items(self.progress, "choosing codecs")
+            codecs = self._chosen_codecs(job, parallel_map(self.executor)) if codec == "auto" else {}
         if codec != "auto":
             return new_store
         return replace(new_store, plan=with_codecs(new_store.plan, codecs))
@@ -419,7 +422,7 @@ class Conversion:
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
         done = 0
-        with closing(self.executor.run(job, items)) as steps:
+        with listening(self.progress.advance), closing(self.executor.run(job, items)) as steps:
             for item, outcome in steps:
                 if outcome.problems:
                     problems.update(dict.fromkeys(outcome.problems))
@@ -427,7 +430,7 @@ class Conversion:
                         break
                 if outcome.record:
                     self.build.journal.append({**outcome.record, **about(item)})
-                self.progress.advance(size(item))
+                self.progress.advance(size(item) - outcome.told)
                 done += 1
         if problems:
             raise InputError(tuple(problems))
@@ -456,6 +459,7 @@ def is_up_to_date(
     destination: str,
     settings: Settings,
     claims: Claims | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> bool:
     """Return whether there is a store that was made from these sources, with these options and versions."""
     build = open_build(destination, work=settings.work)
@@ -463,9 +467,8 @@ def is_up_to_date(
     if build.folder.exists() or store is None:
         return False
     with Processes() as executor:
-        scan = scan_valid_sources(
-            converter, paths, skip=False, ask=parallel_map(executor), claims=claims
-        ).scan
+        ask = parallel_map(executor, progress, "scanning")
+        scan = scan_valid_sources(converter, paths, skip=False, ask=ask, claims=claims).scan
     rule = prepare_splits(settings.rule, paths, scan)
     options = plan_options(scan, settings.codec, rule)
     return _finished_report(build, store, Inputs.of(converter, scan), options, paths) is not None
@@ -605,7 +608,10 @@ def run(
         paths,
         skip=settings.skips,
         ask=shared_scan(
-            parallel_map(executor), opened.folder if settings.is_shared else None, paths, progress
+            parallel_map(executor, progress, "scanning"),
+            opened.folder if settings.is_shared else None,
+            paths,
+            progress,
         ),
         is_named=is_named,
         stored=stored,

@@ -23,6 +23,7 @@ from unistore.conversion.plan import json_digest
 from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
 from unistore.system.packed import Items
+from unistore.system.progress import advanced, portion
 from unistore.system.types import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.zarr3.durable import sync_files, sync_folders
 
@@ -64,6 +65,7 @@ class SpillWriter:
 
     def emit(self, table: str, column: str, rows: AnyArray) -> None:
         """Append rows (axis 0) to a column. The dtype may differ from that of earlier rows."""
+        advanced(rows.nbytes)
         key = (table, column)
         row_shape = list(rows.shape[1:])
         if key not in self._columns:
@@ -277,8 +279,9 @@ class DeriveJob(Job[Sequence[int]]):
         keys: list[str | None] = []
         with SpillWriter(self.spill / str(sources[0])) as writer:
             for number in sources:
+                nbytes = sum(file.size for file in self.inputs.fingerprints[number])
                 try:
-                    with self.inputs.reading(number):
+                    with self.inputs.reading(number), portion(nbytes):
                         facts = self._derive(writer, number)
                         key = self.keys[number].decode()
                 except InputError as error:

@@ -31,7 +31,7 @@ from unistore.schemas.indices import main_bounds
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
 from unistore.store.versions import Part, describe_part
-from unistore.system.progress import ProgressLike
+from unistore.system.progress import Progress, ProgressLike, begin_items
 from unistore.system.types import Attributes, JsonObject, PathLike
 
 if TYPE_CHECKING:
@@ -270,7 +270,8 @@ def append(
     >>> unistore.append("recordings/", "train.zarr")  # doctest: +SKIP
     """
     paths = source_paths(sources)
-    with growing(store, work) as growth:
+    with resolve_progress(progress) as callbacks, growing(store, work) as growth:
+        begin_items(callbacks, "comparing with the store")
         sources_by_name, removed = known_sources(growth)
         known = _Sources(stores=growth.stores, known=sources_by_name, removed=removed, replaces=replace)
         options = growth.stores[0].attributes.get("options", {})
@@ -288,7 +289,7 @@ def append(
         converter = recorded_converter(growth.stores[0].family, options)
         if check:
             _check_sources(converter, source_paths(check), known, growth.store)
-        return _append(growth, converter, paths, known, exclude, settings, progress)
+        return _append(growth, converter, paths, known, exclude, settings, callbacks)
 
 
 def _append(
@@ -298,7 +299,7 @@ def _append(
     known: _Sources,
     exclude: Sequence[str],
     settings: Settings,
-    progress: ProgressLike,
+    progress: Progress,
 ) -> Appended:
     store = growth.store
     claims = Claims(paths, converter)
@@ -315,10 +316,7 @@ def _append(
     excluded = frozenset(converter.exclude)
     stored = Stored(names, frozenset(files), excluded, found, known.has_like)
     converter = converter.excluding((*dict.fromkeys([*converter.exclude, *exclude]),))
-    with (
-        resolve_progress(progress) as callbacks,
-        executor_for(settings, converter.family, callbacks) as executor,
-    ):
+    with executor_for(settings, converter.family, progress) as executor:
         report = run(
             converter,
             paths,
@@ -328,7 +326,7 @@ def _append(
             claims=claims,
             stored=stored,
             check=known.check,
-            progress=callbacks,
+            progress=progress,
         )
     new = Store(growth.new_store)
     try:

@@ -35,7 +35,7 @@ from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.progress import ProgressLike
+from unistore.system.progress import ProgressLike, begin_items
 from unistore.system.types import AnyArray, Attributes, Int64s, JsonObject, PathLike, VersionLike
 from unistore.zarr3.documents import parse_document
 
@@ -251,47 +251,47 @@ def compact(
     if columns is not None:
         check.one_of("columns", columns, ("exact", "union"))
     check.raise_problems()
-    paths = [store] if isinstance(store, str | os.PathLike) else store
-    folders = [os.fspath(path) for path in paths]
-    opened = _opened(folders, version)
-    options = _options(opened, columns)
-    stores: list[Store] = []
-    left_out: list[Sequence[int]] = []
-    for one in opened:
-        stores += one.stores
-        is_selected = split is not None or conditions is not None
-        left_out += _not_selected(one, split, conditions) if is_selected else one.removed
-    kept = kept_sources(stores, left_out, by_name=order == "name")
-    if not kept:
-        message = "has no source of this split that fulfils these conditions"
-        raise InputError(Problem(folders[0], message, "leave one out, or widen it", "option"))
-    _check_names(kept)
-    options["exclude"] = _excluded(stores, left_out)
-    united = unite(stores, kept, options.get("columns"))
-    converter = StoredSources(SelectedSources(united, numbers_in(united, kept)), kept, largest_index)
-    chosen = codec or options.pop("codec", "auto")
-    settings = Settings(codec=chosen, overwrite=overwrite, restart=restart, workers=workers, memory=memory)
-    scan = _scan(converter, options)
-    inputs = _StoredInputs.of(converter, scan)
-    states = [(one.name, stores[one.part].attributes["seal"]["digest"]) for one in kept]
-    build = open_build(destination, restart=restart)
-    build.check_early(overwrite=overwrite)
-    places = [folder if is_url(folder) else os.path.abspath(folder) for folder in folders]  # noqa: PTH100
-    identity = {"compact": places, "order": order, "codec": chosen}
-    with (
-        build,
-        resolve_progress(progress) as callbacks,
-        executor_for(settings, scan.family, callbacks) as executor,
-    ):
-        build.begin(identity, states, [*map(Path, folders)], time.time_ns())
-        if (report := finished_before(build)) is not None:
-            return report
-        build.check(overwrite=overwrite)
-        build.discard_on_input_error()
-        conversion = Conversion(
-            inputs=inputs, build=build, settings=settings, executor=executor, progress=callbacks
+    with resolve_progress(progress) as callbacks:
+        begin_items(callbacks, "gathering")
+        paths = [store] if isinstance(store, str | os.PathLike) else store
+        folders = [os.fspath(path) for path in paths]
+        opened = _opened(folders, version)
+        options = _options(opened, columns)
+        stores: list[Store] = []
+        left_out: list[Sequence[int]] = []
+        for one in opened:
+            stores += one.stores
+            is_selected = split is not None or conditions is not None
+            left_out += _not_selected(one, split, conditions) if is_selected else one.removed
+        kept = kept_sources(stores, left_out, by_name=order == "name")
+        if not kept:
+            message = "has no source of this split that fulfils these conditions"
+            raise InputError(Problem(folders[0], message, "leave one out, or widen it", "option"))
+        _check_names(kept)
+        options["exclude"] = _excluded(stores, left_out)
+        united = unite(stores, kept, options.get("columns"))
+        converter = StoredSources(SelectedSources(united, numbers_in(united, kept)), kept, largest_index)
+        chosen = codec or options.pop("codec", "auto")
+        settings = Settings(
+            codec=chosen, overwrite=overwrite, restart=restart, workers=workers, memory=memory
         )
-        return conversion.execute(None)
+        scan = _scan(converter, options)
+        inputs = _StoredInputs.of(converter, scan)
+        states = [(one.name, stores[one.part].attributes["seal"]["digest"]) for one in kept]
+        build = open_build(destination, restart=restart)
+        build.check_early(overwrite=overwrite)
+        places = [folder if is_url(folder) else os.path.abspath(folder) for folder in folders]  # noqa: PTH100
+        identity = {"compact": places, "order": order, "codec": chosen}
+        with build, executor_for(settings, scan.family, callbacks) as executor:
+            build.begin(identity, states, [*map(Path, folders)], time.time_ns())
+            if (report := finished_before(build)) is not None:
+                return report
+            build.check(overwrite=overwrite)
+            build.discard_on_input_error()
+            conversion = Conversion(
+                inputs=inputs, build=build, settings=settings, executor=executor, progress=callbacks
+            )
+            return conversion.execute(None)
 
 
 def _opened(folders: Sequence[str], version: VersionLike) -> list[OpenedStores]:

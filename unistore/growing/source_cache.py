@@ -39,6 +39,7 @@ from unistore.errors import (
 from unistore.growing.append import append
 from unistore.growing.cached_stores import FOLDER, cache_folder, forget_opened, record_opened
 from unistore.growing.growth import growing
+from unistore.progress import resolve_progress
 from unistore.store.names import build_folder, growth_folder
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
@@ -142,7 +143,8 @@ class _Request:
         _say(f"{self.shown}: converting into {store}")
         family: str | Detection | None = self._family or implied_family(self._options)
         if family is None:
-            family = detect_family(self._paths)
+            with resolve_progress(progress=True) as callbacks:
+                family = detect_family(self._paths, progress=callbacks)
         self.record(store)  # so that the sources of an unfinished conversion are known
         try:
             report = convert_with(self._settings, self._paths, store, family, self._options, progress=True)

@@ -78,7 +78,8 @@ def plan_recorded_conversion(
     except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
-    scan = scan_sources(converter, sources, (), parallel_map(executor), stored=Stored(names=others))
+    ask = parallel_map(executor, progress, "scanning")
+    scan = scan_sources(converter, sources, (), ask, stored=Stored(names=others))
     if check is not None:
         check(scan)
     if "skipped" in options:
@@ -454,12 +455,9 @@ class _Comparison:
         self, stage: str, function: Callable[[T], R], items: Sequence[T], nbytes: Callable[[T], int]
     ) -> Iterator[R]:
         chosen = [items[number] for number in self._sampled(len(items))]
-        progress = self.conversion.progress
-        progress.begin(stage, sum(map(nbytes, chosen)))
-        answers = parallel_map(self.conversion.executor)(function, chosen)
-        for item, answer in zip(chosen, answers, strict=True):
+        ask = parallel_map(self.conversion.executor, self.conversion.progress, stage, nbytes)
+        for answer in ask(function, chosen):
             yield answer
-            progress.advance(nbytes(item))
             if len(self.findings.problems) >= _MAX_DIFFERENCES:
                 return
 

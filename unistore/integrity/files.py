@@ -19,7 +19,7 @@ from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_dig
 from unistore.store.names import MANIFEST, ROOT, SOURCES, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.shard_cache import CachedStorage
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import NO_PROGRESS, Progress, advanced, portion
 from unistore.system.types import Attributes, JsonObject
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.durable import PART_SUFFIX
@@ -119,11 +119,11 @@ def check_files(
         if isinstance(store.storage, CachedStorage):
             store.storage.documents = {ROOT: root.document, MANIFEST: manifest}
             storage = store.storage
-    progress.begin("checking", sum(entry.bytes for entry in entries.values()))
     sound = set()
     most = BATCH_BYTES * (BATCHES_AT_ONCE if isinstance(storage, CachedStorage) else 1)
     batches = list(_batches(entries.values(), most))
-    answers = parallel_map(executor or Serial())(partial(_check_batch, storage), batches)
+    ask = parallel_map(executor or Serial(), progress, "checking", _bytes_of)
+    answers = ask(partial(_check_batch, storage), batches)
     for batch, problems_of_batch in zip(batches, answers, strict=True):
         for entry, problem in zip(batch, problems_of_batch, strict=True):
             if problem is None:
@@ -132,7 +132,6 @@ def check_files(
                 problems.append(replace(problem, message=f"{problem.message}; one of both is damaged"))
             else:
                 problems.append(problem)
-        progress.advance(sum(entry.bytes for entry in batch))
     folder = local_path(path)
     if folder is not None and manifest_intact:
         problems += _unlisted(folder, entries)
@@ -158,6 +157,10 @@ def _batches(entries: Iterable[Entry], most: int) -> Iterator[tuple[Entry, ...]]
             size = 0
     if batch:
         yield tuple(batch)
+
+
+def _bytes_of(batch: Sequence[Entry]) -> int:
+    return sum(entry.bytes for entry in batch)
 
 
 def _check_batch(storage: Storage, entries: Sequence[Entry]) -> list[Problem | None]:
@@ -207,8 +210,10 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
         if size != entry.bytes:
             message = f"has {size} bytes, the manifest says {entry.bytes}{rows}"
             return Problem(entry.key, message, FIX, "size")
-        for part in read_parts(storage, entry.key, size):
-            digest.update(part)
+        with portion(size):
+            for part in read_parts(storage, entry.key, size):
+                digest.update(part)
+                advanced(len(part))
     except StoreError as error:
         return Problem(entry.key, f"cannot be read ({error})", FIX, "unreadable")
     if digest.hexdigest() != entry.checksum:

@@ -257,11 +257,14 @@ def statistics(view: RuleView) -> Iterator[Problem]:
 RULES: tuple[Rule, ...] = (indices, sources, splits, statistics)
 
 
-def run_rules(view: RuleView, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
+def run_rules(
+    view: RuleView, rules: Sequence[Rule], executor: Executor, progress: Progress = NO_PROGRESS
+) -> tuple[list[Problem], list[str]]:
     """Return problems of all rules, and the names of rules that damaged arrays left unchecked."""
     problems: list[Problem] = []
     unchecked: list[str] = []
-    answers = parallel_map(executor)(partial(_problems_of, view), rules)
+    ask = parallel_map(executor, progress, "checking values")
+    answers = ask(partial(_problems_of, view), rules)
     for rule, (of_rule, is_complete) in zip(rules, answers, strict=True):
         problems += of_rule
         unchecked += [] if is_complete else [rule.__name__]
@@ -511,7 +514,7 @@ def verify_with(
                 if problems:  # rules of the family read the rows that indices give
                     unchecked += [rule.__name__ for rule in rules]
                 else:
-                    problems, missed = run_rules(view, rules, executor)
+                    problems, missed = run_rules(view, rules, executor, progress)
                     unchecked += missed
         problems += _side_problems(store, executor)
         found = (*verified.problems, *structure, *problems)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from unistore.system.progress import advanced
 from unistore.system.types import AnyArray, Attributes, Buffer, Dtype, Shape
 from unistore.zarr3.codecs import SHUFFLES, Blosc, Buffers, Compressor, Zstd, encoder
 from unistore.zarr3.metadata import EMPTY, ArrayMetadata, encode_index, parse_dtype
@@ -257,6 +258,7 @@ class _ShardEncoder:
                 self._entries.append((EMPTY, EMPTY) if size is None else (self._offset, size))
                 self._offset += size or 0
             yield from buffers
+            advanced(len(sizes) * nbytes)
 
     def _runs(
         self, blocks: Iterable[tuple[AnyArray, Sequence[int]]], chunks_per_run: int

@@ -12,6 +12,15 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from unistore.converters.protocol import ParallelMap, ask_here
 from unistore.errors import Problem, first_few
+from unistore.system.progress import (
+    NO_PROGRESS,
+    Listener,
+    Progress,
+    begin_items,
+    ignore,
+    listening,
+    step_bytes,
+)
 from unistore.system.types import JsonObject
 
 MAX_ENCODERS = 8  # Most threads that encode: the writing thread limits the rate of more
@@ -28,6 +37,7 @@ class Outcome:
     record: JsonObject = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     counts: Counter[str] = field(default_factory=Counter)  # what another process counted meanwhile
+    told: int = 0  # bytes of the step that the listener of `unistore.system.progress` was told already
 
 
 Steps = Generator[tuple[T, Outcome], None, None]  # Items, each with its outcome
@@ -94,7 +104,9 @@ class Serial:
         for item in items:
             if is_stopped(job):
                 return
-            yield item, job(item)
+            with step_bytes() as done:
+                outcome = job(item)
+            yield item, replace(outcome, told=done.told)
 
 
 MAX_BATCH = 256  # Most items of a step: those that `PackedObjects` keeps together
@@ -132,10 +144,23 @@ class AskJob(Job[range]):
         return self.items[numbers.start - self.first : numbers.stop - self.first]
 
 
-def parallel_map(executor: Executor) -> ParallelMap:
+def parallel_map(
+    executor: Executor,
+    progress: Progress = NO_PROGRESS,
+    stage: str = "",  # of which the items are counted, if there is progress
+    nbytes: Callable[[Any], int] | None = None,  # of an item, if bytes are counted; None: items are
+) -> ParallelMap:
     """Return a function that asks on an executor."""
 
     def ask(function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
+        if nbytes is None:
+            count = begin_items(progress, stage, len(items))
+            sizes = [1] * len(items)
+            told: Listener = ignore
+        else:
+            sizes = list(map(nbytes, items))
+            progress.begin(stage, sum(sizes))
+            count = told = progress.advance
         most = max(1, len(items) // MIN_BATCHES)
         step = min(MAX_BATCH, 1 << most.bit_length() - 1)
         batches = [range(lo, min(lo + step, len(items))) for lo in range(0, len(items), step)]
@@ -143,8 +168,14 @@ def parallel_map(executor: Executor) -> ParallelMap:
         done: dict[int, list[R]] = {}
         position = 0
         with closing(executor.run(job, batches)) as steps:
-            for numbers, outcome in steps:
+            while True:
+                with listening(told):
+                    finished = next(steps, None)
+                if finished is None:
+                    return
+                numbers, outcome = finished
                 done[numbers.start] = outcome.record["answers"]
+                count(sum(sizes[numbers.start : numbers.stop]) - outcome.told * (nbytes is not None))
                 while position in done:
                     answers = done.pop(position)
                     position += len(answers)

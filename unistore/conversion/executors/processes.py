@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any, Self, TypeVar
 
@@ -21,7 +22,7 @@ from unistore.conversion.memory import PROCESS, most_workers
 from unistore.errors import ConversionError, UnistoreError
 from unistore.system.foreign import DamagedFiles, NeedsWorkerError, refused
 from unistore.system.machine import keep_freed_memory, usable_cores
-from unistore.system.progress import COUNTS, NO_PROGRESS
+from unistore.system.progress import COUNTS, NO_PROGRESS, listener, step_bytes
 from unistore.system.sizes import count_of, size
 
 T = TypeVar("T")
@@ -82,11 +83,12 @@ class Processes:
                 if is_stopped(job):
                     return
                 try:
-                    with refused():
+                    with refused(), step_bytes() as done:
                         outcome = job.threaded(waiting[0], max(job.threads, self._threads))
                 except NeedsWorkerError:
+                    listener()(-done.told)
                     break
-                yield waiting.popleft(), outcome
+                yield waiting.popleft(), replace(outcome, told=done.told)
         if waiting:
             yield from self._run_in_workers(job, sorted(waiting, key=job.need, reverse=True))
 
@@ -98,6 +100,7 @@ class Processes:
         waiting = deque(items)
         at_work: dict[WorkerProcess, T] = self._at_work
         deaths: dict[WorkerProcess, int] = dict.fromkeys(self._processes, 0)
+        told: Counter[WorkerProcess] = Counter()
         try:
             while waiting or at_work:
                 if is_stopped(job):
@@ -109,10 +112,16 @@ class Processes:
                     at_work[process] = waiting.popleft()
                     self._send(process, job, at_work[process], threads)
                 process = self._first_done(at_work)
-                item = at_work.pop(process)
                 try:
                     outcome = process.receive()
+                    if isinstance(outcome, int):
+                        told[process] += outcome
+                        listener()(outcome)
+                        continue
+                    item = at_work.pop(process)
                 except WorkerLostError as error:
+                    item = at_work.pop(process)
+                    listener()(-told.pop(process, 0))
                     if is_stopped(job):  # the signal has ended it, too
                         continue
                     deaths[process] += self._replace(process, error)
@@ -124,11 +133,12 @@ class Processes:
                     self._send(process, job, item, 1 if deaths[process] else threads)
                     continue
                 deaths[process] = 0
+                done_bytes = told.pop(process, 0)
                 COUNTS.update(outcome.counts)
                 if waiting and not is_stopped(job):  # before the caller journals: no worker waits for that
                     at_work[process] = waiting.popleft()
                     self._send(process, job, at_work[process], threads)
-                yield item, outcome
+                yield item, replace(outcome, told=done_bytes)
         except BaseException:
             if at_work or waiting:
                 self._stop()

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from unistore.errors import UnistoreError
 from unistore.system.foreign import DamagedFiles, become_worker, set_damaged_files
 from unistore.system.machine import keep_freed_memory
-from unistore.system.progress import COUNTS
+from unistore.system.progress import COUNTS, StepBytes, listening
 
 PDEATHSIG = 1  # ``PR_SET_PDEATHSIG`` of prctl(2)
 
@@ -30,11 +30,15 @@ PDEATHSIG = 1  # ``PR_SET_PDEATHSIG`` of prctl(2)
 def work(connection: Connection) -> None:
     """Do the steps that come through the connection, until the other side hangs up."""
     # A message is the pickled step (job, item, threads), the damaged files, and the most bytes of memory
-    # (None: no limit). Its answer is the pickled outcome or exception
+    # (None: no limit). Its answers are pickled: any number of integers, the bytes that are done since the one
+    # before, and then the outcome or exception
     with suppress(EOFError, ConnectionError):
         while True:
             message = connection.recv_bytes()
-            connection.send_bytes(_answer(*pickle.loads(message)))  # noqa: S301  from our parent
+            done = StepBytes(lambda nbytes: connection.send_bytes(pickle.dumps(nbytes)))
+            with listening(done):
+                answer = _answer(*pickle.loads(message))  # noqa: S301  from our parent
+            connection.send_bytes(answer)
 
 
 def _answer(step: bytes, damaged: DamagedFiles, most_bytes: int | None) -> bytes:

@@ -112,10 +112,16 @@ class WorkerProcess:
         with suppress(ConnectionError):
             self.connection.send((step, damaged, most_bytes))
 
-    def receive(self) -> Outcome:
-        """Return the outcome of the step, raise what it raised, or `WorkerLostError` if the process ended."""
+    def receive(self) -> Outcome | int:
+        """Return how many more bytes of the step are done, or its outcome, or raise what it raised.
+
+        Raises
+        ------
+        WorkerLostError
+            If the process ended.
+        """
         try:
-            answer: Outcome | Exception = pickle.loads(self.connection.recv_bytes())  # noqa: S301  our worker
+            answer: Outcome | int | Exception = pickle.loads(self.connection.recv_bytes())  # noqa: S301  our worker
         except (EOFError, ConnectionError) as error:
             raise self._lost() from error
         if isinstance(answer, Exception):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from unistore.converters.schema import Schema, array_of
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.schemas.tables import Field, OwnForm, Table
 from unistore.system.foreign import begin_reading
+from unistore.system.progress import advanced
 from unistore.system.types import AnyArray, Int64s
 
 
@@ -371,6 +373,21 @@ def _reopened(scan: Scan, source: int, files: Sequence[FileToOpen]) -> Iterator[
         yield joined(group, opened)
 
 
+def _rows_together(array: Array) -> int:
+    """Return how many rows are read at a time, whole chunks, so that progress is seen. 0: all of them."""
+    row_bytes = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
+    chunk = array.chunk_rows
+    return chunk and -(-max(1, BLOCK_BYTES // row_bytes) // chunk) * chunk
+
+
+def _ranges(lo: int, hi: int, step: int) -> Iterator[tuple[int, int]]:
+    """Divide rows ``lo:hi`` at multiples of `step`."""
+    while lo < hi:
+        last = min(lo - lo % step + step, hi)
+        yield lo, last
+        lo = last
+
+
 def _read_columns(
     arrays: Mapping[str, Array],
     out: Mapping[str, AnyArray],
@@ -381,17 +398,18 @@ def _read_columns(
     """Read rows of columns, each array once."""
     by_array: dict[tuple[str, int], dict[str, str]] = {}
     for column, place in places.items():
-        step = place.step or max(1, hi - lo)
+        step = place.step or _rows_together(arrays[place.array])
         by_array.setdefault((place.array, step), {})[column] = place.field
     for (name, step), fields in by_array.items():
         array = arrays[name]
-        for first in range(lo, hi, step):
-            targets = {column: out[column][first - lo :][:step] for column in fields}
+        for first, last in _ranges(lo, hi, step or max(1, hi - lo)):
+            targets = {column: out[column][first - lo : last - lo] for column in fields}
             # Rows of a plain array are read in place, if they are not padded.
             target = next(iter(targets.values()))
             is_plain = set(fields.values()) == {""} and target.shape[1:] == array.shape[1:]
-            rows = array.read(first, min(first + step, hi), target if is_plain else None)
+            rows = array.read(first, last, target if is_plain else None)
             for column, field in fields.items():
                 if rows is not targets[column]:
                     values = rows[field] if field else rows
                     np.copyto(within(targets[column], values.shape), values, casting="same_kind")
+                advanced(targets[column].nbytes)

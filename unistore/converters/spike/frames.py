@@ -16,6 +16,7 @@ from unistore.converters.formats.images import ImageHeader
 from unistore.errors import AddOptions
 from unistore.plugin import Array, Group, Openable, OpenFile, Scanned, SourceFile, storable
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
+from unistore.system.progress import advanced
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 HIGHEST_FIRST = "packed-msb"  # layout of arrays whose first pixel is the highest bit
@@ -186,6 +187,7 @@ class Spikes(NamedTuple):
         for block in self.blocks(first):
             steps = min(len(block), len(out) - start)
             out[start : start + steps] = block[:steps]
+            advanced(out[start : start + steps].nbytes)
             start += steps
             if start == len(out):
                 break

@@ -38,6 +38,7 @@ from unistore.plugin import (
 )
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import FINAL, NEXT, STEPS
+from unistore.system.progress import advanced
 from unistore.system.types import AnyArray, Int64s, Shape, UInt8s
 
 ROWS_READ = 3  # rows that reading has beside its blocks: a frame as a file, decoded and with red first
@@ -156,6 +157,7 @@ class Reader:
         if feature.is_encoded:
             for row, frame in enumerate(frames(array, location, feature, first, stop)):
                 out[row] = self._decoded(frame, location._replace(row=first + row), out.shape[1:])
+                advanced(out[row].nbytes)
             return
         is_as_it_is = feature.kind in ("plain", "squeezed") and array.dtype.newbyteorder("=") == out.dtype
         is_as_it_is = is_as_it_is and out.flags.c_contiguous  # no part of rows that are padded
@@ -164,6 +166,7 @@ class Reader:
             target = out[lo - first : hi - first]
             into = target.reshape(hi - lo, *array.shape[1:]) if is_as_it_is else None
             rows = array.read(lo, hi, into)
+            advanced(target.nbytes)
             if rows is into:
                 continue
             if feature.kind == "flag":
