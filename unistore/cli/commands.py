@@ -344,9 +344,9 @@ def statistics(store: str, version: str | None, as_json: bool) -> None:
     from unistore import keep_statistics
     from unistore.report.blocks import statistics_table
 
-    with warnings.catch_warnings(record=True) as notes:
+    with warnings.catch_warnings(record=True) as notes, progress_bar() as bar:
         warnings.simplefilter("always")
-        kept = keep_statistics(store, version=version)
+        kept = keep_statistics(store, version=version, progress=bar)
     for note in notes:
         say(f"note: {note.message}", err=True)
     by_key = {key: values.to_json() for key, values in kept.items()}

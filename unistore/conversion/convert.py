@@ -112,7 +112,8 @@ def convert(
         Do no share, only seal what all parts have done.
     progress
         True shows bars, False none. None shows them in a terminal and in a notebook. Or an object with
-        ``begin``, ``advance`` and ``tell``, as `unistore.system.progress.Progress`.
+        ``begin``, ``advance`` and ``tell``, as `unistore.system.progress.Progress`. Bars move within a shard.
+        Without a terminal there is a line every 30 s in every stage.
     **options
         The family's own options, as ``unistore convert FAMILY --help`` lists them. All have ``exclude``,
         names to leave out.

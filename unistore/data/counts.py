@@ -17,6 +17,7 @@ from unistore.data.kinds.protocol import SampleIndices, SampleReader
 from unistore.data.packed import Packed
 from unistore.errors import InputError, Problem
 from unistore.system.arguments import wrong_argument
+from unistore.system.progress import Listener, ignore
 from unistore.system.types import AnyArray, Float64s, Int64s, UInt8s
 
 _DROPPED = 45  # Bits of a float64 that its code leaves out: 52 of the fraction but seven
@@ -204,6 +205,7 @@ def summarise(
     epoch: int = 0,
     seed: int = 0,
     validity: Mapping[str, Sequence[str]] = MappingProxyType({}),  # keys that say which values are real
+    count: Listener = ignore,  # is told how many more samples are read
 ) -> dict[str, Summary]:
     """Read samples once and return the summary of each key of `axes`."""
     parts: dict[str, dict[int, list[ValueCounts]]] = {key: {} for key in axes}
@@ -217,6 +219,7 @@ def summarise(
             is_real = _real_rows([batch[name] for name in validity.get(key, ())], batch[key], axes[key])
             _add(parts[key], rows, is_real, lengths, splits[lo : lo + step])
         lo += step
+        count(len(part))
         # Samples differ in size, so that a batch is at most twice as long as the one before.
         sample_bytes = sum(packed.values.nbytes for packed in batch.values()) // len(part)
         step = max(1, min(_BATCH_BYTES // max(1, sample_bytes), 2 * step, _BATCH_SAMPLES))

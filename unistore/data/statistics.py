@@ -21,11 +21,13 @@ from unistore.data.counts import CODES, Summary, ValueCounts, component_axes, me
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.data.parts import DatasetPart, check_reach, default_kind, open_parts
 from unistore.errors import InputError, Problem, StoreError
+from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
 from unistore.store.names import STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
+from unistore.system.progress import NO_PROGRESS, Progress, ProgressLike, begin_items
 from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
 from unistore.zarr3.documents import parse_document
 from unistore.zarr3.durable import Folder
@@ -247,12 +249,14 @@ def _whole_kind(store: Store) -> SampleKind:
     return kind
 
 
-def _count_all(store: Store, kind: SampleKind) -> dict[str, Summary]:
+def _count_all(store: Store, kind: SampleKind, progress: Progress = NO_PROGRESS) -> dict[str, Summary]:
     keys = kind.select(store, None)
     reader = kind.bind(store, keys, None)
     validity = {key: kind.validity(store, key) for key in keys}
     axes, _ = component_axes(reader, _counted_keys(validity))
-    return summarise(reader, axes, np.arange(len(reader)), _splits_of(store), validity=validity)
+    count = begin_items(progress, "counting", len(reader))
+    splits = _splits_of(store)
+    return summarise(reader, axes, np.arange(len(reader)), splits, validity=validity, count=count)
 
 
 def _counted_keys(validity: Mapping[str, Sequence[str]]) -> list[str]:
@@ -267,7 +271,9 @@ def undecided_axes(store: Store, kind: SampleKind) -> list[Problem]:
     return component_axes(kind.bind(store, keys, None), _counted_keys(validity))[1]
 
 
-def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict[str, Statistics]:
+def keep_statistics(
+    path: PathLike, *, version: int | str | None = None, progress: ProgressLike = None
+) -> dict[str, Statistics]:
     """Compute the statistics of a store, and keep them in its folder.
 
     All samples are read once. The statistics are in a file of their own, ``unistore-statistics.npz``: the
@@ -280,6 +286,8 @@ def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict
         Folder of the store. Each part of a grown one keeps its own statistics.
     version
         Number or name of the version of a grown store. None: the newest.
+    progress
+        As of `unistore.convert`: a stage for each store, which counts samples.
 
     Returns
     -------
@@ -299,20 +307,21 @@ def keep_statistics(path: PathLike, *, version: int | str | None = None) -> dict
     for problem in undecided_axes(opened.stores[0], kind):
         warnings.warn(f"not kept: {problem}", stacklevel=2)
     summaries: Summaries = {}
-    for store in opened.stores:
-        summaries[store.path, repr(kind), "auto"] = _keep(store, kind)
+    with resolve_progress(progress) as callbacks:
+        for store in opened.stores:
+            summaries[store.path, repr(kind), "auto"] = _keep(store, kind, callbacks)
     parts = open_parts([opened.path], kind, None, {}, version=version)
     keys = list(next(iter(summaries.values())))
     return {key: StatisticsQuery(key, 0, 0, summaries).answer(parts, None, None) for key in keys}
 
 
-def _keep(store: Store, kind: SampleKind) -> dict[str, Summary]:
+def _keep(store: Store, kind: SampleKind, progress: Progress) -> dict[str, Summary]:
     folder = local_path(store.place)
     if folder is None:
         message = "is in an object store, where no file is added to a sealed store"
         fix = "run the command on a copy in a folder, and upload its unistore-statistics.npz"
         raise wrong_argument(store.path, message, fix)
-    summaries = _count_all(store, kind)
+    summaries = _count_all(store, kind, progress)
     try:
         Folder(Path(folder)).put(STATISTICS, [_to_bytes(store, repr(kind), summaries)])
     except OSError as error:

@@ -102,8 +102,10 @@ def test_commands_take_a_version_as_one_conversion(tmp_path: Path, joined: Any, 
         assert exported["grown"] == exported["one"]
         assert statistics["grown"].keys() == statistics["one"].keys()
         for key, expected in statistics["one"].items():
-            for field in dataclasses.fields(expected)[2:]:
-                value = getattr(statistics["grown"][key], field.name)
+            grown = statistics["grown"][key]
+            assert (grown.axis, grown.axis_name) == (expected.axis, expected.axis_name)
+            for field in dataclasses.fields(expected)[3:]:
+                value = getattr(grown, field.name)
                 np.testing.assert_allclose(value, getattr(expected, field.name), 1e-12, err_msg=key)
     assert unistore.verify(store, against=case.sources).receipt is not None
     damage(store, case.sources)

@@ -112,15 +112,10 @@ class Processes:
                     at_work[process] = waiting.popleft()
                     self._send(process, job, at_work[process], threads)
                 process = self._first_done(at_work)
+                item = at_work.pop(process)
                 try:
-                    outcome = process.receive()
-                    if isinstance(outcome, int):
-                        told[process] += outcome
-                        listener()(outcome)
-                        continue
-                    item = at_work.pop(process)
+                    answer = process.receive()
                 except WorkerLostError as error:
-                    item = at_work.pop(process)
                     listener()(-told.pop(process, 0))
                     if is_stopped(job):  # the signal has ended it, too
                         continue
@@ -132,13 +127,18 @@ class Processes:
                     # One thread, if the files of several were open: a further death tells which file it is
                     self._send(process, job, item, 1 if deaths[process] else threads)
                     continue
+                if isinstance(answer, int):
+                    at_work[process] = item
+                    told[process] += answer
+                    listener()(answer)
+                    continue
                 deaths[process] = 0
                 done_bytes = told.pop(process, 0)
-                COUNTS.update(outcome.counts)
+                COUNTS.update(answer.counts)
                 if waiting and not is_stopped(job):  # before the caller journals: no worker waits for that
                     at_work[process] = waiting.popleft()
                     self._send(process, job, at_work[process], threads)
-                yield item, replace(outcome, told=done_bytes)
+                yield item, replace(answer, told=done_bytes)
         except BaseException:
             if at_work or waiting:
                 self._stop()

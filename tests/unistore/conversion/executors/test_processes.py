@@ -22,6 +22,7 @@ from unistore.conversion.settings import Settings
 from unistore.converters.families import modules_of
 from unistore.converters.registry import families
 from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError
+from unistore.system.progress import advanced, listening, portion
 
 FAMILIES = tuple(chain.from_iterable(map(modules_of, families().values())))
 DEATHS = {"dies": signal.SIGKILL, "crashes": signal.SIGSEGV}
@@ -44,6 +45,13 @@ class Faulty(Job[str]):
             os.kill(os.getpid(), DEATHS[what])
         if what == "raises":
             raise ERRORS[int(rest)]
+        if what == "tells":
+            with portion(1_000):
+                for _ in range(4):
+                    time.sleep(0.11)  # longer than between two messages
+                    advanced(250)
+                    if count < int(rest):
+                        os.kill(os.getpid(), signal.SIGKILL)
         if what == "starves" and count < int(rest):
             _thread.start_new_thread(_find_no_memory, ())
             time.sleep(60)
@@ -81,6 +89,23 @@ def test_errors_arrive_as_they_were_raised_and_the_worker_goes_on(tmp_path: Path
             assert str(caught.value) == str(error)
             assert getattr(caught.value, "problems", None) == getattr(error, "problems", None)
     assert len({path.name.split("-")[2] for path in tmp_path.iterdir()}) == 1, "one process"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_bytes_of_a_step_are_told_while_it_runs(tmp_path: Path, workers: int) -> None:
+    told: list[int] = []
+    with listening(told.append), Processes(workers) as executor:
+        ((_, outcome),) = executor.run(Faulty(tmp_path), ["tells 0"])
+    assert told == [250] * 4
+    assert outcome.told == 1_000
+
+
+def test_bytes_of_a_lost_step_are_taken_back(tmp_path: Path) -> None:
+    told: list[int] = []
+    with listening(told.append), Processes(1) as executor:
+        ((_, outcome),) = executor.run(Faulty(tmp_path), ["tells 1"])
+    assert told == [250, -250, 250, 250, 250, 250]
+    assert outcome.told == 1_000
 
 
 @pytest.mark.timeout(30)
