@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
 from unistore.store.names import STATISTICS
 from unistore.store.reader import Store, open_storage
-from unistore.store.versions import open_stores
+from unistore.store.versions import OpenedStores, open_stores
 from unistore.system.arguments import wrong_argument
 from unistore.system.progress import NO_PROGRESS, Progress, ProgressLike, begin_items
 from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject, PathLike, UInt8s
@@ -313,6 +314,28 @@ def keep_statistics(
     parts = open_parts([opened.path], kind, None, {}, version=version)
     keys = list(next(iter(summaries.values())))
     return {key: StatisticsQuery(key, 0, 0, summaries).answer(parts, None, None) for key in keys}
+
+
+def kept_of_version(opened: OpenedStores) -> dict[str, Statistics]:
+    """Return the statistics that the parts of a version keep, of all samples together, by key.
+
+    Empty unless every part keeps them and the version leaves nothing out.
+    """
+    if any(opened.removed):
+        return {}
+    kind = _whole_kind(opened.stores[0])
+    summaries: Summaries = {}
+    for store in opened.stores:
+        kept = read_kept(store, repr(kind))
+        if kept is None:
+            return {}
+        summaries[store.path, repr(kind), "auto"] = kept
+    assert opened.version is not None
+    parts = open_parts([opened.path], kind, None, {}, version=opened.version.number)
+    keys = set.intersection(*[set(kept) for kept in summaries.values()])
+    first = next(iter(summaries.values()))
+    query = partial(StatisticsQuery, epoch=0, seed=0, summaries=summaries)
+    return {key: query(key).answer(parts, None, None) for key in first if key in keys}
 
 
 def _keep(store: Store, kind: SampleKind, progress: Progress) -> dict[str, Summary]:

@@ -79,11 +79,11 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
         Block(facts=facts),
         Block("remarks", lines=store.remarks),
         _measure_table(store.measures, table),
-        _array_table([array for array in store.arrays if not array.bookkeeping], store.main_table),
+        array_table([array for array in store.arrays if not array.bookkeeping], store.main_table),
         statistics_table(store.samples_statistics),
         Block("labels", columns=("array", "how often"), rows=labels),
         Block("side tables", lines=list(map(_side_line, store.side_tables))),
-        _storage_table(store.arrays),
+        storage_table(store.arrays),
         Block("load it", code=store.snippet),
     ]
     return [block for block in blocks if block.has_content]
@@ -113,7 +113,8 @@ def _measure_table(measures: Sequence[Mapping[str, Any]], table: str) -> Block:
     return Block(table, columns=columns, rows=rows, optional_columns=("spread", "5%", "95%"))
 
 
-def _array_table(arrays: Sequence[ArrayReport], main: str) -> Block:
+def array_table(arrays: Sequence[ArrayReport], main: str) -> Block:
+    """Show arrays and their values, those of the table `main` first."""
     largest_first = sorted(arrays, key=lambda array: -array.raw_bytes)
     main_first = sorted(largest_first, key=lambda array: not array.path.startswith(f"{main}/"))
     rows = [(*_name_cells(array), *_value_cells(array.values), *_size_cells(array)) for array in main_first]
@@ -163,7 +164,8 @@ def _size_cells(array: ArrayReport) -> tuple[str, str]:
     return size(array.stored_bytes), "-" if array.ratio is None else f"{array.ratio:.2f}"
 
 
-def _storage_table(arrays: Sequence[ArrayReport]) -> Block:
+def storage_table(arrays: Sequence[ArrayReport]) -> Block:
+    """Show how arrays are stored: chunks, shards, codecs and bytes."""
     rows = []
     for array in arrays:
         layout = (format_shape(array.chunks), format_shape(array.shards), array.codec.removeprefix("bytes, "))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unistore.converters.registry import families
 from unistore.errors import InputError, Problem, first_few
-from unistore.growing.history import versions
 from unistore.remote.url import local_path, place_of
 from unistore.report.blocks import source_blocks, store_blocks, unfinished_blocks, verdict_table, zarr_blocks
-from unistore.report.sealed import GrownReport, StoreReport, describe_store
+from unistore.report.grown import GrownReport, describe_grown, grown_blocks
+from unistore.report.sealed import StoreReport, describe_store
 from unistore.report.sources import (
     BUILD_SUFFIX,
     UnfinishedReport,
@@ -24,73 +24,11 @@ from unistore.report.sources import (
     stores_inside,
 )
 from unistore.report.text import Block, to_text
-from unistore.report.values import sample_noun
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
 from unistore.store.versions import find_grown, open_stores
-from unistore.system.sizes import count_of, size
+from unistore.system.sizes import count_of
 from unistore.system.types import JsonObject, PathLike
-
-# What `inspect` says of a grown store: its version, parts, and older versions.
-
-# From so many parts on a compacted store is suggested: the first sample of a process opens all of them
-MANY_PARTS = 100
-_SHOWN = 20
-
-
-def describe_grown(path: str, number: int | str | None = None) -> GrownReport:
-    """Describe a version of a grown store, the newest by default, or raise `StoreError`."""
-    opened = open_stores(path, number)
-    version = opened.version
-    assert version is not None
-    splits: dict[str, int] = {}
-    parts = []
-    for part in version.parts:
-        for name, count in part.splits.items():
-            splits[name] = splits.get(name, 0) + count
-        counts = {"sources": part.sources, "samples": part.samples, "bytes": part.seal["bytes"]}
-        parts.append({"path": part.key, **counts, "removed": len(part.removed), "left": part.left})
-    return GrownReport(
-        family=opened.stores[0].family,
-        version=version.number,
-        sample_table=opened.stores[0].sample_table,
-        samples=version.samples,
-        sources=version.sources,
-        splits=splits,
-        stored_bytes=sum(part.seal["bytes"] for part in version.parts),
-        parts=parts,
-        versions=[asdict(summary) for summary in versions(path)],
-    )
-
-
-def grown_blocks(path: str, report: GrownReport) -> list[Block]:
-    """Show a grown store."""
-    samples = count_of(report.samples, sample_noun(report.sample_table))
-    splits = [f"{name} {count:,}" for name, count in report.splits.items()]
-    facts = [
-        ("grown store", path),
-        ("family", report.family.replace("_", " ")),
-        ("version", f"{report.version} of {len(report.versions)}: unistore versions {path}"),
-        ("samples", f"{samples} from {count_of(report.sources, 'source')}"),
-        ("splits", ", ".join(splits)),
-        ("stored", f"{size(report.stored_bytes)} in {count_of(len(report.parts), 'part')}"),
-    ]
-    lines = []
-    if len(report.parts) >= MANY_PARTS or any(part["removed"] for part in report.parts):
-        lines.append(f"one store reads faster and holds what is left alone: unistore compact {path} DST")
-    rows = []
-    for part in report.parts[-_SHOWN:]:
-        left_out = f"{part['removed']:,}" if part["removed"] else ""
-        counts = f"{part['sources']:,}", left_out, f"{part['left']:,}"
-        rows.append((part["path"], *counts, size(part["bytes"])))
-    columns = ("newest parts", "sources", "left out", "samples", "stored")
-    code = f'dataset = unistore.Dataset("{path}", version={report.version})'
-    return [
-        Block(facts=facts, lines=lines),
-        Block("parts, each a sealed store: unistore inspect PART", columns=columns, rows=rows),
-        Block("load it", code=f"import unistore\n\n{code}"),
-    ]
-
 
 if TYPE_CHECKING:
     from unistore.report.sources import SourceReport
@@ -145,8 +83,11 @@ class Inspection:
         ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``created_with``, ``statistics``,
         ``samples_statistics`` (what ``unistore statistics`` keeps), ``seal``, ``measures``,
         ``remarks`` and ``snippet``. Its seal ``agrees`` with manifest and root, or
-        not: files are not read, but for a bounded part of the values. A source that can be read has
-        ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each
+        not: files are not read, but for a bounded part of the values. A grown store has ``version``,
+        ``versions``, ``parts``, ``samples``, ``sources``, ``splits``, ``samples_statistics``, ``remarks``,
+        ``snippet``, and the ``arrays`` of its newest parts (``read_parts`` of them) together. A source that
+        can be read has ``family``, ``layout``, ``reason``, ``command``,
+        ``families`` (these and the number of files, of each
         family that is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is
         one family and nothing is wrong, ``sources``, ``tables``, ``raw_bytes``, ``memory`` (bytes),
         ``options``, ``notes``, ``offers`` (what further options would precompute:

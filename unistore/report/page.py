@@ -30,7 +30,8 @@ from unistore.html import (
 )
 from unistore.remote.url import redact_urls
 from unistore.report.blocks import number
-from unistore.report.sealed import GrownReport, StoreReport, describe_store, with_attached
+from unistore.report.grown import GrownReport
+from unistore.report.sealed import StoreReport, describe_store, with_attached
 from unistore.report.sources import SourceReport
 from unistore.report.text import Block
 from unistore.report.values import sample_noun

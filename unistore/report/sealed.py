@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,32 +103,14 @@ class StoreReport:
     snippet: str
 
 
-@dataclass(slots=True, kw_only=True)
-class GrownReport:
-    """A version of a grown store, from its document."""
-
-    family: str
-    version: int
-    sample_table: str
-    samples: int
-    sources: int
-    splits: dict[str, int]
-    stored_bytes: int
-    parts: list[JsonObject]  # path, sources, samples and bytes, and what is left out
-    versions: list[JsonObject]
-
-
 def describe_store(path: PathLike) -> StoreReport:
     """Describe a sealed store, or raise `StoreError`."""
     store = Store(path)
     about = store.attributes
     shards, agrees = _manifest(store)
     raw = sum(map(_raw_bytes, store.arrays().values()))
-    arrays = [
-        _describe_array(array, None if shards is None else shards[name], raw)
-        for name, array in store.arrays().items()
-    ]
-    value_remarks = _read_values(store, arrays)
+    arrays = _described(store, shards, raw)
+    damages = _read_values(store, arrays)
     samples_statistics, statistics_remarks = _kept_statistics(store)
     measures, sample_remarks = _measures(store)
     stored = None if shards is None else sum(array.stored_bytes or 0 for array in arrays)
@@ -153,12 +135,27 @@ def describe_store(path: PathLike) -> StoreReport:
         measures=measures,
         remarks=[
             *_remarks(store, arrays, agrees=agrees),
-            *value_remarks,
+            *damages,
+            *value_remarks(sorted(arrays, key=lambda array: -array.raw_bytes)),
             *sample_remarks,
             *statistics_remarks,
         ],
         snippet=snippet(store, splits),
     )
+
+
+def describe_arrays(store: Store) -> tuple[list[ArrayReport], list[str]]:
+    """Describe the arrays of a sealed store and a bounded part of their values, and return damages."""
+    shards, _ = _manifest(store)
+    arrays = _described(store, shards, sum(map(_raw_bytes, store.arrays().values())))
+    return arrays, _read_values(store, arrays)
+
+
+def _described(store: Store, shards: Mapping[str, list[int]] | None, raw: int) -> list[ArrayReport]:
+    return [
+        _describe_array(array, None if shards is None else shards[name], raw)
+        for name, array in store.arrays().items()
+    ]
 
 
 def _manifest(store: Store) -> tuple[Mapping[str, list[int]] | None, bool]:
@@ -240,14 +237,20 @@ def _read_values(store: Store, arrays: list[ArrayReport]) -> list[str]:
             remarks.append(f"{error}: damaged? Run 'unistore verify {store.path}'")
             continue
         array.values = values
+    return remarks
+
+
+def value_remarks(arrays: Iterable[ArrayReport]) -> Iterator[str]:
+    """Yield what stands out in the values of arrays."""
+    for array in arrays:
+        values = array.values
         if values is None:
             continue
         if values.nan:
             percent = 100 * values.nan / values.read
-            remarks.append(f"{array.path}: {percent:.2g} % are not finite")
+            yield f"{array.path}: {percent:.2g} % are not finite"
         if remark := values.unlabelled(array.path):
-            remarks.append(f"{array.path}: {remark}")
-    return remarks
+            yield f"{array.path}: {remark}"
 
 
 def _measures(store: Store) -> tuple[list[JsonObject], list[str]]:

@@ -21,6 +21,7 @@ from unistore.data.parts import default_kind
 from unistore.errors import InputError, UnistoreError, printable
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
+from unistore.store.versions import OpenedStores
 from unistore.system.sizes import count_of
 from unistore.system.types import Int64s
 
@@ -197,6 +198,25 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         arguments += f", split={json.dumps(split)}"
         codes, names = store.splits()
         units = np.flatnonzero(codes == names.index(split))
+    return _loading(store, arguments, units)
+
+
+def snippet_of_version(opened: OpenedStores, splits: Mapping[str, int], version: int | None) -> str:
+    """Return code that loads batches of a grown store, with `version` unless that is None, the newest."""
+    nonempty = [name for name, count in splits.items() if count]
+    stores = [store for store, count in zip(opened.stores, opened.counts, strict=True) if count]
+    if not stores or (splits and not nonempty):
+        return ""
+    folder = local_path(opened.path)
+    arguments = json.dumps(opened.path if folder is None else str(folder.absolute()))
+    if nonempty:
+        arguments += f", split={json.dumps('train' if 'train' in nonempty else nonempty[0])}"
+    if version is not None:
+        arguments += f", version={version}"
+    return _loading(stores[-1], arguments, None, is_part=True)
+
+
+def _loading(store: Store, arguments: str, units: Int64s | None, *, is_part: bool = False) -> str:
     try:
         natural = natural_suggestion(store, units)
     except InputError:
@@ -213,6 +233,8 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     ]
     keys = ", ".join(("index", *natural.kind.select(store, None)))
     about = printable(f"{count_of(natural.samples, 'sample')}; each has: {keys}")
+    if is_part:
+        about = printable(f"each sample has: {keys}")
     return _TEMPLATE.format(
         arguments=arguments,
         about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),

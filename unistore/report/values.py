@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,6 +138,25 @@ def histogram(values: AnyArray, bounds: tuple[float, float] | None = None) -> li
     bins = ((wide - low) * (_BINS / (high - low))).astype(np.int64)
     counts: list[int] = np.bincount(np.minimum(bins, _BINS - 1), minlength=_BINS).tolist()
     return counts
+
+
+def rebinned(
+    histograms: Iterable[tuple[Sequence[int], float, float]], bounds: tuple[float, float]
+) -> list[int]:
+    """Return one histogram between `bounds` of several: their counts, smallest and largest value each.
+
+    A bin counts where its middle is.
+    """
+    low, high = bounds
+    if not math.isfinite(high - low) or high == low:
+        return [sum(sum(counts) for counts, _, _ in histograms)]
+    together = np.zeros(_BINS, np.int64)
+    for counts, smallest, largest in histograms:
+        middles = smallest + (largest - smallest) * (np.arange(len(counts)) + 0.5) / len(counts)
+        places = ((middles - low) * (_BINS / (high - low))).astype(np.int64)
+        np.add.at(together, np.minimum(places, _BINS - 1), counts)
+    shown: list[int] = together.tolist()
+    return shown
 
 
 def sparkline(counts: Sequence[int]) -> str:
