@@ -52,7 +52,7 @@ li span {{ padding-bottom: .7em; font-size: .9em; opacity: .8 }}
 <tr><th>samples<th>samples/s of Loader<th>ratio<th>sources' own way in a DataLoader
 {rates}
 </table>
-<p>By the same Loader, from a store that has the voxels and from one that has only the points, equal values:</p>
+<p>By the same Loader, from a store with the voxels and from one with only the points, equal values:</p>
 <table>
 <tr><th>samples<th>samples/s if stored<th>ratio<th>if computed in every epoch
 {gain}

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         offsets_of,
         text_arrays,
     )
-    from unistore.system.progress import Progress
+    from unistore.system.progress import Progress, advanced
     from unistore.system.sizes import count_of
 
 __all__ = [
@@ -146,6 +146,7 @@ __all__ = [
     "Table",
     "View",
     "ViewLimits",
+    "advanced",
     "array_values",
     "as_json",
     "conversion_of",
@@ -306,7 +307,7 @@ _NAMES = {
         "offsets_of",
         "text_arrays",
     ),
-    "unistore.system.progress": ("Progress",),
+    "unistore.system.progress": ("Progress", "advanced"),
     "unistore.system.sizes": ("count_of",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

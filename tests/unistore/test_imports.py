@@ -35,7 +35,7 @@ ROOMS: dict[str, set[str]] = {
     "plugin": LOW | {"converters", "data"},
     "remote": {"errors", "system", "zarr3"},
     "store": (STORES - {"store"}) | {"html"},
-    "data": STORES | {"memory", "order", "converters", "html"},
+    "data": STORES | {"memory", "order", "converters", "html", "progress"},
     "loader": {"errors", "system", "memory", "order", "data", "html"},
     "conversion": STORES | {"converters", "progress"},
     "growing": STORES | {"converters", "conversion", "data", "progress"},

@@ -23,7 +23,7 @@ MOST_LOADED = 154
 """Modules that a process holds after it converted one ``.npy`` file."""
 MOST_ENTERED = 84
 """Files whose functions are called by that conversion, the classes of the six families among them."""
-MOST_OF_SHARD = 17
+MOST_OF_SHARD = 18
 """Files that the rows of a source enter on their way into a shard, beyond the format and the family."""
 FORMAT_AND_FAMILY = tuple(f"unistore/converters/{name}/" for name in ("files", "formats", "rows"))
 MOST_OF_BATCH = 6

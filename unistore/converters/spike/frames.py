@@ -14,9 +14,8 @@ import numpy as np
 
 from unistore.converters.formats.images import ImageHeader
 from unistore.errors import AddOptions
-from unistore.plugin import Array, Group, Openable, OpenFile, Scanned, SourceFile, storable
+from unistore.plugin import Array, Group, Openable, OpenFile, Scanned, SourceFile, advanced, storable
 from unistore.schemas.spike.fields import bin_edges, count_dtype, pack, row_bytes, voxelize
-from unistore.system.progress import advanced
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 HIGHEST_FIRST = "packed-msb"  # layout of arrays whose first pixel is the highest bit

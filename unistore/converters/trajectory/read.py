@@ -34,11 +34,11 @@ from unistore.plugin import (
     ProblemCollector,
     Scan,
     SourceFacts,
+    advanced,
     missing_value,
 )
 from unistore.schemas.trajectory.clocks import table_of
 from unistore.schemas.trajectory.fields import FINAL, NEXT, STEPS
-from unistore.system.progress import advanced
 from unistore.system.types import AnyArray, Int64s, Shape, UInt8s
 
 ROWS_READ = 3  # rows that reading has beside its blocks: a frame as a file, decoded and with red first
