@@ -20,8 +20,8 @@ DECIMAL = re.compile(r"\d+\.\d+")
 """Sizes and losses, which another machine or torch gives a little differently."""
 UNSTABLE = re.compile(r"\b[0-9a-f]{16,32}\b|(?<=^made with  ).*")
 """Hashes, of absolute paths in the names of cached stores, and versions of libraries."""
-PROGRESS = re.compile(r"^(reading|writing|checking|receipt) ")
-"""Bars in a terminal, which the pages leave out."""
+PROGRESS = re.compile(r"\w+(: \d+ %| [\d.,]+ k?M?B).*")
+"""Stages, which are bars in a terminal; the pages leave them out."""
 
 
 class Step(NamedTuple):
@@ -60,7 +60,7 @@ def run(command: tuple[str, ...], home: Path) -> list[str]:
     )
     assert done.returncode == 0, done.stdout
     lines = done.stdout.replace(str(home), "/home/you").splitlines()
-    return [line for line in lines if not PROGRESS.match(line)]
+    return [line for line in lines if not PROGRESS.fullmatch(line)]
 
 
 def assert_alike(shown: list[str], printed: list[str]) -> None:
