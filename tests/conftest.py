@@ -74,6 +74,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-verdicts", action="store_true", help="Record the verdicts of tests/test_verdicts.py"
     )
+    parser.addoption(
+        "--record-tutorials", action="store_true", help="Write what commands print into docs/tutorials"
+    )
 
 
 class FailuresAtOnce:
