@@ -23,7 +23,7 @@ DECIMAL = re.compile(r"\d+\.\d+")
 """Sizes and losses, which another machine or torch gives a little differently."""
 UNSTABLE = re.compile(r"\b[0-9a-f]{16,32}\b|(?<=^made with  ).*")
 """Hashes, of absolute paths in the names of cached stores, and versions of libraries."""
-PROGRESS = re.compile(r"\w+(: \d+ %| [\d.,]+ k?M?B).*")
+PROGRESS = re.compile(r"\w[\w ]*( [\d.,]+ k?M?B|: .*( left| so far| finished yet))")
 """Stages, which are bars in a terminal; the pages leave them out."""
 
 
