@@ -216,6 +216,14 @@ def test_links_of_the_site() -> None:
     assert moved_links("[a](../benchmarks/RESULTS.md) [b](#c)", design, design) == "[a](results.md) [b](#c)"
 
 
+@pytest.mark.parametrize("page", ["reference/convert.md", "commands.md"])
+def test_tables_of_options_and_commands_follow_from_the_code(page: str) -> None:
+    """``python tools/write_reference.py`` after a change of an option or its help."""
+    from tools.write_reference import DOCS, rendered
+
+    assert (DOCS / page).read_text() == rendered(DOCS / page)
+
+
 @pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.stem)
 def test_files_that_a_guide_names_are_there(document: Path) -> None:
     named = re.findall(
