@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ import yaml
 import unistore
 from tests.programs import loaded, printed
 from unistore.cli.main import main
+from unistore.data.kinds.protocol import SampleKind
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").rglob("*.md"))
@@ -222,6 +224,18 @@ def test_tables_of_options_and_commands_follow_from_the_code(page: str) -> None:
     from tools.write_reference import DOCS, rendered
 
     assert (DOCS / page).read_text() == rendered(DOCS / page)
+
+
+def test_every_sample_kind_has_its_arguments_in_the_reference() -> None:
+    text = (ROOT / "docs" / "reference" / "samples.md").read_text()
+    shown = dict(re.findall(r"^## (\w+)\n\n`\1(\(.*\))`$", text, re.MULTILINE))
+    public = [getattr(unistore, name) for name in dir(unistore)]
+    kinds = [kind for kind in public if isinstance(kind, type) and issubclass(kind, SampleKind)]
+    assert len(kinds) > 10
+    for kind in kinds:
+        signature = inspect.signature(kind)
+        plain = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+        assert shown[kind.__name__] == str(inspect.Signature(plain))
 
 
 @pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.stem)
