@@ -19,7 +19,7 @@ needs_kernel = pytest.mark.skipif(kernel() is None, reason="the kernel was not b
 
 
 def documented(total: int, count: int, word: int) -> list[int]:
-    """Draw as docs/loader.md says it, in integers of any size."""
+    """Draw as docs/explanation/order.md has it, in integers of any size."""
     smaller = min(count, total - count)
     drawn: set[int] = set()
     while len(drawn) < smaller:
