@@ -421,7 +421,7 @@ def export(
 ) -> Exported:
     """Export a store as files in the main layout of its source family, or in another format.
 
-    Values are exactly those of the sources. ``docs/verify-and-export.md`` lists the files of each family, and
+    Values are exactly those of the sources. ``docs/reference/verify.md`` lists the files of each family, and
     what of a source is not in a store.
 
     Parameters
