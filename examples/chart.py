@@ -58,7 +58,7 @@ def chart(results: str) -> str:
     """Return the chart as SVG, readable on light and dark pages."""
     bars = sorted(zip(figures(results), BARS, strict=True), reverse=True)
     scale = (WIDTH - LEFT - 60) / bars[0][0]
-    title = "Samples a second of a Loader with two workers, times those of …"
+    title = "Samples per second of unistore's Loader with two workers, relative to …"
     height = TOP + ROW * len(BARS) + 8
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',

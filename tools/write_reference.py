@@ -74,11 +74,10 @@ def _options(options: Iterable[HelpOption]) -> list[str]:
         found = _DEFAULT.search(text)
         default = found["value"] if found else _default(option)
         names = " / ".join([*option.opts, *option.secondary_opts])
-        values = (
-            option.type.choices
-            if isinstance(option.type, click.Choice)
-            else (option.metavar or "").split("|")
+        named = option.metavar or (
+            "|".join(option.type.choices) if isinstance(option.type, click.Choice) else ""
         )
+        values = named.split("|")
         if len(values) == 1 and values[0]:
             names += f" {values[0]}"
         meaning = _CODE.sub(r"`\g<0>`", _DEFAULT.sub("", text))
