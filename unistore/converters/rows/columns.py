@@ -46,7 +46,7 @@ SPLIT_GROUPS = "split_groups"  # fact of a file: its groups that are splits, eac
 _ALIKE = 256  # arrays of many files have the same names and dtypes
 
 
-_UNREADABLE = ("damaged", "library", "unwritten")
+_UNREADABLE = ("damaged", "filter", "unwritten")
 
 
 def match(head: FileSummary) -> Claim:

@@ -191,7 +191,7 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
         fix = "name the folder of its plugin in HDF5_PLUGIN_PATH, or write the file again with gzip"
         if not is_installed("hdf5plugin"):
             fix = "pip install 'unistore[filters]'"
-        return [Problem.at(location, message, fix, "library")]
+        return [Problem.at(location, message, fix, "filter")]
     if has_fill_value(creation):
         return []
     chunks = zip(shape, creation.get_chunk(), strict=True)
