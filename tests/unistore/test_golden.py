@@ -12,8 +12,6 @@ import pytest
 import unistore
 from tests.golden import GROWN, SOURCES, STORES, write_grown_sources
 from tests.stores import attributes_of
-from unistore.report.suggestions import natural_suggestion
-from unistore.store.reader import Store
 
 LARGEST, TOGETHER = 110_000, 1_300_000
 
@@ -24,7 +22,7 @@ def files_of(folder: Path) -> list[Path]:
 
 def samples_of(store: Path) -> list[dict[str, Any]]:
     """Every sample, as its family's stores are read."""
-    dataset = unistore.Dataset(store, natural_suggestion(Store(store)).kind)
+    dataset = unistore.Dataset(store)
     return [dataset[index] for index in range(len(dataset))]
 
 

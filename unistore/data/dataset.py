@@ -94,7 +94,8 @@ class Dataset(MapDataset[SampleT]):
         the folder that ``UNISTORE_CACHE`` names (``~/.cache/unistore``), and found there afterwards.
     samples
         Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …, or its text: ``"Patches(96)"``, as
-        kinds of packages are named. None: the default kind of the family (`Rows`, `Segments`, `Volumes`, …).
+        kinds of packages are named. None: the default kind of the family (`Rows`, `Segments`, `Volumes`, …),
+        with crops and lengths reduced to what the samples read here have. The attribute `samples` tells it.
     fields
         Keys to read. None: the default keys of the kind. Its documentation lists further ones. Names of
         `unistore.attach` are columns of their table. ``"epoch"`` is
@@ -191,7 +192,7 @@ class Dataset(MapDataset[SampleT]):
         self.parts = open_parts(
             self._paths, samples, self.splits, self.cache_options, chosen, self._requested, version
         )
-        self.samples = self.parts[0].kind
+        self._given_kind = None if samples is None else self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
         self._adds_epoch = EPOCH in requested and EPOCH not in self.fields
         self.names = checked_names(names, self.fields)
@@ -204,6 +205,13 @@ class Dataset(MapDataset[SampleT]):
         self._ahead: ReadAhead | None = None
         self._expected_bytes = 0
         self._summaries: Summaries = {}
+
+    @property
+    def samples(self) -> SampleKind:
+        """Return the kind of samples: the given one, or the default one in a size that fits the data."""
+        if self._given_kind is None:
+            self._bind()
+        return self.parts[0].kind
 
     @property
     def store(self) -> Store:
@@ -236,8 +244,9 @@ class Dataset(MapDataset[SampleT]):
             raise wrong_argument("version", "is of one store, and several are given", "open each by itself")
         other = copy(self)
         other.__dict__ |= self.__getstate__()
+        kind = self._given_kind  # what fits one version may not fit another
         other.parts = open_parts(
-            self._places, self.samples, self.splits, self.cache_options, self.where, self._requested, version
+            self._places, kind, self.splits, self.cache_options, self.where, self._requested, version
         )
         return other
 
@@ -271,7 +280,7 @@ class Dataset(MapDataset[SampleT]):
             content = f"{len(self)} samples of {first_few(self.fields)}"
         except InputError:
             content = "invalid: samples do not fit their data, or there are none"
-        return f"Dataset({stores}, {as_code(self.samples)}{split}, {content})"
+        return f"Dataset({stores}, {as_code(self.parts[0].kind)}{split}, {content})"
 
     def _repr_html_(self) -> str:
         from unistore.html import notebook_html
@@ -466,6 +475,8 @@ class Dataset(MapDataset[SampleT]):
         return dict(sorted(counts.items()))
 
     def _parts_of(self, split: str | Sequence[str] | None, subset: Any) -> tuple[DatasetPart, ...]:
+        if self._given_kind is None:
+            self._bind()
         if split is None:
             return self.parts
         if subset is not None:
@@ -650,7 +661,12 @@ class Dataset(MapDataset[SampleT]):
 
     def _bind(self) -> BoundParts:
         if self._bound is None:
-            self._bound = bind_parts(self.parts, self.fields)
+            is_default = self._given_kind is None
+            bound = bind_parts(self.parts, self.fields, fits=is_default)
+            if is_default:
+                kind = bound.parts[0].kind
+                self.parts = tuple(part._replace(kind=kind) for part in self.parts)
+            self._bound = bound
             if self.where is not None and not len(self.reader):
                 raise self.where.nothing_left([part.store.path for part in self.parts])
             if self.weights is not None:

@@ -15,8 +15,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from unistore.data.default_kind import first_natural_kind, fitting_kind
 from unistore.data.kinds.named import as_code, parse_kind
-from unistore.data.kinds.protocol import INDEX, SOURCE, SampleIndices, SampleKind, SampleReader, Shareable
+from unistore.data.kinds.protocol import (
+    INDEX,
+    SOURCE,
+    SampleIndices,
+    SampleKind,
+    SampleReader,
+    Shareable,
+)
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
 from unistore.data.where import Where
 from unistore.errors import InputError, Problem, RunCommand, first_few
@@ -264,16 +272,6 @@ class DatasetPart(NamedTuple):
             raise InputError(msg)
 
 
-def default_kind(store: Store) -> SampleKind:
-    """Return the default kind of samples of a store."""
-    (default, *_) = store.attributes["kinds"] or ("unistore.Rows()",)
-    try:
-        return parse_kind(default)
-    except InputError as error:
-        msg = f"{store.path}: {error}; or give the kind of samples, as in samples=unistore.Rows()"
-        raise InputError(msg) from error
-
-
 def open_parts(
     paths: Sequence[str],  # folders or URLs, at least one
     # kind of samples, or its name; None: the default kind, which must be the same for all stores
@@ -292,6 +290,7 @@ def open_parts(
     if not isinstance(kind, SampleKind | None):
         fix = "give an instance, as in samples=unistore.Rows()"
         raise wrong_argument("samples", f"is {kind!r}, not a kind of samples", fix)
+    kind_of = first_natural_kind() if kind is None else lambda _: kind
     listed: list[DatasetPart] = []
     for path, name in zip(paths, _short_names(paths), strict=True):
         prefix = "" if len(paths) == 1 else f"{name}/"
@@ -300,9 +299,9 @@ def open_parts(
             message = f"is a share of one store, and {path} consists of {len(opened.stores)}"
             whole = f"{path.rstrip('/').removesuffix('.zarr')}-whole.zarr"
             raise wrong_argument("best", message, RunCommand(("compact", path, whole), "makes it one"))
-        own_kind = kind or default_kind(opened.stores[0])
+        own_kind = kind_of(opened.stores[0])
         example = DatasetPart(opened.stores[0], own_kind, splits, name, where, prefix, version=opened.version)
-        listed += _parts_of(opened, example, kind, fields, len(listed))
+        listed += _parts_of(opened, example, kind_of, fields, len(listed))
     parts = tuple(listed)
     problems = []
     first = f"{parts[0].kind} of a {parts[0].store.family} store"
@@ -323,7 +322,7 @@ def open_parts(
 def _parts_of(
     opened: OpenedStores,
     example: DatasetPart,
-    kind: SampleKind | None,
+    kind_of: Callable[[Store], SampleKind],
     fields: Sequence[str],
     number: int,  # of the first one in the Dataset
 ) -> Iterator[DatasetPart]:
@@ -342,7 +341,7 @@ def _parts_of(
             if described.removed:
                 where = replace(where or Where({}, None), removed=described.removed)
         first = like if alike is None else alike.like
-        own_kind = kind or (default_kind(store) if alike is None else alike.kind)
+        own_kind = kind_of(store) if alike is None else alike.kind
         part = example._replace(store=store, kind=own_kind, name=part_name, where=where, like=first)
         if described is not None and store is plain:
             first_like.setdefault(described.schema, part)
@@ -385,16 +384,29 @@ class BoundParts(NamedTuple):
     reader: SampleReader
 
 
-def bind_parts(parts: Sequence[DatasetPart], fields: Sequence[str]) -> BoundParts:
+def bind_parts(
+    parts: Sequence[DatasetPart],
+    fields: Sequence[str],
+    *,
+    fits: bool = False,  # whether a kind that does not fit the data is replaced by the most similar that does
+) -> BoundParts:
     """Bind all samples. Parts of a grown store that are alike are read as one."""
     try:
-        return _bind_each(_joined_parts(parts), fields)
+        return _bind_each(_joined_parts(parts), fields, fits=fits)
     except UnalikeError:
-        return _bind_each(parts, fields)
+        return _bind_each(parts, fields, fits=fits)
 
 
-def _bind_each(parts: Sequence[DatasetPart], fields: Sequence[str]) -> BoundParts:
+def _bind_each(parts: Sequence[DatasetPart], fields: Sequence[str], *, fits: bool) -> BoundParts:
     readers = [part.bind(fields) for part in parts]
+    tried = [parts[0].kind]
+    while fits:
+        fitting = fitting_kind([reader.reach() for reader in readers])
+        if fitting is None or fitting in tried:
+            break
+        tried.append(fitting)
+        parts = [part._replace(kind=fitting) for part in parts]
+        readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
     reader = readers[0]
     if len(parts) > 1:
@@ -461,7 +473,9 @@ def _joined_parts(parts: Sequence[DatasetPart]) -> list[DatasetPart]:
     joined = []
     for _, run in groupby(parts, key=lambda part: id(part.joined or part.store)):
         part = next(run)
-        joined.append(part if part.joined is None else part.joined._replace(splits=part.splits))
+        joined.append(
+            part if part.joined is None else part.joined._replace(splits=part.splits, kind=part.kind)
+        )
     return joined
 
 

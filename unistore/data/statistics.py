@@ -19,8 +19,9 @@ import numpy as np
 
 from unistore.data.component_axis import AxisLike, ComponentAxis, is_asked_for
 from unistore.data.counts import CODES, Summary, ValueCounts, component_axes, merge, summarise
+from unistore.data.default_kind import default_kind
 from unistore.data.kinds.protocol import SampleKind, SampleReader
-from unistore.data.parts import DatasetPart, check_reach, default_kind, open_parts
+from unistore.data.parts import DatasetPart, check_reach, open_parts
 from unistore.errors import InputError, Problem, StoreError
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path

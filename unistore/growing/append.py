@@ -21,8 +21,9 @@ from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.detection import Claims
 from unistore.converters.scan_types import Found, SourcePart, Stored
+from unistore.data.default_kind import natural_kind
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
-from unistore.data.parts import DatasetPart, bind_parts, default_kind
+from unistore.data.parts import DatasetPart, bind_parts
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, StoreError, first_few
 from unistore.growing.growth import Growth, growing
 from unistore.growing.same import same_sources
@@ -394,7 +395,8 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
 
 def _check_forms(first: Store, new: Store) -> None:
     """Refuse a store that is not of the same options and columns as the first part."""
-    parts = [DatasetPart(store, default_kind(store), None, store.path) for store in (first, new)]
+    kind = natural_kind(first)
+    parts = [DatasetPart(store, kind, None, store.path) for store in (first, new)]
     fields = [part.kind.select(part.store, None) for part in parts]
     problems = []
     for key in sorted({*fields[0]}.symmetric_difference(fields[1])):
@@ -404,7 +406,7 @@ def _check_forms(first: Store, new: Store) -> None:
         problems.append(Problem(f"field {key!r}", f"is in {where} alone", fix, "fields"))
     if problems:
         raise InputError(problems)
-    bind_parts(parts, fields[0])
+    bind_parts(parts, fields[0], fits=True)
     problems = differing_options(first, new)
     for path in filter(first.has, new.paths()):
         if _contradict(first.array(path).attributes, new.array(path).attributes):

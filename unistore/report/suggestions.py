@@ -15,9 +15,9 @@ import numpy as np
 from unistore.conversion.split_rule import EXACT
 from unistore.converters.options import Option, declared
 from unistore.converters.registry import find_family
+from unistore.data.default_kind import default_kind, natural_kind
 from unistore.data.kinds.named import as_code, installed_kinds, leave_kind_out, parse_kind
 from unistore.data.kinds.protocol import Reach, SampleKind
-from unistore.data.parts import default_kind
 from unistore.errors import InputError, UnistoreError, printable
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
@@ -88,9 +88,8 @@ def _installed_suggestions(store: Store, units: Int64s | None) -> Iterator[Sugge
 
 def natural_suggestion(store: Store, units: Int64s | None = None) -> Suggestion:
     """Return the natural kind of a store, in a size that fits it."""
-    kind = default_kind(store)
-    chosen = kind.chosen(store) or kind
-    return _fitted(store, as_code(chosen), chosen, units)._replace(declared=as_code(kind))
+    kind = natural_kind(store)
+    return _fitted(store, as_code(kind), kind, units)._replace(declared=as_code(default_kind(store)))
 
 
 def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
@@ -103,7 +102,10 @@ def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
             padded = f"{100 * reach.beyond / reach.samples:.3g} % of its samples would be padded"
         problem = reach.problem or "the store holds several windows"
         if kind.changed:
-            yield f"{kind.declared}: {padded} ({problem}); {kind.text} goes with this store"
+            instead = f"{kind.text} goes with this store"
+            if kind is natural:
+                instead = f"a Dataset takes {kind.text} unless it is given a kind"
+            yield f"{kind.declared}: {padded} ({problem}); {instead}"
 
 
 def _fitted(store: Store, declared: str, kind: SampleKind, units: Int64s | None) -> Suggestion:

@@ -15,7 +15,7 @@ import numpy as np
 
 from unistore.converters.common.columns import missing_value, storable
 from unistore.data.dataset import Dataset
-from unistore.data.parts import default_kind
+from unistore.data.default_kind import default_kind
 from unistore.errors import InputError
 from unistore.progress import resolve_progress
 from unistore.schemas.indices import sample_ranges, table_columns

@@ -231,7 +231,7 @@ def test_samples_that_would_be_padded(make_store: Any, make_scans: Any) -> None:
     first = found.remarks[0]
     assert first.startswith("unistore.Clips()")
     assert "no samples (no 5 frames follow one another" in first
-    assert "unistore.Clips(length=1, crop=(12, 20)) goes with this store" in first
+    assert "a Dataset takes unistore.Clips(length=1, crop=(12, 20)) unless it is given a kind" in first
     assert json.loads(json.dumps(found.to_json()))["remarks"][0] == first
 
     found = doctor(make_scans([(5, 6, 7), (100, 97, 96), (96, 96, 95), (96, 96, 96)]).path)

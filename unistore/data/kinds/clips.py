@@ -407,6 +407,14 @@ class Clips(SampleKind):
     def whole(self) -> SampleKind | None:
         return Clips(length=1, crop=None, random=False, voxel_bins=self.voxel_bins)
 
+    def chosen(self, store: Store) -> SampleKind | None:
+        """Return the kind for a store. None: its frames are streams, longer than windows of `Steps`."""
+        natural, _ = frame_fields(store)
+        if "spike" not in natural or not {*IMAGES}.isdisjoint(natural):
+            return self
+        steps = len(store.array(BITS)) / max(1, store.sample_count)  # of a frame, on average
+        return self if steps < Steps().length else None
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, SEQUENCE_OFFSETS)
         natural, on_request = frame_fields(store)
