@@ -213,7 +213,10 @@ def test_a_room_imports_only_rooms_below_it(name: str) -> None:
     assert not wrong
 
 
-BY_NAME = {("unistore.data.source_paths", "unistore.growing.source_cache")}
+BY_NAME = {
+    ("unistore.data.source_paths", "unistore.growing.source_cache"),
+    ("unistore.data.source_paths", "unistore.growing.source_options"),
+}
 """Modules of rooms above that a module loads by name: a Dataset of files converts them, and one of a store
 never does."""
 

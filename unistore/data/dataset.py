@@ -34,7 +34,7 @@ from unistore.data.parts import (
     common_fields,
     open_parts,
 )
-from unistore.data.source_paths import store_paths
+from unistore.data.source_paths import conversion_options, store_paths
 from unistore.data.statistics import Statistics, StatisticsQuery, Summaries
 from unistore.data.typed import SampleT
 from unistore.data.where import Condition, parse_where
@@ -134,9 +134,14 @@ class Dataset(MapDataset[SampleT]):
     convert
         With source files: options of `unistore.convert`, as in ``{"voxel_size": 0.2}``, and ``family``. Other
         options make another store. None: the defaults.
+    **options
+        Single options of the conversion, as in ``voxel_size=0.2``. The name of an argument above is that
+        argument: the conversion's ``split`` has to be in `convert`.
 
     Raises
     ------
+    TypeError
+        If there is neither an argument nor an option of a conversion of that name.
     StoreError
         If there is no finished store at `path`.
     InputError
@@ -163,7 +168,9 @@ class Dataset(MapDataset[SampleT]):
         cache_limit: str | int = CACHE_LIMIT,
         version: int | str | None = None,
         convert: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
+        convert = conversion_options(Dataset.__init__, convert, options)
         check = Arguments()
         paths = [path] if isinstance(path, (str, os.PathLike)) else path
         if not isinstance(paths, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in paths):

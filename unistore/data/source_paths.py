@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,39 @@ from typing import Any
 from unistore.errors import InputError
 from unistore.remote.url import local_folder
 from unistore.store.names import FIRST_VERSION, MANIFEST, ROOT
-from unistore.system.arguments import wrong_argument
+from unistore.system.arguments import Arguments, wrong_argument
 from unistore.system.machine import absolute
 from unistore.system.types import PathLike
 
 _STORE_FILES = (ROOT, MANIFEST, FIRST_VERSION)
-# Imported by name, with the first source files: it converts, which a Dataset of a store never does
+# Imported by name, with the first source files or options: a Dataset of a store never converts
 _CACHE = "unistore.growing.source_cache"
+_OPTIONS = "unistore.growing.source_options"
+
+
+def conversion_options(
+    caller: Callable[..., Any], convert: Any, keywords: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Return the options of a conversion that a caller was given in `convert` and by keyword. None: none.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is neither an argument of the caller nor an option of a conversion.
+    InputError
+        If `convert` is no mapping, or an option is given both ways.
+    """
+    if keywords:
+        import_module(_OPTIONS).check_keywords(caller, keywords)
+    check = Arguments()
+    is_mapping = isinstance(convert, Mapping) and all(isinstance(name, str) for name in convert)
+    check.expect("convert", convert, is_mapping, 'options by name, as in {"voxel_size": 0.2}', none=True)
+    check.raise_problems()
+    if convert is None:
+        return keywords or None
+    if twice := [name for name in keywords if name in convert]:
+        raise wrong_argument(", ".join(twice), "is given by keyword and in convert", "give it once")
+    return {**convert, **keywords}
 
 
 def store_paths(paths: Sequence[PathLike], convert: Mapping[str, Any] | None) -> list[PathLike]:
@@ -36,8 +62,9 @@ def store_paths(paths: Sequence[PathLike], convert: Mapping[str, Any] | None) ->
     sources = [path for path in matches if _is_source(path)]
     if not sources:
         if convert is not None:
-            message = "holds options of a conversion, and the path is a store or does not exist"
-            raise wrong_argument("convert", message, "leave it out, or give source files")
+            message = "is for the conversion of source files, and the path is a store or does not exist"
+            fix = "leave it out, or give source files"
+            raise wrong_argument(", ".join(convert) or "convert", message, fix)
         return matches
     if len(sources) < len(matches):
         others = ", ".join(os.fspath(path) for path in matches if path not in sources)

@@ -33,6 +33,7 @@ from unistore.errors import (
     InputError,
     StoreError,
     WritingError,
+    first_few,
     printable,
     writing_failed,
 )
@@ -40,6 +41,7 @@ from unistore.growing.append import append
 from unistore.growing.cached_stores import FOLDER, cache_folder, forget_opened, record_opened
 from unistore.growing.growth import growing
 from unistore.progress import resolve_progress
+from unistore.growing.skipped_sources import skipped_since, with_mended
 from unistore.store.names import build_folder, growth_folder
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
@@ -51,7 +53,7 @@ _PAUSE = 0.5  # Seconds between two looks at the lock of another process
 # Settings that decide how a conversion runs, and not what it writes
 _RUNS = frozenset({"workers", "scheduler", "memory", "wait"})
 # Settings of a destination, which is the cache's own
-_REFUSED = frozenset({"overwrite", "restart", "work", "part", "seal", "on_error"})
+_REFUSED = frozenset({"overwrite", "restart", "work", "part", "seal"})
 
 
 def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options: Mapping[str, Any]) -> str:
@@ -87,7 +89,9 @@ def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options:
         raise ConversionError(msg) from error
     store, how = found
     request.record(store)
-    _say(f"{request.shown}: {how}: {store}")
+    left_out = list(skipped_since(open_stores(str(store))))
+    without = f" without {first_few(left_out)}, which had errors" if left_out else ""
+    _say(f"{request.shown}: {how}{without}: {store}")
     return str(store)
 
 
@@ -108,6 +112,8 @@ class _Request:
         self.shown = ", ".join(os.fspath(source) for source in sources)
         self._places = [os.path.realpath(source) for source in sources]
         self._content = {name: value for name, value in options.items() if name not in _RUNS}
+        if not self._settings.skips:
+            self._content.pop("on_error", None)
         identity = json.dumps([self._places, self._content], sort_keys=True, default=str)
         key = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         readable = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(self._places[0]).name).strip("-")[:40]
@@ -166,13 +172,17 @@ class _Request:
                 workers=settings.workers,
                 scheduler=settings.scheduler,
                 memory=settings.memory,
+                on_error=settings.on_error,
                 progress=True,
             )
         except InputError as error:
             if is_unreadable(error):
                 raise
-            if {problem.kind for problem in error.problems} == {NOTHING_LEFT}:
+            kinds = {problem.kind for problem in error.problems}
+            if kinds == {NOTHING_LEFT}:
                 return store, "found"
+            if settings.skips and NOTHING_LEFT in kinds:
+                return store, f"found; nothing can be added ({str(error).splitlines()[0]})"
             if growth_folder(store).exists():
                 with growing(store):  # removes what the append has left
                     pass
@@ -186,7 +196,8 @@ class _Request:
         None: it is damaged or made with other options, or the sources cannot be listed. Conversion tells why.
         """
         try:
-            first = open_stores(str(store)).stores[0]
+            opened = open_stores(str(store))
+            first = opened.stores[0]
             first.array("sources/bytes")  # with the first array of a part its root is read, which has options
             recorded = first.attributes
             if recorded.get("created_with") != versions():
@@ -197,7 +208,9 @@ class _Request:
             # A scan adds to the excluded what others show, and what was given has its own store
             if converter.excluding(given.exclude) != given or self._split_list() != options.get("split_from"):
                 return None
-            return source_changes(str(store), converter, self._paths)
+            changes = source_changes(str(store), converter, self._paths)
+            skipped = skipped_since(opened)
+            return with_mended(changes, converter, self._paths, skipped) if skipped else changes
         except FailedReadError:
             raise
         except StoreError as error:

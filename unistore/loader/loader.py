@@ -30,6 +30,7 @@ from unistore.loader.iteration import (
 from unistore.loader.ordering import (
     DEFAULT_PREFETCH,
     drops_last,
+    opened_dataset,
     ranks_of,
     reading_ahead,
     refuse_torch_options,
@@ -138,13 +139,15 @@ class Loader(Generic[DatasetT, CollatedT]):
         nothing seeds them, and a resumed run does not repeat them.
     log_every
         Report one line every so many batches. 0: never.
+    convert, **options
+        With source files: options of their conversion, as of `unistore.Dataset`.
 
     Raises
     ------
     InputError
         If options are invalid, with all problems at once.
     TypeError
-        The dataset is not map-style.
+        The dataset is not map-style, or there is no argument or option of that name.
     """
 
     def __init__(
@@ -177,6 +180,8 @@ class Loader(Generic[DatasetT, CollatedT]):
         device: torch.device | str | None = None,
         batch_transform: Callable[[Any], Any] | None = None,
         log_every: int = 0,
+        convert: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         check = Arguments()
         check.flag("drop_last", drop_last, none=True)
@@ -215,13 +220,11 @@ class Loader(Generic[DatasetT, CollatedT]):
                 self._to_device = ToDevice(device or "cpu", batch_transform)
             except (RuntimeError, TypeError) as error:
                 check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
-        self.start_method = resolve_start_method(check, multiprocessing_context, dataset)
+        resolve_start_method(check, multiprocessing_context, dataset)
         self.rank, self.world_size = ranks_of(check, sampler, rank, world_size)
         check.raise_problems()
-        if isinstance(dataset, str | os.PathLike):
-            from unistore.data.dataset import Dataset
-
-            dataset = Dataset(dataset)  # type: ignore[assignment]
+        dataset = opened_dataset(Loader.__init__, dataset, convert, options)
+        self.start_method = resolve_start_method(check, multiprocessing_context, dataset)
         fetch = choose_fetch(dataset, collate_fn, int(seed))
         self._packed = fetch.packed
         if cache is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import BaseContext
@@ -69,6 +70,25 @@ def resolve_start_method(check: Arguments, context: str | BaseContext | None, da
     expected = f"one of {shown_methods}, or a context of multiprocessing"
     check.expect("multiprocessing_context", context, method in methods, expected)
     return str(method)
+
+
+def opened_dataset(
+    caller: Callable[..., Any], dataset: Any, convert: Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> Any:
+    """Return the dataset, or the `unistore.Dataset` of a path, which may have options of a conversion."""
+    is_path = isinstance(dataset, str | os.PathLike)
+    if not is_path and convert is None and not keywords:
+        return dataset
+    from unistore.data.source_paths import conversion_options
+
+    options = conversion_options(caller, convert, keywords)
+    if not is_path:
+        message = "is for the conversion of source files, and the dataset is no path of any"
+        fix = "give it to unistore.Dataset"
+        raise wrong_argument(", ".join(options or ()) or "convert", message, fix)
+    from unistore.data.dataset import Dataset
+
+    return Dataset(dataset, convert=options)
 
 
 def workers_for(num_workers: int | str, samples: int) -> int:

@@ -321,3 +321,64 @@ def test_a_new_file_without_rows_is_not_skipped(folder: Path, tmp_path: Path, ca
     assert unistore.Store(after.path).text("sources/path") == unistore.Store(report.destination).text(
         "sources/path"
     )
+
+
+def test_options_of_the_conversion_by_keyword(folder: Path, cache: Path) -> None:
+    by_keyword = unistore.Dataset(folder, exclude=["a.npz"], codec="fast")
+    assert values(by_keyword) == [2, 2, 2]
+    assert unistore.Dataset(folder, convert={"codec": "fast", "exclude": ["a.npz"]}).path == by_keyword.path
+    assert unistore.Dataset(folder, codec="fast", convert={"exclude": ["a.npz"]}).path == by_keyword.path
+    with unistore.Loader(folder, 4, num_workers=0, exclude=["a.npz"], convert={"codec": "fast"}) as loader:
+        assert loader.dataset.path == by_keyword.path
+    assert len(stores(cache)) == 1
+    assert unistore.Dataset(folder, family="rows").samples == unistore.Rows()
+
+
+def test_the_split_of_the_dataset_and_of_the_conversion(folder: Path) -> None:
+    shares = {"split": "exact:train=0.5,val=0.5"}
+    train = unistore.Dataset(folder, split="train", convert=shares)
+    val = unistore.Dataset(folder, split="val", convert=shares)
+    assert train.splits == ("train",)
+    assert sorted([*values(train), *values(val)]) == [1, 1, 1, 2, 2, 2]
+    with pytest.raises(unistore.InputError, match="no split 'train'"):
+        unistore.Dataset(folder, split="train")
+    with pytest.raises(TypeError, match=r"Loader\(\) has no argument 'split'.*Dataset\(path, split="):
+        unistore.Loader(folder, split="train")
+
+
+def test_unknown_keywords_convert_nothing(folder: Path, tmp_path: Path, cache: Path) -> None:
+    unistore.convert(folder, tmp_path / "rows.zarr")
+    dataset = unistore.Dataset(tmp_path / "rows.zarr")
+    for path in (folder, tmp_path / "rows.zarr", tmp_path / "missing"):
+        with pytest.raises(TypeError, match=r"Dataset\(\).* 'feilds': did you mean 'fields'"):
+            unistore.Dataset(path, feilds=["x"])
+        with pytest.raises(TypeError, match="'voxle_size': did you mean 'voxel_size'"):
+            unistore.Dataset(path, voxle_size=0.2)
+        with pytest.raises(TypeError, match=r"Loader\(\).* 'bach_size': did you mean 'batch_size'"):
+            unistore.Loader(path, bach_size=2)
+    with pytest.raises(TypeError, match=r"Loader\(\).* 'shufle': did you mean 'shuffle'"):
+        unistore.Loader(dataset, shufle=True)
+    with pytest.raises(unistore.InputError, match="rows has no option 'voxel_size'"):
+        unistore.Dataset(folder / "a.npz", voxel_size=0.2, family="rows")
+    assert not cache.exists() or stores(cache) == []
+
+
+def test_options_of_a_conversion_need_source_files(folder: Path, tmp_path: Path) -> None:
+    unistore.convert(folder, tmp_path / "rows.zarr")
+    for path in (tmp_path / "rows.zarr", tmp_path / "missing"):
+        with pytest.raises(unistore.InputError, match=r"voxel_size: is for .*, and the path is a store"):
+            unistore.Dataset(path, voxel_size=0.2)
+        with pytest.raises(unistore.InputError, match=r"codec, exclude: is for .*, and the path is a store"):
+            unistore.Loader(path, convert={"codec": "fast"}, exclude=["a"])
+    with pytest.raises(unistore.InputError, match=r"codec: is for .*the dataset is no path"):
+        unistore.Loader(unistore.Dataset(tmp_path / "rows.zarr"), codec="fast")
+    with pytest.raises(unistore.InputError, match=r"convert: .*no path"):
+        unistore.Loader([1, 2, 3], convert={})
+
+
+def test_an_option_that_is_given_twice(folder: Path, cache: Path) -> None:
+    with pytest.raises(unistore.InputError, match="codec: is given by keyword and in convert"):
+        unistore.Dataset(folder, codec="fast", convert={"codec": "fast"})
+    with pytest.raises(unistore.InputError, match="convert: must be options by name"):
+        unistore.Dataset(folder, convert=["codec"])  # type: ignore[arg-type]
+    assert not cache.exists()

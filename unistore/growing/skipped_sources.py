@@ -1,0 +1,73 @@
+"""Sources that ``on_error="skip"`` left out of a store: unchanged since, or mended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unistore.conversion.finished import SourceChanges
+from unistore.conversion.keys import FileTime, SourceState, read_states
+from unistore.conversion.skipping import skipped_sources
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.files.paths import list_files
+from unistore.store.versions import OpenedStores
+
+if TYPE_CHECKING:
+    from unistore.converters.adapter.converter import Converter
+
+
+def skipped_since(opened: OpenedStores) -> dict[str, int]:
+    """Return when the scan began that left each source, or item of one, out, in ns since 1970.
+
+    A source that several parts of a version have left out has the time of the first.
+    """
+    since: dict[str, int] = {}
+    for store in opened.stores:
+        store.array("sources/bytes")  # with the first array of a part its root is read, which has options
+        skipped = skipped_sources(store.attributes.get("options", {}).get("skipped", ()))
+        if skipped:
+            names = store.text("sources/path")
+            scanned = read_states(store.storage, store.attributes["seal"]["digest"], len(names)).scanned
+            for name in skipped:
+                since.setdefault(name, scanned)
+    return since
+
+
+def with_mended(
+    changes: SourceChanges, converter: Converter, paths: Sequence[Path], since: dict[str, int]
+) -> SourceChanges:
+    """Return changes in which skipped sources count as changed if their files are, and else not at all.
+
+    Parameters
+    ----------
+    changes
+        As `source_changes` returns them.
+    converter
+        With the names that the first store excludes.
+    paths
+        Where the sources are now.
+    since
+        What `skipped_since` returns, of at least one source.
+    """
+    listing = list_files(paths)
+    including = [name for name in converter.exclude if name not in since]
+    parts = converter.find(listing, Exclusion(including)).parts
+    read: set[Path] = set()
+    for part in converter.find(listing, Exclusion(converter.exclude)).parts:
+        if part.name not in since:
+            read.update(part.files)
+    changed = list(changes.changed)
+    unchanged = set()
+    for part in parts:
+        files = [file for file in part.files if file not in read]
+        if not files or (part.name in changes.new and part.name not in since):
+            continue
+        scanned = since.get(part.name, min(since.values()))
+        state = SourceState(scanned, tuple(map(FileTime.of, files)))
+        if state.is_now(files):
+            unchanged.add(part.name)
+        else:
+            changed.append(part.name)
+    new = [name for name in changes.new if name not in {*unchanged, *changed}]
+    return SourceChanges(new=new, changed=changed, missing=changes.missing)
