@@ -158,18 +158,19 @@ def remove_cached(names: tuple[str, ...], older_than: float | None, limit: str |
     has_options = older_than is not None or limit is not None
     if bool(names) == has_options:
         raise click.UsageError("give names of stores, or --older-than DAYS and --limit SIZE")
-    if names:
-        removed = remove_stores(names)
-    else:
-        most = None if limit is None else parse_bytes(limit, "--limit")
-        removed = remove_least_recent(older_than=older_than, limit=most)
+    most = None if limit is None else parse_bytes(limit, "--limit")
+    removed = remove_stores(names) if names else remove_least_recent(older_than=older_than, limit=most)
     left = cached_stores()
+    above = 0 if most is None else max(0, sum(store.bytes for store in left) - most)
     if as_json:
-        say_json({"removed": list(map(_to_json, removed)), "left": list(map(_to_json, left))})
+        stores = {"removed": list(map(_to_json, removed)), "left": list(map(_to_json, left))}
+        say_json({**stores, "above_limit": above})
         return
     for store in removed:
         say_done(f"{store.name}: removed, {size(store.bytes)}")
     _say_left(left)
+    if above:
+        say_done(f"{size(above)} above --limit: what is left is pinned, or a process is at work on it")
 
 
 _PIN_EXAMPLES = (

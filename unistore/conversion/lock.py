@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import socket
+import stat
 import tempfile
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from unistore.errors import ConversionError, writing_failed
 
@@ -70,8 +72,8 @@ class Lock:
         self._thread = None
         # What it kept others from is done. A file that stays is of an owner without its lock: the next
         # one takes it
-        with suppress(OSError):
-            if self._path.read_text() == _own_text():
+        with suppress(OSError, ConversionError), _opened(self._path, os.O_RDONLY) as file:
+            if file.read() == _own_text().encode():
                 self._path.unlink()
         with suppress(OSError):
             os.close(self._descriptor)
@@ -104,7 +106,7 @@ class Lock:
         return True
 
     def _remove_dead(self, patience: float) -> None:
-        with suppress(FileNotFoundError), self._path.open("r+b") as file:
+        with suppress(FileNotFoundError), _opened(self._path, os.O_RDWR) as file:
             with tempfile.TemporaryFile(dir=self._path.parent) as new_file:
                 now = os.fstat(new_file.fileno()).st_mtime
             owner = _live_owner(file.fileno(), now)
@@ -121,10 +123,26 @@ class Lock:
                 self._path.unlink()
 
 
+def _opened(path: Path, access: int) -> BinaryIO:
+    """Open a lock. A pipe, which could wait for ever, a link or a folder in its place is an error."""
+    try:
+        descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise
+        descriptor = None
+    if descriptor is not None and stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb" if access == os.O_RDONLY else "r+b")
+    if descriptor is not None:
+        os.close(descriptor)
+    msg = f"{path}: is a link or a special file in the place of a lock: remove it"
+    raise ConversionError(msg)
+
+
 def owner_of(path: Path) -> str | None:
     """Return the owner of a lock, ``"process 12 on host"``, None if there is none or its owner is dead."""
     try:
-        with path.open("rb") as file:
+        with _opened(path, os.O_RDONLY) as file:
             return _live_owner(file.fileno(), time.time())
     except FileNotFoundError:
         return None

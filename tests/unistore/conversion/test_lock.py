@@ -219,13 +219,31 @@ def test_an_owner_that_cannot_be_read_is_not_no_owner(
         owner_of(path)
 
 
-@pytest.mark.parametrize("call", ["read_text", "unlink"])
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("plant", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("elsewhere")])
+def test_what_is_no_file_in_the_place_of_a_lock_is_named(plant: Callable[[Path], object], path: Path) -> None:
+    plant(path)
+    for use in (Lock(path).__enter__, lambda: owner_of(path)):
+        with pytest.raises(ConversionError, match=r"lock: is a link or a special file.*: remove it"):
+            use()
+    assert os.path.lexists(path)
+
+
+@pytest.mark.timeout(60)
+def test_a_lock_that_was_replaced_by_a_pipe_is_released(path: Path) -> None:
+    with Lock(path):
+        path.unlink()
+        os.mkfifo(path)
+    assert path.is_fifo()
+
+
+@pytest.mark.parametrize(("module", "call"), [(lock, "_opened"), (Path, "unlink")])
 def test_a_release_that_fails_is_no_failure_of_what_was_done(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: Any, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "lock"
     with monkeypatch.context() as failing, Lock(path):
-        failing.setattr(Path, call, io_error)
+        failing.setattr(module, call, io_error)
     assert path.exists()
     with Lock(path):  # the file is of an owner without its lock
         pass

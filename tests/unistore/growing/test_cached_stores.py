@@ -315,7 +315,19 @@ def test_the_least_recently_opened_go_until_the_rest_fits(
     assert len(listed(capfd)) == 3
     call("cache", "pin", two[0].name)
     assert call("cache", "remove", "--limit", total - 1) == 0
+    assert "above" not in capfd.readouterr().out
     assert [*listed(capfd)] == [newest.name, two[0].name]
+
+
+def test_a_limit_that_pinned_stores_exceed_is_told(two: tuple[Path, Path], capfd: CAPTURE) -> None:
+    call("cache", "pin", *(store.name for store in two))
+    total = sum(store["bytes"] for store in listed(capfd).values())
+    assert call("cache", "remove", "--limit", total - 1000) == 0
+    last = capfd.readouterr().out.splitlines()[-1]
+    assert last == "1.0 kB above --limit: what is left is pinned, or a process is at work on it"
+    assert call("cache", "remove", "--limit", total - 1000, "--json") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["above_limit"], found["removed"], len(found["left"])) == (1000, [], 2)
 
 
 @pytest.mark.parametrize(
