@@ -74,8 +74,22 @@ class CachedStore:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the stores: ``$UNISTORE_CACHE/stores``, else ``~/.cache/unistore/stores``."""
-    return Path(absolute(os.environ.get(FOLDER) or Path.home() / ".cache" / "unistore"), "stores")
+    """Return the folder of the stores: ``$UNISTORE_CACHE/stores``, else ``~/.cache/unistore/stores``.
+
+    Raises
+    ------
+    InputError
+        If neither is known.
+    """
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        try:
+            folder = os.fspath(Path.home() / ".cache" / "unistore")
+        except RuntimeError as error:
+            message = "this user has no home folder for stores of source files"
+            fix = f"set {FOLDER} to a folder with room that you may write to"
+            raise InputError.at("~", message, fix, kind="missing") from error
+    return Path(absolute(folder), "stores")
 
 
 def record_opened(store: Path, sources: Sequence[str], convert: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from unistore.conversion.convert import (
     recorded_converter,
 )
 from unistore.conversion.finished import SourceChanges, source_changes
-from unistore.conversion.lock import Lock, LockedError
+from unistore.conversion.lock import Lock, LockedError, owner_of
 from unistore.conversion.new_store import versions
 from unistore.conversion.settings import Settings
 from unistore.converters.common.faults import is_unreadable
@@ -36,6 +37,7 @@ from unistore.errors import (
     first_few,
     printable,
     writing_failed,
+    writing_fix,
 )
 from unistore.growing.append import append
 from unistore.growing.cached_stores import FOLDER, cache_folder, forget_opened, record_opened
@@ -52,6 +54,8 @@ from unistore.zarr3.storage import FailedReadError
 _PAUSE = 0.5  # Seconds between two looks at the lock of another process
 # Settings that decide how a conversion runs, and not what it writes
 _RUNS = frozenset({"workers", "scheduler", "memory", "wait"})
+# Errors of a folder that cannot be a cache
+_WRONG_PLACE = {errno.EACCES, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 # Settings of a destination, which is the cache's own
 _REFUSED = frozenset({"overwrite", "restart", "work", "part", "seal"})
 
@@ -85,8 +89,7 @@ def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options:
             with _alone(cache_folder() / f"{request.name}.lock"):
                 found = request.make()
     except WritingError as error:
-        msg = f"{error}; or set {FOLDER} to a folder with room that you may write to"
-        raise ConversionError(msg) from error
+        raise ConversionError(_cannot_write(error.error)) from error
     store, how = found
     request.record(store)
     left_out = list(skipped_since(open_stores(str(store))))
@@ -252,15 +255,23 @@ def _alone(path: Path) -> Iterator[None]:
         try:
             lock.__enter__()
             break
-        except LockedError as error:
+        except LockedError:
             if not is_told:
-                _say(f"waiting for another process that converts these sources ({error})")
+                _say(f"waiting for {owner_of(path) or 'another process'}, which converts these sources")
             is_told = True
             time.sleep(_PAUSE)
     try:
         yield
     finally:
         lock.release()
+
+
+def _cannot_write(error: OSError) -> str:
+    """Return one line: the file in the cache, the reason, and where to put the cache."""
+    fix = f"set {FOLDER} to a folder with room that you may write to"
+    if error.errno not in _WRONG_PLACE:
+        fix = f"{writing_fix(error)}, or {fix}"
+    return f"{error.filename}: {error.strerror or error}; {fix}, then start again: a conversion continues"
 
 
 def _say_notes(notes: Sequence[str]) -> None:

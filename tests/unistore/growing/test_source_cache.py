@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 import unistore
 from tests.programs import printed
+from tests.stores import full_disk
 from unistore.zarr3.storage import FailedReadError
 
 OPEN = "import sys, unistore; print(len(unistore.Dataset(sys.argv[1])))"
@@ -125,6 +126,30 @@ def test_two_processes_at_once_convert_once(folder: Path, cache: Path) -> None:
     assert len(stores(cache)) == 1
 
 
+@pytest.mark.timeout(300)
+def test_two_ranks_convert_once_and_share_the_samples(folder: Path, cache: Path) -> None:
+    program = """
+import sys, unistore
+if __name__ == "__main__":
+    options = {"num_workers": 1, "multiprocessing_context": "spawn", "shuffle": True}
+    with unistore.Loader(sys.argv[1], 1, **options) as loader:
+        print(*sorted(int(batch["index"]) for batch in loader))
+"""
+    (cache.parent.parent / "rank.py").write_text(program)
+    pipe = subprocess.PIPE
+    running = []
+    for rank in range(2):
+        environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        command = [sys.executable, str(cache.parent.parent / "rank.py"), str(folder)]
+        running.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True))
+    done = [process.communicate(timeout=240) for process in running]
+    read = [output.split() for output, _ in done]
+    assert [len(indices) for indices in read] == [3, 3], done
+    assert sorted(map(int, [*read[0], *read[1]])) == [0, 1, 2, 3, 4, 5]
+    assert sum(": converted: " in errors for _, errors in done) == 1
+    assert sum(": found: " in errors for _, errors in done) == 1
+
+
 def test_killed_in_the_conversion_it_continues(folder: Path, cache: Path) -> None:
     for number in range(40):
         write(folder / f"s{number}.npz", 10 + number, 20_000)
@@ -211,9 +236,30 @@ def test_a_damaged_file_is_refused_as_by_convert(folder: Path, tmp_path: Path, c
     assert stores(cache) == []
 
 
-def test_a_cache_that_cannot_be_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNISTORE_CACHE", str(folder / "a.npz"))
-    with pytest.raises(unistore.ConversionError, match="set UNISTORE_CACHE to a folder"):
+@pytest.mark.parametrize("place", ["a file", "/proc/unistore"])
+def test_a_cache_that_cannot_be_written(folder: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = str(folder / "a.npz") if place == "a file" else place
+    monkeypatch.setenv("UNISTORE_CACHE", cache)
+    with pytest.raises(unistore.ConversionError) as refused:
+        unistore.Dataset(folder)
+    first, _, fix = str(refused.value).partition("; ")
+    assert first.startswith(cache)
+    assert fix.startswith("set UNISTORE_CACHE to a folder with room that you may write to, then start again")
+
+
+def test_a_full_disk_names_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.conversion.lock.os.write", full_disk)
+    with pytest.raises(unistore.ConversionError, match="free space there, or set UNISTORE_CACHE"):
+        unistore.Dataset(folder)
+
+
+def test_a_user_without_a_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("UNISTORE_CACHE")
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(unistore.InputError, match=r"no home folder.*set UNISTORE_CACHE to a folder"):
         unistore.Dataset(folder)
 
 
