@@ -6,10 +6,11 @@
 
 #include <stdint.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 /* Changed with every signature: a library of an older build is not used. */
-int32_t unistore_kernel_version(void) { return 3; }
+int32_t unistore_kernel_version(void) { return 4; }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -128,7 +129,8 @@ int64_t unistore_dequantise(const uint8_t *stored, int64_t count, const double *
   return 0;
 }
 
-/* Chunks that blosc compressed: each is read, checked, decoded, and copied in part. */
+/* Chunks that blosc compressed, or that are stored as they are where `decompress` is NULL: each is read, checked,
+ * decoded, and copied in part. */
 
 typedef int (*decompress_function)(const void *frame, void *out, size_t room, int threads);
 typedef uint32_t (*crc32c_function)(const uint8_t *bytes, size_t count);
@@ -145,10 +147,25 @@ static int is_sound(const uint8_t *raw, int64_t size, int64_t chunk_bytes, crc32
   return sizes[0] == chunk_bytes && sizes[2] + (int64_t)CRC_BYTES == size && sizes[1] && sizes[1] <= sizes[0];
 }
 
+/* Reads a chunk that is stored as it is into `target` or returns 0. */
+static int read_plain(int64_t file, const int64_t *entry, uint8_t *target, int64_t chunk_bytes,
+                      crc32c_function crc32c) {
+  uint8_t stored[CRC_BYTES]; /* the checksum, little-endian */
+  struct iovec parts[] = {{target, (size_t)chunk_bytes}, {stored, CRC_BYTES}};
+  if (entry[0] < 0 || entry[1] != chunk_bytes + CRC_BYTES)
+    return 0;
+  if (preadv((int)file, parts, 2, (off_t)entry[0]) != entry[1])
+    return 0;
+  uint32_t checksum = stored[0] | stored[1] << 8 | stored[2] << 16 | (uint32_t)stored[3] << 24;
+  return crc32c(target, (size_t)chunk_bytes) == checksum;
+}
+
 /* Decodes the chunk into `target` or returns 0. */
 static int read_chunk(int64_t file, const int64_t *entry, uint8_t *raw, int64_t raw_bytes, uint8_t *target,
                       int64_t chunk_bytes, decompress_function decompress, crc32c_function crc32c) {
   int64_t size = entry[1];
+  if (!decompress)
+    return read_plain(file, entry, target, chunk_bytes, crc32c);
   if (entry[0] < 0 || size < HEADER_BYTES + CRC_BYTES || size > raw_bytes)
     return 0;
   if (pread((int)file, raw, (size_t)size, (off_t)entry[0]) != size)

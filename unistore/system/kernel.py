@@ -11,10 +11,10 @@ from pathlib import Path
 
 PATH = Path(__file__).with_name("_kernel.abi3.so")
 # Of `unistore_kernel_version`
-_VERSION = 3
+_VERSION = 4
 _POINTER = ctypes.c_void_p
 _INTEGER = ctypes.c_int64
-# Memory of one frame, of one chunk, decoder, checksum
+# Memory of one frame, of one chunk, decoder (None: chunks are uncompressed), checksum
 _DECODING = (_POINTER, _INTEGER, _POINTER, _POINTER, _POINTER)
 _ARGUMENTS = {
     "unistore_find_points": [_POINTER, *[_INTEGER] * 3, _POINTER, _INTEGER, _POINTER],

@@ -103,7 +103,7 @@ class ChunkReader:
         self.most_indexes = max(1, INDEX_BYTES // (self._index_bytes + _INDEX_OVERHEAD))
         self._ends = storage if isinstance(storage, SupportsReadEnds) else None
         # whether the kernel can read them
-        self.in_frames = isinstance(metadata.compressor, Blosc)
+        self.is_compiled = self.uncompressed or isinstance(metadata.compressor, Blosc)
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
         """Return chunk numbers of the outer product of chunk coordinates along every axis, in C order."""

@@ -1,4 +1,4 @@
-"""Read chunks that blosc compressed by the kernel, from files in the page cache."""
+"""Read chunks by the kernel, compressed by blosc or not at all, from files in the page cache."""
 
 # Where something is not as expected, a function returns False, and leaves anything in the output. Python then
 # reads, and says what is wrong. No decoded chunk is kept
@@ -44,7 +44,7 @@ def can_read(reader: ChunkReader) -> bool:
     """Return whether the kernel can read chunks now. From a disk, Python prefetches them."""
     storage = reader.storage
     return (
-        reader.in_frames
+        reader.is_compiled
         and reader.shared is None
         and isinstance(storage, LocalStorage)
         and not storage.reads_disk
@@ -133,8 +133,11 @@ def _call(function: str, reader: ChunkReader, *arguments: int) -> bool:
     functions = compiled_functions()
     assert library is not None
     assert functions is not None
+    decompress, checksum = functions
     frame = np.empty(reader.max_encoded, np.uint8)
     chunk = np.empty(reader.metadata.chunk_bytes, np.uint8)
     memory = frame.ctypes.data, len(frame), chunk.ctypes.data
-    failed: int = getattr(library, function)(*arguments, *memory, *functions)
+    failed: int = getattr(library, function)(
+        *arguments, *memory, None if reader.metadata.compressor is None else decompress, checksum
+    )
     return not failed

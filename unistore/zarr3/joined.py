@@ -145,7 +145,7 @@ class _JoinedChunks(ChunkReader):
         self._is_alike = forms == {(metadata.compressor, metadata.chunk_shape)}
         if not self._is_alike:
             self._read_into = None
-            self.in_frames = False
+            self.is_compiled = False
         self.uncompressed = False  # files hold chunks of one array
 
     def find_shard(self, number: int) -> FoundShard:
