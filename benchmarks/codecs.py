@@ -4,7 +4,7 @@
 
 Every column of the samples in ``tests/data`` (spikes, CT, clouds, robots) is encoded with every codec that
 ``auto`` may choose, chunk by chunk as it is stored. A line has the stored bytes and the nanoseconds of
-processor for each decoded byte: those of reading and checking (``pread``, crc32c), and those of decoding alone.
+processor for each decoded byte: those of reading and checking (``pread``, crc32c), and those of decoding.
 Codecs take turns. The median of each codec over all columns is printed last.
 """
 
@@ -26,6 +26,7 @@ import zarr
 from numpy.typing import NDArray
 
 import unistore
+from unistore.conversion.codec_choice import shuffles
 from unistore.zarr3.codecs import crc32c, decoder, encoder
 from unistore.zarr3.writer import chunk_slices, compressor_of, pad_chunk
 
@@ -55,10 +56,8 @@ def columns(samples: Path, folder: Path) -> Iterator[tuple[str, NDArray[Any], tu
 
 def candidates(dtype: np.dtype[Any], chunk: tuple[int, ...]) -> list[str]:
     """Every codec that ``auto`` may choose."""
-    sizes = [dtype.itemsize, *([dtype.itemsize * chunk[1]] if len(chunk) == 2 and 1 < chunk[1] <= 4 else [])]
-    shuffles = [f"noshuffle {dtype.itemsize}"]
-    shuffles += [f"{name} {size}" for size in sizes for name in ("shuffle", "bitshuffle") if name[0] == "b" or size > 1]
-    return ["none", *(f"{name} {shuffle}" for name in ("lz4", "zstd") for shuffle in shuffles)]
+    tried = shuffles(dtype, chunk)
+    return ["none", *(f"{name} {shuffle}" for name in ("lz4", "zstd") for shuffle in tried)]
 
 
 class Encoded:
@@ -129,7 +128,9 @@ def main() -> None:
                 read, decoded = (statistics.median(each) for each in zip(*pairs, strict=True))
                 stored = encoded[codec].stored
                 saved = f"{decoded / (1 - stored):.2f}" if stored < 0.99 else "–"
-                print(f"| {name} | {codec} | {stored:.3f} | {read:.3f} | {decoded:.3f} | {saved} |", flush=True)
+                print(
+                    f"| {name} | {codec} | {stored:.3f} | {read:.3f} | {decoded:.3f} | {saved} |", flush=True
+                )
                 everywhere[" ".join(codec.split()[:2])].append(decoded)
                 everywhere["reading, of a stored byte"].append(read / stored)
     print("\n| codec | decoding, median of columns | least | most |")

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.conversion.parts import SEALING, JobPart, check_begun_parts, sealing_part
@@ -175,6 +175,7 @@ class Build(ABC):
     output_path: Path
     overlap_message: str
     sources: Sequence[str] = ()  # as they were given, for messages
+    in_bucket: ClassVar[bool] = False  # whether the store is written to an object store
 
     def __init__(
         self, destination: str, folder: Path, *, local: str, restart: bool, part: JobPart | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
-from itertools import chain, islice
+from itertools import chain
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.job import ShardJob, index_rows, metadata_of, write_column
+from unistore.conversion.job import index_rows, metadata_of, write_column
 from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.running_statistics import Moments
@@ -25,7 +25,7 @@ from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes
 from unistore.converters.families import kinds_of, specs_of
-from unistore.converters.protocol import Finalized, ParallelMap, Scan
+from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family, package_of
 from unistore.errors import ConversionError, InputError, Problem, first_few, printable
 from unistore.schemas.array_specs import (
@@ -45,10 +45,8 @@ from unistore.schemas.array_specs import (
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT, SOURCES
-from unistore.system.types import AnyArray, Int64s, JsonObject, UInt8s
-from unistore.zarr3.codecs import encoder
+from unistore.system.types import Int64s, JsonObject, UInt8s
 from unistore.zarr3.durable import Files, Target
-from unistore.zarr3.writer import choose_codec, chunk_slices, compressor_of, pad_chunk
 
 # The end of a conversion: index arrays, metadata, manifest, and the sealed root, in this order.
 
@@ -377,101 +375,6 @@ def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> JsonO
             block = Moments.from_json(plain)
             moments[path] = moments[path].merge(block) if path in moments else block
     return {path: moments[path].summary() for path in sorted(moments)}
-
-
-# ``codec="auto"``: choose the codec of each column by encoding some of its chunks; deterministic.
-
-SAMPLE = 1 << 20  # Bytes of a column that are encoded with each codec; at least one chunk
-READ = 16 << 20  # Bytes of a table that are read; at least one row
-MAX_RANGES = 4  # Most row ranges that are read, evenly spaced from the first row to the last
-MIN_SAMPLE = 4 << 10  # Columns with fewer sampled bytes get ``fast``
-
-
-def choose_codecs(
-    job: ShardJob,  # which has the rows of `sampled_rows` of all tables whose rows are not read in planes
-    ask: ParallelMap,  # reads the others
-) -> dict[str, str]:
-    """Return the codec of every column of the tables of a plan, by the path of its array."""
-    chosen: dict[str, str] = {}
-    for table in job.plan.tables:
-        samples: dict[str, list[AnyArray]] = defaultdict(list)
-        ranges = sampled_rows(table)
-        for task in ranges:
-            blocks = job.cached(task)
-            if blocks is None:
-                (blocks,) = ask(_read_layers, [(job.alone(task), task)])
-            for array in table.arrays:
-                least = array.chunk[0] if task.hi - task.lo < table.rows else 1
-                samples[array.column] += _some_chunks(
-                    array, blocks[array.column], least, SAMPLE // len(ranges)
-                )
-        for array in table.arrays:
-            chosen[array.field.path] = _chosen(array, samples[array.column])
-    return chosen
-
-
-def _chosen(array: ArrayPlan, chunks: list[AnyArray]) -> str:
-    if array.field.codec:
-        return array.field.codec
-    if sum(chunk.nbytes for chunk in chunks) < MIN_SAMPLE:
-        return "fast"
-    dtype = np.dtype(array.field.dtype)
-
-    def size(codec: str) -> int:
-        encode = encoder(compressor_of(codec, dtype, array.chunk))
-        buffers = chain.from_iterable(map(encode, chunks))
-        return sum(map(len, buffers))
-
-    return choose_codec(dtype, array.chunk, size)
-
-
-def index_codec(array: ArrayPlan, values: IndexValues) -> str:
-    """Return the codec of an array from its first rows."""
-    rows = max(array.chunk[0], SAMPLE // max(1, array.field.row_bytes))
-    return _chosen(array, list(_some_chunks(array, values[:rows], 1, SAMPLE)))
-
-
-def sampled_rows(table: TablePlan) -> list[ShardTask]:
-    """Return ranges of rows to sample, evenly spaced."""
-    sampled = 0
-    for array in table.arrays:
-        rows_of_sample = SAMPLE // MAX_RANGES // max(1, array.field.row_bytes)
-        sampled = max(sampled, array.chunk[0], rows_of_sample)
-    most = max(1, READ // MAX_RANGES // max(1, table.row_bytes))
-    rows = min(most, sampled, table.rows)
-    if not rows:
-        return []
-    readable = READ // max(1, rows * table.row_bytes)
-    count = max(1, min(MAX_RANGES, readable, table.rows // rows))
-    starts = np.linspace(0, table.rows - rows, count).astype(int).tolist()
-    return [ShardTask(table.name, number, lo, lo + rows) for number, lo in enumerate(starts)]
-
-
-def _read_layers(question: tuple[ShardJob, ShardTask]) -> dict[str, AnyArray]:
-    job, task = question
-    source = job.pieces_of(task)[0].source
-    blocks = {}
-    for array in job.plan.table(task.table).arrays:
-        layer = array.chunk[1]
-        first = array.shape[1] // layer // 2 * layer
-        last = min(array.shape[1], first + layer)
-        block = array.blank(1, last - first)
-        job.read_planes(task.table, array.column, source, first, last, block)
-        blocks[array.column] = block
-    return blocks
-
-
-def _some_chunks(array: ArrayPlan, block: AnyArray, least: int, nbytes: int) -> Iterator[AnyArray]:
-    blank = np.full(array.chunk, array.field.fill, array.field.dtype)
-    every = [
-        box
-        for box in chunk_slices(block.shape, array.chunk)
-        if min(box[0].stop, len(block)) - box[0].start >= least
-    ]
-    count = max(1, nbytes // blank.nbytes)
-    spread = every[:: max(1, len(every) // count)]
-    chunks = (pad_chunk(block[box], blank) for box in spread)
-    return islice((chunk for chunk in chunks if (chunk != blank).any()), count)
 
 
 def unique_dimension_names(

@@ -140,6 +140,7 @@ class ObjectBuild(Build):
     # beside it, then copied to its place. The object `BUILD_MARK` records which conversion owns a prefix,
     # so that two machines never mix theirs
 
+    in_bucket = True
     overlap_message = "the build folder would lie in a source; choose another place with --work"
 
     def __init__(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from unistore.conversion.build import Build, FinishedStoreError, FolderBuild, wait_turn
+from unistore.conversion.codec_choice import choose_codecs, sampled_rows
 from unistore.conversion.executors.local import STOP, Executor, Job, Serial, parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import RowsRead, ShardJob, bounded_columns, parts_of
@@ -33,13 +34,11 @@ from unistore.conversion.memory import check_fits, check_space, estimate, provis
 from unistore.conversion.new_store import (
     NewStore,
     check_plan,
-    choose_codecs,
     final_tables,
     index_plan,
     plan_of,
     plan_options,
     rows_by_table,
-    sampled_rows,
     shared_index,
     versions,
     with_codecs,
@@ -281,7 +280,7 @@ class Conversion:
                 sampled += sampled_rows(table)
         missing = [task for task in sampled if job.cached(task) is None]
         replace(self, progress=NO_PROGRESS)._read(job, missing)
-        return choose_codecs(job, ask)
+        return choose_codecs(job, ask, in_bucket=self.build.in_bucket)
 
     def _read_parts(self, job: ShardJob) -> None:
         # Only where there are more workers than shards to write

@@ -168,10 +168,11 @@ def storage_table(arrays: Sequence[ArrayReport]) -> Block:
     """Show how arrays are stored: chunks, shards, codecs and bytes."""
     rows = []
     for array in arrays:
-        layout = (format_shape(array.chunks), format_shape(array.shards), array.codec.removeprefix("bytes, "))
-        rows.append((*_name_cells(array), *layout, size(array.raw_bytes), *_size_cells(array)))
-    columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "raw", "stored", "ratio")
-    optional = ("codec", "shards", "raw", "chunks", "ratio")
+        layout = format_shape(array.chunks), format_shape(array.shards)
+        codec = array.codec.removeprefix("bytes, "), array.why or ""
+        rows.append((*_name_cells(array), *layout, *codec, size(array.raw_bytes), *_size_cells(array)))
+    columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "why", "raw", "stored", "ratio")
+    optional = ("shards", "raw", "chunks", "codec", "ratio", "dtype", "why")
     title = f"storage of all {count_of(len(arrays), 'array')}"
     return Block(title, columns=columns, rows=rows, optional_columns=optional, collapsed=True)
 

@@ -38,6 +38,7 @@ from unistore.system.types import JsonObject, PathLike
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.codecs import Compressor, Zstd
 from unistore.zarr3.metadata import index_bytes
+from unistore.zarr3.writer import READ_AT_RANDOM
 
 SHOWN_SOURCES = 5
 MAX_READ_ARRAYS = 64  # Arrays of a local store whose values are read, the largest ones
@@ -57,6 +58,7 @@ class ArrayReport:
     chunks: list[int]
     shards: list[int]
     codec: str
+    why: str | None  # what the codec "auto" chose, and why: "lz4: saves 40%"; None: it did not choose
     axes: list[str | None]
     attributes: JsonObject
     stored_bytes: int | None
@@ -152,8 +154,9 @@ def describe_arrays(store: Store) -> tuple[list[ArrayReport], list[str]]:
 
 
 def _described(store: Store, shards: Mapping[str, list[int]] | None, raw: int) -> list[ArrayReport]:
+    chosen = store.attributes.get("options", {}).get("found", {}).get("codecs", {})
     return [
-        _describe_array(array, None if shards is None else shards[name], raw)
+        _describe_array(array, None if shards is None else shards[name], raw, chosen.get(name))
         for name, array in store.arrays().items()
     ]
 
@@ -175,7 +178,9 @@ def _raw_bytes(array: StoredArray) -> int:
     return math.prod(array.shape) * array.dtype.itemsize
 
 
-def _describe_array(array: StoredArray, shards: list[int] | None, store_bytes: int) -> ArrayReport:
+def _describe_array(
+    array: StoredArray, shards: list[int] | None, store_bytes: int, chosen: str | None
+) -> ArrayReport:
     empty_shard = index_bytes(math.prod(array.metadata.chunks_per_shard))
     raw = _raw_bytes(array)
     stored = None if shards is None else sum(shards)
@@ -189,6 +194,7 @@ def _describe_array(array: StoredArray, shards: list[int] | None, store_bytes: i
         chunks=list(array.chunk_shape),
         shards=list(array.shard_shape),
         codec=_codecs(array.metadata.compressor),
+        why=_reason(chosen, raw, stored),
         axes=axes,
         attributes=dict(array.attributes),
         stored_bytes=stored,
@@ -216,6 +222,21 @@ def _codecs(compressor: Compressor | None) -> str:
     if isinstance(compressor, Zstd):
         return f"bytes, zstd {compressor.level}, crc32c"
     return f"bytes, blosc {compressor.cname} {compressor.clevel} {compressor.shuffle}, crc32c"
+
+
+def _reason(chosen: str | None, raw: int, stored: int | None) -> str | None:
+    """Return what the codec ``auto`` chose, and why in a few words. None: it did not choose."""
+    reasons = {
+        None: None,
+        READ_AT_RANDOM: "none: read at random",
+        "none": "none: not worth it",
+        "fast": "lz4: too few values to try",
+    }
+    if chosen in reasons:
+        return reasons[chosen]
+    assert chosen is not None
+    compressor = chosen.partition(" ")[0]
+    return compressor if stored is None or not raw else f"{compressor}: saves {1 - stored / raw:.0%}"
 
 
 def _ratio(raw: int, stored: int | None) -> float | None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from unistore.conversion.codec_choice import index_codec
 from unistore.conversion.lock import Lock, check_plain
 from unistore.conversion.new_store import (
     IndexArrays,
     described_fields,
-    index_codec,
     index_plan,
     metadata_documents,
     planned_axes,

@@ -54,20 +54,22 @@ def ordered_map(
 
 # Named codecs: of blosc, from fastest to decode to smallest; zstd without blosc; uncompressed bytes.
 PRESETS = ("fast", "balanced", "small", "zstd", "none")
-# Values of the option ``codec``; ``auto`` chooses a codec per column.
+# Values of the option ``codec``; ``auto`` chooses a codec for each column.
 CODECS = ("auto", *PRESETS)
+# What ``auto`` chose for a column that is uncompressed though compression saves bytes.
+READ_AT_RANDOM = "none random"
 
 # Longest row that is shuffled as one element: coordinates, colours.
 MAX_VECTOR = 4
 
 
 def compressor_of(codec: str, dtype: Dtype, chunk: Sequence[int] = ()) -> Compressor | None:
-    """Return the compressor of a codec of `PRESETS`, or as `choose_codec` gives: ``"lz4 bitshuffle 12"``."""
-    if codec == "none":
+    """Return the compressor of a codec of `PRESETS`, or as ``auto`` chose: ``"lz4 bitshuffle 12"``."""
+    if codec in ("none", READ_AT_RANDOM):
         return None
     if codec == "zstd":
         return Zstd(level=3)
-    shuffle, typesize = _shuffle(dtype, chunk)
+    shuffle, typesize = usual_shuffle(dtype, chunk)
     match codec.split(" "):
         case ["fast"]:
             return Blosc(cname="lz4", clevel=5, shuffle=shuffle, typesize=typesize)
@@ -83,7 +85,8 @@ def compressor_of(codec: str, dtype: Dtype, chunk: Sequence[int] = ()) -> Compre
     raise ValueError(msg)
 
 
-def _shuffle(dtype: Dtype, chunk: Sequence[int]) -> tuple[str, int]:
+def usual_shuffle(dtype: Dtype, chunk: Sequence[int]) -> tuple[str, int]:
+    """Return the shuffle of the presets for a column, and the bytes of an element."""
     # Measured on samples, with lz4: CT tiles (int16) with shuffled bits decode 1.2 times as fast as with
     # shuffled bytes, encode 5 times as fast and are 10 % smaller; coordinates (int32) as elements of three
     # numbers decode 1.2 times as fast and are 9 % smaller. Plain columns decode faster with shuffled bytes,
@@ -96,44 +99,6 @@ def _shuffle(dtype: Dtype, chunk: Sequence[int]) -> tuple[str, int]:
     if len(chunk) == 2 and chunk[-1] <= MAX_VECTOR:
         return "bitshuffle", size * chunk[-1]
     return "bitshuffle", size
-
-
-# Share of the uncompressed bytes that lz4 must save to be used.
-MIN_SAVING = 1 / 8
-# Share of the uncompressed bytes that another shuffle, or zstd, must also save: both decode slower.
-MIN_EXTRA_SAVING = 1 / 4
-# Share of lz4's bytes that zstd, which decodes at a third of the speed, must also save.
-MIN_ZSTD_SAVING = 3 / 4
-
-
-def choose_codec(dtype: Dtype, chunk: Sequence[int], size: Callable[[str], int]) -> str:
-    """Choose the codec of a column from ``size(codec)``, the encoded bytes of some of its chunks."""
-    # Chosen by size, not by time, so that every machine chooses alike
-    plain = size("none")
-    extra = MIN_EXTRA_SAVING * plain
-    default = "{} {}".format(*_shuffle(dtype, chunk))
-    best = default
-    least = size(f"lz4 {default}")
-    for shuffle in _shuffles(dtype, chunk):
-        if shuffle == default:
-            continue
-        shuffled = size(f"lz4 {shuffle}")
-        if shuffled < least - extra:
-            best = shuffle
-            least = shuffled
-    if size(f"zstd {best}") < min((1 - MIN_ZSTD_SAVING) * least, least - extra):
-        return f"zstd {best}"
-    return f"lz4 {best}" if least <= plain - MIN_SAVING * plain else "none"
-
-
-def _shuffles(dtype: Dtype, chunk: Sequence[int]) -> list[str]:
-    number = dtype.itemsize
-    shuffles = [f"shuffle {number}"] if number > 1 else []
-    shuffles.append(f"bitshuffle {number}")
-    if len(chunk) == 2 and 1 < chunk[1] <= MAX_VECTOR:
-        row = number * chunk[1]
-        shuffles += [f"shuffle {row}", f"bitshuffle {row}"]
-    return [*shuffles, f"noshuffle {number}"]
 
 
 def array_metadata(

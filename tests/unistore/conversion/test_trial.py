@@ -43,7 +43,7 @@ def test_each_column_has_the_codec_that_serves_it(store: Path) -> None:
     chosen = attributes_of(store)["options"]["found"]["codecs"]
     assert chosen["rows/noise"] == chosen["rows/normal"] == "none"
     assert chosen["rows/smooth"] == "lz4 bitshuffle 4"
-    assert chosen["rows/class"] == "lz4 shuffle 8"
+    assert chosen["rows/class"] == "lz4 bitshuffle 8"
     assert chosen["rows/metres"].startswith("lz4 ")
     assert chosen["rows/zero"] == "fast", "nothing of it tells anything"
     assert attributes_of(store)["options"]["codec"] == "auto"

@@ -360,11 +360,14 @@ def truth() -> Callable[[Path], dict[str, np.ndarray[Any, Any]]]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory, sources: Path, small_shards: None) -> Path:
-    """The sources as a local store; not to be changed."""
+    """The sources as a local store, with the codecs of one in a bucket; not to be changed."""
     import unistore
+    from unistore.conversion.build import FolderBuild
 
     store = tmp_path_factory.mktemp("local") / "local.zarr"
-    unistore.convert(sources, store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FolderBuild, "in_bucket", True)
+        unistore.convert(sources, store)
     return store
 
 

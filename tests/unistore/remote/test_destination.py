@@ -59,6 +59,21 @@ def test_the_bytes_are_those_of_a_local_store(bucket: Any, sources: Path, local:
     assert not work.exists() or not list(work.iterdir()), "nothing is left locally"
 
 
+def test_in_a_bucket_bytes_count(bucket: Any, tmp_path: Path, work: Path) -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 256, (20, 800, 800), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", noise=noise, few=rng.integers(0, 4, (20, 256, 256), dtype=np.uint8))
+    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
+    unistore.convert(tmp_path / "a.npz", bucket.url("a.zarr"), "rows", work=work)
+    codecs = [
+        Store(path).attributes["options"]["found"]["codecs"]
+        for path in (tmp_path / "a.zarr", bucket.url("a.zarr"))
+    ]
+    assert codecs[0] == {"rows/few": "none random", "rows/noise": "none"}
+    assert codecs[1] == {"rows/few": "zstd noshuffle 1", "rows/noise": "none"}
+    assert unistore.verify(bucket.url("a.zarr"), against=tmp_path / "a.npz").ok
+
+
 def test_a_part_after_the_seal(bucket: Any, make_sources: Any, tmp_path: Path, work: Path) -> None:
     sources = make_sources(tmp_path / "rows")
     url = bucket.url("a.zarr")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unistore.zarr3.writer import array_metadata, choose_codec, encode_shard, iter_shard_buffers
+from unistore.zarr3.writer import array_metadata, encode_shard, iter_shard_buffers
 
 
 def joined(metadata: object, at: tuple[int, ...], blocks: list[NDArray[np.float32]]) -> bytes:
@@ -55,32 +55,3 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
             joined(metadata, (0, 0), blocks)
     with pytest.raises(ValueError, match="has no shard"):
         joined(metadata, (2, 0), [ones])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        ({"lz4 shuffle 4": 880, "zstd shuffle 4": 640}, "none"),
-        ({"lz4 shuffle 4": 876}, "none"),
-        ({"lz4 shuffle 4": 875}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 870, "zstd shuffle 4": 640}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 870, "lz4 bitshuffle 4": 620}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 870, "lz4 bitshuffle 4": 619}, "lz4 bitshuffle 4"),
-        ({"lz4 shuffle 4": 800, "zstd shuffle 4": 200}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 800, "zstd shuffle 4": 199}, "zstd shuffle 4"),
-        ({"lz4 shuffle 4": 300, "zstd shuffle 4": 50}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 300, "zstd shuffle 4": 49}, "zstd shuffle 4"),
-        ({"lz4 shuffle 4": 870, "lz4 bitshuffle 4": 625, "zstd shuffle 4": 640}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 870, "lz4 bitshuffle 4": 615, "zstd bitshuffle 4": 500}, "lz4 bitshuffle 4"),
-        ({"lz4 shuffle 4": 980, "lz4 bitshuffle 4": 800, "zstd shuffle 4": 900}, "none"),
-        ({"lz4 shuffle 4": 870, "lz4 noshuffle 4": 400, "zstd noshuffle 4": 99}, "zstd noshuffle 4"),
-        ({"lz4 shuffle 4": 870, "lz4 noshuffle 4": 400, "zstd noshuffle 4": 101}, "lz4 noshuffle 4"),
-        ({"lz4 shuffle 4": 130, "zstd shuffle 4": 6}, "lz4 shuffle 4"),
-        ({"lz4 shuffle 4": 1000, "zstd shuffle 4": 200}, "zstd shuffle 4"),
-    ],
-)
-def test_a_codec_is_chosen_by_bytes_alone(sizes: dict[str, int], expected: str) -> None:
-    def size(codec: str) -> int:
-        return sizes.get(codec, 1000)
-
-    assert choose_codec(np.dtype("i4"), (4096,), size) == expected
