@@ -64,8 +64,8 @@ def convert(
     codec
         ``"auto"`` chooses a codec for each column by trial: none if compression saves little, else lz4, or
         zstd if that saves much more. Columns that samples read at random stay uncompressed if the store grows
-        by at most a tenth; a store in a bucket is compressed. ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd),
-        ``"zstd"`` (zstd without blosc) and ``"none"`` use one for all columns.
+        by at most a tenth; a store in a bucket is compressed. ``"fast"`` (blosc-lz4), ``"balanced"``,
+        ``"small"`` (blosc-zstd), ``"zstd"`` (zstd without blosc) and ``"none"`` use one for all columns.
     split
         Shares of the splits: ``"train=0.8,val=0.2"``. A source belongs to the split that the hash of its name
         falls into, so that data which is added or left out moves no other. ``"exact:train=0.8,val=0.2"``

@@ -97,17 +97,18 @@ def test_what_it_reads(
     assert outcomes == calls
 
 
+@pytest.mark.parametrize("codec", ["fast", "none"])
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f8"])
 @pytest.mark.parametrize(
     "chunk", [(1, 8, 8, 8), (1, 4, 16, 20), (2, 3, 5, 7), (1, 1, 16, 20), (3, 16, 16, 20)]
 )
 def test_boxes(
-    tmp_path: Path, write: Any, outcomes: list[Outcome], dtype: str, chunk: tuple[int, ...]
+    tmp_path: Path, write: Any, outcomes: list[Outcome], dtype: str, chunk: tuple[int, ...], codec: str
 ) -> None:
     shape = (3, 16, 16, 20)
     values = np.random.default_rng(2).integers(0, 9, shape).astype(dtype)
     values[1] = 0  # chunks that are absent
-    array = write(tmp_path, values, chunk, tuple(-(-16 // extent) * extent for extent in chunk))
+    array = write(tmp_path, values, chunk, tuple(-(-16 // extent) * extent for extent in chunk), codec)
     rng = np.random.default_rng(3)
     for _ in range(20):
         lo = rng.integers(0, shape)
@@ -140,10 +141,11 @@ def test_libraries_that_hide_their_functions(
     assert outcomes == []
 
 
+@pytest.mark.parametrize("codec", ["fast", "none"])
 @pytest.mark.parametrize("damage", ["frame", "index", "cut off", "removed", "link", "unreadable"])
-def test_damage(tmp_path: Path, write: Any, outcomes: list[Outcome], damage: str) -> None:
+def test_damage(tmp_path: Path, write: Any, outcomes: list[Outcome], damage: str, codec: str) -> None:
     shard = tmp_path / "a" / "c" / "1" / "0"
-    write(tmp_path, numbers(), (STEP, 3), (256, 3))
+    write(tmp_path, numbers(), (STEP, 3), (256, 3), codec)
     whole = shard.read_bytes()
     array = StoredArray.open(LocalStorage(tmp_path), "a")
     if damage == "cut off":
