@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from unistore.data.kinds.protocol import UnitIndices as SampleIndices
     from unistore.data.packed import Packed
     from unistore.errors import InputError, Problem
-    from unistore.schemas.array_specs import ArraySpecs
+    from unistore.schemas.declared_rules import ArraySpecs
     from unistore.schemas.indices import ArrayView, IndexColumn, StoreView, whole
     from unistore.schemas.rules import Rule
     from unistore.schemas.tables import (
@@ -290,7 +290,7 @@ _NAMES = {
         "InputError",
         "Problem",
     ),
-    "unistore.schemas.array_specs": ("ArraySpecs",),
+    "unistore.schemas.declared_rules": ("ArraySpecs",),
     "unistore.schemas.indices": (
         "ArrayView",
         "IndexColumn",

@@ -12,11 +12,9 @@ import pytest
 from tests.golden import STORES
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
-from unistore.schemas.array_specs import (
-    SAMPLES,
-    ArrayInfo,
-    ArraySpec,
-    Limit,
+from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, Limit
+from unistore.schemas.declared_rules import resolved
+from unistore.schemas.recorded_rules import (
     RecordedSpecs,
     RuleError,
     StatedRules,
@@ -59,10 +57,10 @@ def test_a_rule_says_nothing_that_is_the_default() -> None:
 
 @pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.stem)
 def test_a_golden_store_records_what_its_family_says(path: Any) -> None:
-    """By `ArraySpecs` of the family, which is another way to the same rules."""
     store = Store(path)
-    specs = specs_of(get_family(store.family))
-    assert dict(store.specs.rules()) == {name: specs.of(name, store.paths()) for name in store.paths()}
+    declared = resolved(specs_of(get_family(store.family)), store.paths()).rules()
+    recorded = {name: field["rule"] for name, field in store.attributes["fields"].items()}
+    assert recorded == {name: json.loads(json.dumps(rule_of(rule))) for name, rule in declared.items()}
     arrays = {
         name: ArrayInfo(store.array(name).shape, store.array(name).dtype.name) for name in store.paths()
     }

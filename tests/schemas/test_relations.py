@@ -11,7 +11,8 @@ import numpy as np
 import zarr
 
 from tests.cases import Case
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs, relations
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.relations import relations
 from unistore.store.reader import Store
 
 MakeCase = Callable[[str], tuple[Case, Path]]
@@ -107,7 +108,7 @@ def test_rows_that_are_counted_by_others_are_divided_too() -> None:
         "runs/start": ArraySpec(),
     }
     ragged = {"ragged": {"offsets": "events/offsets"}}
-    assert relations(dict.fromkeys(arrays, ("row",)), ArraySpecs(arrays=arrays)) == {
+    assert relations(dict.fromkeys(arrays, ("row",)), arrays) == {
         "hits/time": ragged,
         "hits/energy": ragged,
         "hits/pixel": ragged,

@@ -124,8 +124,8 @@ def test_sound_stores(family: str, changes: dict[str, str | None]) -> None:
 
 
 FREE = {
-    "spike": {"frames/source", "frames/blur", "frames/voxel/5", "sources/bytes", "sources/path/data"},
-    "point_cloud": {"points/rgb", "sources/path/data"},
+    "spike": {"frames/source", "frames/blur", "frames/voxel/5", "sources/bytes"},
+    "point_cloud": {"points/rgb"},
     "trajectory": set(),
 }
 """Arrays that a store may do without."""

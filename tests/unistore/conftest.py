@@ -24,7 +24,9 @@ from tests.programs import call, loaded
 from unistore.conversion.new_store import tables_of
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.registry import find_family
-from unistore.schemas.array_specs import ArraySpec, ArraySpecs, resolved, rule_of
+from unistore.schemas.array_specs import ArraySpec
+from unistore.schemas.declared_rules import ArraySpecs, resolved
+from unistore.schemas.recorded_rules import rule_of
 
 ROOT = Path(__file__).parents[2]
 SEAL = {

@@ -26,7 +26,8 @@ from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
 from unistore.errors import InputError, StoreError
 from unistore.report.suggestions import convert_command
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.declared_rules import ArraySpecs
 
 OURS = ("ct", "events", "point_cloud", "rows", "spike", "trajectory")
 
@@ -40,7 +41,7 @@ def test_families_are_whole() -> None:
         for to in ("", *each.exports):
             assert callable(exporter_of(each, to))
         assert exporter_of(each, "a format that it has not") is None
-        assert callable(specs_of(each).of)
+        assert isinstance(specs_of(each), ArraySpecs)
         assert callable(preview_of(each).view)
         assert converter_of(each).family == name
 

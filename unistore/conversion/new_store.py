@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.job import index_rows, metadata_of, write_column
+from unistore.conversion.job import index_rows, metadata_of, planned_rules, write_column
 from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.running_statistics import Moments
@@ -28,20 +28,11 @@ from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family, package_of
 from unistore.errors import ConversionError, InputError, Problem, first_few, printable
-from unistore.schemas.array_specs import (
-    RULE,
-    SOURCE_BOUNDS,
-    ArrayInfo,
-    ArraySpecs,
-    RecordedSpecs,
-    columns_of,
-    counting_array,
-    first_column,
-    relations,
-    resolved,
-    rule_of,
-    source_offsets,
-)
+from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo
+from unistore.schemas.declared_rules import ArraySpecs, resolved
+from unistore.schemas.recorded_rules import RULE, RecordedSpecs, rule_of
+from unistore.schemas.relations import relations
+from unistore.schemas.table_rows import columns_of, counting_array, first_column, source_offsets
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT, SOURCES
@@ -299,7 +290,7 @@ def metadata_documents(
     """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
     documents: dict[str, bytes] = {}
     axes = planned_axes(plan)
-    related = relations(axes, specs_of(get_family(plan.family)))
+    related = relations(axes, planned_rules(plan).rules())
     for array in plan.arrays():
         path = array.field.path
         metadata = metadata_of(array)
@@ -448,7 +439,7 @@ class NewStore:
         plan = self.plan
         family = get_family(plan.family)
         axes = planned_axes(plan)
-        rules = resolved(specs_of(family), axes)
+        rules = planned_rules(plan)
         return {
             "format_version": FORMAT_VERSION,
             "family": plan.family,
@@ -568,20 +559,21 @@ def index_plan(field: Field, rows: int) -> ArrayPlan:
 def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValues]]) -> None:
     """Check the planned arrays, and the values of the index arrays, before anything is written."""
     specs: ArraySpecs = specs_of(get_family(plan.family))
+    rules = planned_rules(plan)
     shapes = {array.field.path: array.shape for array in plan.arrays()}
     infos = {
         array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
     }
-    problems = specs.problems(infos, samples)
+    problems = specs.problems(infos, samples, rules)
     if not problems:
         for array in plan.columns():
-            spec = specs.of(array.field.path, shapes)
+            spec = rules.of(array.field.path)
             if spec.ascending or spec.offsets_of is not None:
                 message = "has a rule over all rows, and is written shard by shard"
                 problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
         shapes[""] = (samples,)
         for field, values in index:
-            spec = specs.of(field.path, shapes)
+            spec = rules.of(field.path)
             if spec.bounds_values:
                 errors = spec.value_errors(values[0 : len(values)], shapes.__getitem__)
                 problems += [Problem(field.path, error, kind="schema") for error in errors]

@@ -314,13 +314,14 @@ class Plan:
         plain: JsonObject = json.loads(text)
         for table, described in zip(self.tables, plain["tables"], strict=True):
             described["source_rows"] = list(table.source_rows)
-        # stores from before fields had a codec keep their digest
+        # stores from before fields had these members keep their digest
         arrays = list(plain["index"])
         for table in plain["tables"]:
             arrays += table["arrays"]
         for planned in arrays:
-            if not planned["field"]["codec"]:
-                del planned["field"]["codec"]
+            for later in ("codec", "rule"):
+                if not planned["field"][later]:
+                    del planned["field"][later]
         plain["sources"] = list(self.sources)
         return plain
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # imported where they are used: help needs no numpy, and a re
     from unistore.converters.files.comparison import Restore
     from unistore.converters.preview import Preview
     from unistore.converters.protocol import Scan
-    from unistore.schemas.array_specs import ArraySpecs
+    from unistore.schemas.declared_rules import ArraySpecs
     from unistore.schemas.indices import StoreView
 
 
@@ -32,7 +32,7 @@ def modules_of(family: type[Family]) -> tuple[str, ...]:
 
 def specs_of(family: type[Family]) -> ArraySpecs:
     """Return what the arrays of its stores must be."""
-    from unistore.converters.adapter.specs import specs_by_schema
+    from unistore.converters.adapter.stored_columns import specs_by_schema
 
     return family.specs() or specs_by_schema(family.schema)
 

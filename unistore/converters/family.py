@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
     from unistore.converters.scan_types import Parts, Scanned
     from unistore.converters.views import View, ViewLimits
     from unistore.errors import Problem
-    from unistore.schemas.array_specs import ArraySpecs
+    from unistore.schemas.declared_rules import ArraySpecs
     from unistore.schemas.indices import StoreView
     from unistore.schemas.rules import Rule
     from unistore.schemas.tables import Field, IndexValues, OwnForm, Table

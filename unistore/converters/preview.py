@@ -9,8 +9,8 @@ from math import prod
 import numpy as np
 
 from unistore.converters.views import View, ViewLimits, rows_view
-from unistore.schemas.array_specs import source_offsets
 from unistore.schemas.indices import IndexColumn, StoreView, main_table, table_columns
+from unistore.schemas.table_rows import source_offsets
 from unistore.system.types import AnyArray, Int64s
 
 

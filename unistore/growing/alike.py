@@ -23,14 +23,10 @@ from unistore.converters.family import ArraysOfStore, Family
 from unistore.converters.registry import family_of
 from unistore.errors import AddOptions, InputError, Problem
 from unistore.growing.sources import KeptSource
-from unistore.schemas.array_specs import (
-    SAMPLES,
-    ArraySpec,
-    ArraySpecs,
-    resolved,
-    table_of_offsets,
-)
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.declared_rules import ArraySpecs, resolved
 from unistore.schemas.indices import ArrayView, RowsOfSources, whole
+from unistore.schemas.table_rows import table_of_offsets
 from unistore.schemas.tables import Field, IndexValues, offsets_of
 from unistore.store.joined import FIX, OF_SOURCES, MadeArray, UnitedStores
 from unistore.store.reader import Store
@@ -90,8 +86,7 @@ def unite(
     fields = _Joining(family, stores, described).fields(sources, columns)
     family_specs: ArraySpecs = specs_of(family)
     specs = resolved(family_specs, fields)
-    all_absent = {path: family_specs.absent_value(path) for path in fields}
-    absent = {path: value for path, value in all_absent.items() if value is not None}
+    absent = {path: rule.absent for path, rule in specs.rules().items() if rule.absent is not None}
     all_made = []
     problems = []
     for store, new_arrays, before in zip(stores, own, described, strict=True):
@@ -140,7 +135,7 @@ class _Joining:
         self._described = described
         self._paths = dict.fromkeys(chain.from_iterable(described))
         specs: ArraySpecs = specs_of(family)
-        self._specs = {path: specs.of(path, self._paths) for path in self._paths}
+        self._specs = resolved(specs, self._paths).rules()
         # whose rows are padded in all families, as another array says how far they reach
         limits = chain.from_iterable(spec.limits for spec in self._specs.values())
         self._limited = {limit.path for limit in limits}
@@ -311,7 +306,7 @@ class _Completed:
     ) -> None:
         self.problems: list[Problem] = []
         self._joining = family.alike()
-        self._specs: ArraySpecs = specs_of(family)
+        self._specs = resolved(specs_of(family), fields)
         self._store = store
         self._before = before
         self._fields = fields
@@ -371,12 +366,12 @@ class _Completed:
     def _absent(self, field: Field) -> MadeArray:
         """Return the array that the store lacks."""
         path = field.path
-        spec = self._specs.of(path, self._fields)
+        spec = self._specs.of(path)
         group, _, name = path.rpartition("/")
-        absent = self._specs.absent_value(path)
+        absent = spec.absent
         if isinstance(absent, str):
             length = len(absent.encode())
-            offsets = self._specs.of(f"{group}/offsets", self._fields)
+            offsets = self._specs.of(f"{group}/offsets")
             bounds = self._rows(offsets)
             if name == "offsets":
                 return _with_values(field, np.arange(bounds, dtype=np.int64) * length)

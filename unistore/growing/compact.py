@@ -27,8 +27,8 @@ from unistore.growing.append import differing_options
 from unistore.growing.sources import KeptSource, kept_sources, numbers_in
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
-from unistore.schemas.array_specs import table_of_offsets
 from unistore.schemas.indices import sample_sources, table_columns
+from unistore.schemas.table_rows import table_of_offsets
 from unistore.schemas.tables import Field, OwnForm, Table, text_arrays
 from unistore.store.joined import FIX, SelectedSources, UnitedStores, joined_attributes
 from unistore.store.names import ROOT

@@ -27,8 +27,8 @@ from unistore.report.values import (
     measures_of,
     sample_noun,
 )
-from unistore.schemas.array_specs import source_offsets
 from unistore.schemas.indices import contradiction, main_bounds, main_table
+from unistore.schemas.table_rows import source_offsets
 from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import parse_manifest, root_digest
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside

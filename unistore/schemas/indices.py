@@ -11,16 +11,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from unistore.errors import InputError, Problem, StoreError
-from unistore.schemas.array_specs import (
-    SAMPLES,
-    SOURCE_BOUNDS,
-    ArrayInfo,
-    ArraySpec,
-    Limit,
-    RecordedSpecs,
-    offsets_errors,
-    source_offsets,
-)
+from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArrayInfo, ArraySpec, Limit, offsets_errors
+from unistore.schemas.recorded_rules import RecordedSpecs
+from unistore.schemas.table_rows import source_offsets
 from unistore.schemas.tables import offsets_of, text_values
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unistore.schemas.array_specs import BYTES, TEXT, ArraySpec, spec_of
+from unistore.schemas.array_specs import BYTES, ArraySpec, spec_of
+from unistore.schemas.declared_rules import Declared
 from unistore.schemas.tables import Field, own_axes
 from unistore.system.types import Shape
 
@@ -47,16 +48,29 @@ def value_field(
     return ragged_field(name.removesuffix(RAGGED_SUFFIX), table, dtype, row_shape, **attributes)
 
 
-def ragged_spec(path: str, rows: tuple[str, int] | None) -> ArraySpec:
-    """Spec of ``data`` or ``offsets`` of a column. `rows`: what has as many rows as the offsets."""
-    group, _, name = path.rpartition("/")
-    if name == "data":
-        return ArraySpec(beside=(f"{group}/offsets",)) if group.endswith(RAGGED_SUFFIX) else BYTES
-    return spec_of("int64", rows=rows, offsets_of=f"{group}/data")
+def ragged_arrays(group: str, rows: tuple[str, int], *otherwise: ArraySpec) -> dict[str, Declared]:
+    """Declare ``group/{data, offsets}`` of a column with any number of values, or bytes, in a row.
+
+    Parameters
+    ----------
+    group
+        Path of the column, or a template of it. Columns that do not end in ``_ragged`` have bytes.
+    rows
+        Of the offsets.
+    otherwise
+        What ``data`` or ``offsets`` are if the other one is not there. None: they are never alone.
+    """
+    data, offsets = f"{group}/data", f"{group}/offsets"
+    values = ArraySpec(beside=(offsets,)) if group.endswith(RAGGED_SUFFIX) else BYTES
+    return {
+        data: (values, *otherwise),
+        offsets: (spec_of("int64", rows=rows, offsets_of=data), *otherwise),
+    }
 
 
-def ragged_specs(group: str, rows: tuple[str, int], *, strict: bool = False) -> dict[str, ArraySpec]:
-    """Specs of both arrays of a column. `strict`: texts are UTF-8, and not bytes as a file has them."""
-    data, offsets = (f"{group}/{name}" for name in ("data", "offsets"))
-    of_data = TEXT if strict and group.endswith(TEXT_SUFFIX) else ragged_spec(data, rows)
-    return {data: of_data, offsets: ragged_spec(offsets, rows)}
+def table_columns(table: str, rows: str) -> dict[str, Declared]:
+    """Declare the columns of a table that the files name, which has as many rows as the array `rows`."""
+    plain = ArraySpec(rows=(rows, 0))
+    ragged = ragged_arrays(f"{table}/<column>{RAGGED_SUFFIX}", (rows, 1), plain)
+    texts = ragged_arrays(f"{table}/<column>{TEXT_SUFFIX}", (rows, 1), plain)
+    return {**ragged, **texts, f"{table}/<column>": plain}

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import Problem, StoreError, UnsupportedError
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, source_offsets
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import BLOCK, ArrayView, StoreView, main_table, parts_between, rows_of_a_block
+from unistore.schemas.table_rows import source_offsets
 from unistore.system.types import AnyArray, Int64s, Shape
 
 _FIX = "convert the sources again; if it comes back, report it"

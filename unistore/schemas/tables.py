@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from unistore.system.types import AnyArray, Dtype, Int64s, Shape, UInt8s
+
+if TYPE_CHECKING:
+    from unistore.schemas.array_specs import ArraySpec
 
 # Bytes of rows that are taken out of stored ones at a time
 _OWN_BYTES = 1 << 20
@@ -103,6 +106,8 @@ class Field:
     # Whether count, mean, std, min and max are accumulated while converting (float64, ddof 0).
     statistics: bool = False
     attributes: Mapping[str, object] = field(default_factory=dict)
+    # What dtype, axes and values must be, beside what the family declares of the path; None: nothing
+    rule: ArraySpec | None = None
 
     @property
     def name(self) -> str:

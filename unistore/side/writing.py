@@ -32,7 +32,8 @@ from unistore.conversion.plan import Plan
 from unistore.converters.families import specs_of
 from unistore.converters.registry import family_of, package_of
 from unistore.errors import AddOptions, writing_failed
-from unistore.schemas.array_specs import MORE, ArraySpecs, extensions, resolved
+from unistore.schemas.declared_rules import ArraySpecs, resolved
+from unistore.schemas.recorded_rules import MORE, extensions
 from unistore.store.names import FORMAT_VERSION, SIDE_FAMILY
 from unistore.store.reader import Store
 from unistore.store.side_tables import (

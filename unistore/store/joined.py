@@ -11,8 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from unistore.errors import CorruptionError, InputError, Problem, StoreError
-from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec, RecordedSpecs
+from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec
 from unistore.schemas.indices import ArrayView, RowsOfSources, whole
+from unistore.schemas.recorded_rules import RecordedSpecs
 from unistore.schemas.tables import Field, offsets_of
 from unistore.store.listing import ABSENT, ListedArray, describe_array
 from unistore.store.names import OF_SOME, part_folder

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import xxhash
 
 from unistore.errors import CorruptionError
-from unistore.schemas.array_specs import MORE
+from unistore.schemas.recorded_rules import MORE
 from unistore.schemas.tables import name_problem
 from unistore.store.names import MANIFEST, ROOT
 from unistore.system.types import JsonObject

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
 from unistore.remote.url import BUCKETS, local_folder, local_path, place_of
 from unistore.schemas import indices
-from unistore.schemas.array_specs import MORE, RecordedSpecs, StatedRules, with_side_table
+from unistore.schemas.recorded_rules import MORE, RecordedSpecs, StatedRules, with_side_table
 from unistore.store.manifest import (
     MANIFEST_LIMIT,
     OF_SCHEMA,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,11 @@ import zarr
 import unistore
 from unistore.conversion.new_store import NewStore
 from unistore.conversion.run import run
+from unistore.converters.rows import RowsFamily
 from unistore.errors import ConversionError, InputError
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
-from unistore.schemas.ct import specs as ct_specs
-from unistore.schemas.rows import fields as specs
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.ct import fields as ct
+from unistore.schemas.declared_rules import ArraySpecs
 
 OTHERS = ArraySpecs(
     arrays={
@@ -31,7 +31,7 @@ def test_arrays_of_other_specs_are_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "a.npy", np.arange(12, dtype=np.float32))
-    monkeypatch.setattr(specs, "SPECS", OTHERS)
+    monkeypatch.setattr(RowsFamily, "specs", lambda: OTHERS)
     with pytest.raises(ConversionError) as refused:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
     assert str(refused.value).splitlines() == [
@@ -49,7 +49,7 @@ def test_rows_below_the_bound_of_their_column_name_their_file(
     for name, values in (("a", [7, 8, 9]), ("b", [9, 8, 2, 1])):
         np.save(tmp_path / f"{name}.npy", np.array(values, np.int16))
     bounded = ArraySpecs(arrays={"rows/data": ArraySpec(rows=(SAMPLES, 0), least=5)})
-    monkeypatch.setattr(specs, "SPECS", bounded)
+    monkeypatch.setattr(RowsFamily, "specs", lambda: bounded)
     with pytest.raises(InputError, match=r"b\.npy: data: row 2 is 2, expected 5 or more \(correct the file"):
         unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows")
     report = unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows", on_error="skip")
@@ -62,13 +62,9 @@ def test_planes_below_the_bound_of_their_column(tmp_path: Path, monkeypatch: pyt
     volume[6, 5, 4] = -3
     np.save(tmp_path / "a.npy", volume)
     monkeypatch.setattr("unistore.conversion.plan.LARGE", 0)
-    whole = ct_specs.SPECS
     image = ArraySpec(row_shape=(None, None, None), rows=(SAMPLES, 0), least=0)
-
-    def bounded(path: str, paths: Collection[str]) -> ArraySpec:
-        return image if path == "volumes/image" else whole.others(path, paths)
-
-    monkeypatch.setattr(ct_specs, "SPECS", replace(whole, others=bounded))
+    optional = {**ct.SPECS.optional, "volumes/image": image}
+    monkeypatch.setattr(ct, "SPECS", replace(ct.SPECS, optional=optional))
     with pytest.raises(InputError, match=r"a\.npy: image: row 0 is .*expected 0 or more"):
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "ct")
     assert not (tmp_path / "a.zarr").exists()
@@ -81,7 +77,7 @@ def test_an_index_that_breaks_its_rule_is_not_sealed(
         tmp_path / "a.npz", value=np.ones((4, 3)), image=np.ones((4, 2, 2), np.uint8), label=np.arange(4)
     )
     wrong = {"points/offsets": ArraySpec(offsets_of="points/xyz"), "labels/name/offsets": ArraySpec(least=1)}
-    monkeypatch.setattr(specs, "SPECS", ArraySpecs(arrays=wrong))
+    monkeypatch.setattr(RowsFamily, "specs", lambda: ArraySpecs(arrays=wrong))
     with pytest.raises(ConversionError, match=r"labels/name/offsets: row 0 is 0, expected 1 or more"):
         run(toy(), [tmp_path], tmp_path.with_suffix(".zarr"))
     assert not tmp_path.with_suffix(".zarr").exists()

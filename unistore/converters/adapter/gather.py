@@ -23,7 +23,7 @@ from unistore.converters.adapter.sources import (
     ScannedSource,
     TableRows,
 )
-from unistore.converters.adapter.specs import FACTS, FORMAT, OF_FAMILY, field_of, ragged_field_of
+from unistore.converters.adapter.stored_columns import FACTS, FORMAT, OF_FAMILY, field_of, ragged_field_of
 from unistore.converters.adapter.values import expected_of, item_bounds, stored_value, value_arrays
 from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes

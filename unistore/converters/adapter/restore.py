@@ -24,7 +24,7 @@ from unistore.converters.adapter.formats import (
     open_file,
 )
 from unistore.converters.adapter.sources import RowOrigin
-from unistore.converters.adapter.specs import FACTS, FORMAT, OF_FAMILY, further_tables, ragged_group
+from unistore.converters.adapter.stored_columns import FACTS, FORMAT, OF_FAMILY, further_tables, ragged_group
 from unistore.converters.adapter.values import class_texts
 from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, within
 from unistore.converters.common.exported import (
@@ -54,9 +54,9 @@ from unistore.converters.protocol import Scan
 from unistore.converters.schema import Schema, bare_name
 from unistore.converters.views import View, ViewLimits
 from unistore.errors import InputError, Problem, UnistoreError, printable
-from unistore.schemas.array_specs import source_offsets
 from unistore.schemas.indices import StoreView, table_columns
 from unistore.schemas.ragged import TEXT_SUFFIX
+from unistore.schemas.table_rows import source_offsets
 from unistore.system.types import AnyArray, Dtype
 
 # Bytes that are read of a sample, at most

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.adapter.formats import fault, names_in, texts_in
-from unistore.converters.adapter.specs import CLASS_KINDS
+from unistore.converters.adapter.stored_columns import CLASS_KINDS
 from unistore.converters.adapter.values import coded, expected_of, stored_value
 from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable, values_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.adapter.specs import CLASSES, field_of, ragged_field_of
+from unistore.converters.adapter.stored_columns import CLASSES, field_of, ragged_field_of
 from unistore.converters.schema import Column
 from unistore.errors import InputError, Location, Problem, first_few
 from unistore.schemas.ragged import TEXT_SUFFIX

@@ -73,8 +73,8 @@ class Ct(CtOptions, Family):
 
     @classmethod
     def specs(cls) -> ArraySpecs:
-        """See `unistore.schemas.ct.specs`."""
-        from unistore.schemas.ct.specs import SPECS
+        """See `unistore.schemas.ct.fields`."""
+        from unistore.schemas.ct.fields import SPECS
 
         return SPECS
 
@@ -89,7 +89,7 @@ class Ct(CtOptions, Family):
     @classmethod
     def rules(cls) -> Sequence[Rule]:
         """Check points, masks and presence."""
-        from unistore.schemas.ct.specs import RULES
+        from unistore.schemas.ct.rules import RULES
 
         return RULES
 

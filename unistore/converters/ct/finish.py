@@ -30,7 +30,8 @@ from unistore.plugin import (
     text_arrays,
 )
 from unistore.schemas.ct import fields as schema
-from unistore.schemas.ct.geometry import LENGTHS, geometry_attribute, geometry_field
+from unistore.schemas.ct.fields import LENGTHS
+from unistore.schemas.ct.geometry import geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
 from unistore.system.types import AnyArray, Int64s, JsonObject
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import InputError
-from unistore.schemas.ct.geometry import LENGTHS
+from unistore.schemas.ct.fields import LENGTHS
 
 _MAX_BYTES = 64 << 20
 _FIX = "correct it or leave it out"

@@ -66,15 +66,15 @@ class PointCloud(PointCloudOptions, Family):
 
     @classmethod
     def specs(cls) -> ArraySpecs:
-        """See `unistore.schemas.point_cloud.specs`."""
-        from unistore.schemas.point_cloud.specs import SPECS
+        """See `unistore.schemas.point_cloud.fields`."""
+        from unistore.schemas.point_cloud.fields import SPECS
 
         return SPECS
 
     @classmethod
     def rules(cls) -> Sequence[Rule]:
         """Check coordinates, segments, bounds and voxels."""
-        from unistore.schemas.point_cloud.specs import RULES
+        from unistore.schemas.point_cloud.rules import RULES
 
         return RULES
 

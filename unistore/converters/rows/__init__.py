@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         Grouping,
         SourceFile,
     )
-    from unistore.schemas.array_specs import ArraySpecs
     from unistore.schemas.indices import StoreView
 
 
@@ -43,13 +42,6 @@ class RowsFamily(RowsOptions, Family):
     batch_size = 64
     general = True
     keeps_attributes = True
-
-    @classmethod
-    def specs(cls) -> ArraySpecs:
-        """See `unistore.schemas.rows.fields`."""
-        from unistore.schemas.rows.fields import SPECS
-
-        return SPECS
 
     @classmethod
     def exporter(cls, to: str) -> Exporter:  # noqa: ARG003  its only format

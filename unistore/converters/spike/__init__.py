@@ -76,8 +76,8 @@ class Spike(SpikeOptions, Family):
 
     @classmethod
     def specs(cls) -> ArraySpecs:
-        """See `unistore.schemas.spike.specs`."""
-        from unistore.schemas.spike.specs import SPECS
+        """See `unistore.schemas.spike.fields`."""
+        from unistore.schemas.spike.fields import SPECS
 
         return SPECS
 

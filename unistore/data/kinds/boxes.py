@@ -15,7 +15,8 @@ from unistore.data.kinds.padding import Pad, copy_padded, fill_values, packed_bo
 from unistore.data.kinds.protocol import INDEX, SOURCE, RowValues
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.errors import InputError
-from unistore.schemas.ct.geometry import LENGTHS, affines, has_geometry
+from unistore.schemas.ct.fields import LENGTHS
+from unistore.schemas.ct.geometry import affines, has_geometry
 from unistore.schemas.ct.voxels import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import IndexColumn, contradiction, require_rule, table_columns, whole

@@ -21,11 +21,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from unistore.errors import Problem
 from unistore.schemas import tables
+from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, Limit, spec_of
+from unistore.schemas.declared_rules import ArraySpecs, Declared, text_columns
 from unistore.schemas.tables import Field, Table, bounds_field
 from unistore.system.types import Shape
 
@@ -50,6 +53,9 @@ TEXTS = {
     "series": "digest of the UID of each DICOM series",
     "metadata": "row of metadata.csv, as JSON, of each volume",
 }
+
+# Geometry of a volume, and how many numbers each of them has
+LENGTHS: Mapping[str, int] = {"spacing": 3, "origin": 3, "direction": 9}
 
 _DHW = ["depth", "height", "width"]
 
@@ -194,3 +200,86 @@ def present_field(group: str) -> Field:
         description="whether the volume has it; where not, it has no points and its mask is zero",
         fill=False,
     )
+
+
+# What the arrays must be
+
+_ROWS = (SAMPLES, 0)
+_PLANES = (None, None, None)
+_EXTENTS = (1, 2, 3)
+_COORDS = ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,))
+_POINTS = frozenset(("coords", "values", "offsets"))
+# Arrays that a group has beside `present` and `resolution`: one of these sets
+_CONTENTS: Mapping[str, Sequence[frozenset[str]]] = {
+    WINDOWS: [_POINTS, frozenset(("mask", "offsets"))],
+    MASKS: [frozenset(("mask",)), frozenset(("label",))],
+    LABELS: [frozenset(("mask",)), frozenset(("label",))],
+    SDF: [_POINTS],
+}
+# Voxels that a value of a voxel array has
+_VOXELS = {"mask": 8, "label": 1}
+
+
+def _group_arrays(family: str) -> dict[str, Declared]:
+    """Declare the arrays of ``windows/<name>``, ``masks/<name>``, ``labels/<name>`` or ``sdf/<name>``."""
+    group = f"{family}/<name>"
+    coords, mask, label = (f"{group}/{name}" for name in ("coords", "mask", "label"))
+    bounds = spec_of("int64", rows=(SAMPLES, 1))
+    bits = Limit(mask, _EXTENTS, 8)
+    voxels = ArraySpec(row_shape=_PLANES, rows=_ROWS)
+    return {
+        coords: _COORDS,
+        f"{group}/values": ArraySpec(row_shape=(), rows=(coords, 0)),
+        f"{group}/offsets": (replace(bounds, offsets_of=coords), replace(bounds, offsets_of=bits)),
+        mask: replace(voxels, dtypes=("uint8",), like=(Limit(IMAGE, _EXTENTS, 8),)),
+        label: replace(voxels, like=(Limit(IMAGE, _EXTENTS),)),
+        f"{group}/resolution": ArraySpec(row_shape=(), rows=_ROWS),
+        f"{group}/present": ArraySpec(dtypes=("bool",), rows=_ROWS),
+    }
+
+
+def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
+    for group in dict.fromkeys(path.rpartition("/")[0] for path in arrays):
+        contents = _CONTENTS.get(group.partition("/")[0])
+        present = {name for name in (*_POINTS, *_VOXELS) if f"{group}/{name}" in arrays}
+        if contents is not None and present not in contents:
+            expected = " or ".join([", ".join(sorted(content)) for content in contents])
+            names = ", ".join(sorted(present)) or "neither"
+            yield Problem(group, f"holds {names}, expected {expected}", kind="missing")
+
+
+SPECS = ArraySpecs(
+    arrays={
+        EXTENT.path: spec_of(
+            *("int32", 3),
+            rows=_ROWS,
+            least=0,
+            limits=(
+                Limit(IMAGE, _EXTENTS),
+                *(
+                    Limit(f"{family}/<name>/{name}", _EXTENTS, count)
+                    for family, contents in _CONTENTS.items()
+                    for name, count in _VOXELS.items()
+                    if any(name in content for content in contents)
+                ),
+            ),
+        ),
+        **text_columns(f"{VOLUMES}/name", (SAMPLES, 1)),
+    },
+    optional={
+        IMAGE: ArraySpec(kinds="biuf", row_shape=_PLANES, rows=_ROWS),
+        **{f"{VOLUMES}/{name}": spec_of("float64", length, rows=_ROWS) for name, length in LENGTHS.items()},
+        **text_columns(f"{VOLUMES}/<column>", (SAMPLES, 1)),
+        f"{VOLUMES}/<column>": ArraySpec(rows=_ROWS),
+        f"{FOREGROUND}/<group>/coords": _COORDS,
+        # of each class in each volume
+        f"{FOREGROUND}/<group>/offsets": spec_of(
+            "int64", rows=(SAMPLES, 1), repeated=True, offsets_of=f"{FOREGROUND}/<group>/coords"
+        ),
+        **_group_arrays(WINDOWS),
+        **_group_arrays(MASKS),
+        **_group_arrays(LABELS),
+        **_group_arrays(SDF),
+    },
+    check=_incomplete_groups,
+)

@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from unistore.schemas.ct.fields import VOLUMES
+from unistore.schemas.ct.fields import LENGTHS, VOLUMES
 from unistore.schemas.indices import IndexColumn, StoreView
 from unistore.schemas.tables import Field, own_axes
 from unistore.system.types import Float64s, JsonObject
@@ -20,7 +20,6 @@ from unistore.system.types import Float64s, JsonObject
 # Attribute `frame` of these arrays. Older stores lack it: there the order of the numbers is unknown.
 FRAME = "LPS"
 
-LENGTHS: Mapping[str, int] = {"spacing": 3, "origin": 3, "direction": 9}  # numbers of each
 
 # Direction of a volume whose axes are those of the world.
 IDENTITY = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]

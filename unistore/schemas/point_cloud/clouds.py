@@ -12,7 +12,7 @@ import numpy as np
 
 from unistore.errors import StoreError
 from unistore.schemas.indices import StoreView, contradiction, source_bounds, whole
-from unistore.schemas.point_cloud import specs
+from unistore.schemas.point_cloud import rules
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS, Quantum, quantum
 from unistore.schemas.rules import RuleView
 from unistore.system.types import AnyArray, Int64s, Shape
@@ -122,7 +122,7 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
         If the segments of a source do not hold all of its rows.
     """
     view = RuleView(store)
-    for problem in (*specs.segments(view), *specs.source_rows(view)):
+    for problem in (*rules.segments(view), *rules.source_rows(view)):
         msg = f"{store.path}: {problem}"
         raise StoreError(msg)
     rows = source_bounds(store, POINTS).tolist()

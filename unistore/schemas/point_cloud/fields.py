@@ -25,6 +25,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.errors import Problem
+from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo, ArraySpec, spec_of
+from unistore.schemas.declared_rules import ArraySpecs, text_columns
 from unistore.schemas.indices import StoreView, contradiction, source_rows, whole
 from unistore.schemas.tables import Field, IndexValues, bounds_field, lazy_text_arrays, own_axes
 from unistore.system.types import Float64s, Shape
@@ -269,3 +272,47 @@ def quantum_errors(scale: Float64s, offset: Float64s, decimal: object) -> Iterat
         most = np.abs(scale) * _LARGEST + np.abs(offset)
     if not np.isfinite(most).all() or not scale.all():
         yield _SCALE, "holds a scale or offset that restores no finite coordinates"
+
+
+# What the arrays must be
+
+_OF_POINTS = (_XYZ_PATH, 0)
+_OF_SEGMENTS = (f"{SEGMENTS}/number", 0)
+_BOUNDS = (f"{SEGMENTS}/number", 1)
+_GRID = "voxels/<size>"
+_COORDS = f"{_GRID}/coords"
+_BESIDE = tuple(f"{_GRID}/{name}" for name in ("coords", "counts", "offsets", "point_voxel"))
+
+
+def _unscaled(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
+    """Quantised coordinates without a scale or an offset."""
+    for path in (_SCALE, _OFFSET):
+        if arrays[_XYZ_PATH].dtype == "int32" and path not in arrays:
+            yield Problem(path, "is missing", kind="missing")
+
+
+SPECS = ArraySpecs(
+    arrays={
+        _XYZ_PATH: ArraySpec(dtypes=("int32", "float64", "float32"), row_shape=(3,)),
+        f"{POINTS}/source_row": spec_of("int64", rows=_OF_POINTS),
+        f"{SEGMENTS}/offsets": spec_of("int64", rows=_BOUNDS, offsets_of=_XYZ_PATH),
+        f"{SEGMENTS}/number": spec_of("int64", least=NO_SEGMENT),
+        f"{SEGMENTS}/origin": spec_of("float64", 3, rows=_OF_SEGMENTS),
+        f"{SEGMENTS}/bounds": spec_of("float64", 2, 3, rows=_OF_SEGMENTS),
+        f"{SEGMENTS}/source": spec_of(
+            "int32", rows=_OF_SEGMENTS, indexes=(SOURCE_BOUNDS, -1), ascending=True
+        ),
+    },
+    optional={
+        f"{POINTS}/<column>": ArraySpec(rows=_OF_POINTS),
+        **text_columns(f"{SEGMENTS}/name", _BOUNDS, absent=""),
+        **text_columns(f"{SEGMENTS}/<column>", _BOUNDS),
+        f"{SEGMENTS}/<column>": ArraySpec(rows=_OF_SEGMENTS),
+        _COORDS: spec_of("int32", 3, beside=_BESIDE),
+        f"{_GRID}/counts": spec_of("uint32", rows=(_COORDS, 0), beside=_BESIDE),
+        f"{_GRID}/offsets": spec_of("int64", rows=_BOUNDS, offsets_of=_COORDS, beside=_BESIDE),
+        f"{_GRID}/point_voxel": spec_of("int32", rows=_OF_POINTS, beside=_BESIDE),
+        **text_columns("sources/header", (SOURCE_BOUNDS, 0), absent="{}"),
+    },
+    check=_unscaled,
+)

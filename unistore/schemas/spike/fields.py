@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
+from unistore.errors import Problem
 from unistore.schemas import tables
+from unistore.schemas.array_specs import BYTES, SAMPLES, SOURCE_BOUNDS, ArrayInfo, ArraySpec, Limit, spec_of
+from unistore.schemas.declared_rules import ArraySpecs, Declared, text_columns
 from unistore.schemas.tables import Field, Table, bounds_field, check_width, own_axes
 from unistore.system.types import AnyArray, Int64s, UInt8s
 
@@ -119,7 +123,7 @@ _VOXEL_BYTES = 80 << 10
 _PIXELS = 128
 
 
-def voxel_path(bins: int) -> str:
+def voxel_path(bins: int | str) -> str:
     """Return the path of the voxel set of `bins` bins."""
     return f"{_VOXEL}{bins}"
 
@@ -254,3 +258,48 @@ def chunk_steps(lengths: Collection[int]) -> int:
     if longest == min(lengths) <= _FRAME_STEPS:
         return longest
     return even_tile(sum(lengths), _STREAM_STEPS)
+
+
+# What the arrays must be
+
+_ROWS = (SAMPLES, 0)
+_VOXELS = voxel_path("<#bins>")
+_OF_EXTENT = spec_of("int32", 2, rows=_ROWS, least=1)
+
+
+def _image_arrays(image: str) -> dict[str, Declared]:
+    """Declare the pixels of an image, or the bytes of its files."""
+    data, offsets = (f"{file_table_name(image)}/{name}" for name in ("data", "offsets"))
+    return {
+        f"{FRAMES}/{image}": spec_of("uint8", None, None, 3, rows=_ROWS, beside=(IMAGE_EXTENT,)),
+        data: replace(BYTES, beside=(offsets, IMAGE_EXTENT)),
+        offsets: spec_of("int64", rows=(SAMPLES, 1), offsets_of=data),
+    }
+
+
+def _no_frames(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
+    if BITS not in arrays and all(voxel_bins(path) is None for path in arrays):
+        yield Problem(FRAMES, f"has neither {BITS} nor {FRAMES}/voxel/<bins>", kind="missing")
+
+
+SPECS = ArraySpecs(
+    arrays={
+        SPIKE_EXTENT: replace(_OF_EXTENT, limits=(Limit(BITS, (1, 2), 8), Limit(_VOXELS, (2, 3)))),
+        SEQUENCE_OFFSETS: spec_of("int64", offsets_of=SPIKE_EXTENT),
+        **text_columns(SEQUENCE_NAME, (SEQUENCE_OFFSETS, 0)),
+    },
+    optional={
+        BITS: spec_of("uint8", None, None, beside=(FRAME_OFFSETS,), like=(Limit(_VOXELS, (2, 3), 8),)),
+        FRAME_OFFSETS: spec_of("int64", rows=(SAMPLES, 1), offsets_of=BITS),
+        FRAME_SOURCE: spec_of("int32", rows=_ROWS, indexes=(SOURCE_BOUNDS, -1), ascending=True),
+        _VOXELS: ArraySpec(kinds="uif", row_shape=("<#bins>", None, None), rows=_ROWS),
+        IMAGE_EXTENT: replace(
+            _OF_EXTENT, limits=tuple([Limit(f"{FRAMES}/{image}", (1, 2)) for image in IMAGES])
+        ),
+        **_image_arrays("blur"),
+        **_image_arrays("sharp"),
+        **text_columns("sequences/<column>", (SEQUENCE_OFFSETS, 0)),
+        f"{FRAMES}/<column>": ArraySpec(rows=_ROWS),
+    },
+    check=_no_frames,
+)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from unistore.schemas.array_specs import SAMPLES, ArraySpec, ArraySpecs
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_field, ragged_spec, text_field
+from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec, spec_of
+from unistore.schemas.declared_rules import ArraySpecs, Declared, text_columns
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_arrays, ragged_field, text_field
 from unistore.schemas.tables import Field, IndexValues, bounds_field, own_axes
 
 FAMILY_NAME = "trajectory"
@@ -220,75 +221,50 @@ def sample_key(path: str) -> str:
 
 # What the arrays of a trajectory store must be.
 
-_VALID = "steps/next_valid"
-_STEPS = (_VALID, 0)
+_VALID = f"{STEPS}/next_valid"
+_FLAG = spec_of("bool", rows=(_VALID, 0))
 _EPISODES = (SAMPLES, 0)
+_OF_EPISODE = spec_of("bool", rows=_EPISODES)
+_EPISODE_BOUNDS = (SAMPLES, 1)
+_CLOCK = f"{CLOCKS}/<clock>"
+_CLOCK_BOUNDS = f"{CLOCK_OFFSETS}/<clock>/offsets"
 
 
-def _spec(path: str, paths: Collection[str]) -> ArraySpec:
-    if path.startswith(f"{CLOCK_OFFSETS}/"):
-        return _clock_offsets_spec(path, paths)
-    table = "/".join(path.split("/")[:2]) if path.startswith(f"{CLOCKS}/") else STEPS
-    if column_group(path) != path:
-        first = _VALID if table == STEPS else _first_column(table, paths)
-        return ragged_spec(path, (first, 1) if first else None)
-    if table != STEPS:
-        first = _first_column(table, paths)
-        offsets = f"{CLOCK_OFFSETS}/{table.removeprefix(f'{CLOCKS}/')}/offsets"
-        return ArraySpec(beside=(offsets,), rows=None if path == first else (first, 0))
-    if path.startswith(f"{STEPS}/"):
-        return ArraySpec(rows=_STEPS)
-    if path in _OPTIONAL:
-        return _OPTIONAL[path]
-    if path.startswith((f"{EPISODES}/mask/", f"{PRESENT}/", f"{NEXT_RECORDED}/")):
-        return ArraySpec(dtypes=("bool",), row_shape=(), rows=_EPISODES)
-    if path.startswith(f"{EXTENT}/"):
-        return ArraySpec(dtypes=("int32",), rows=_EPISODES)
-    return ArraySpec(rows=_EPISODES) if path.startswith(f"{EPISODES}/") else ArraySpec()
+def _rows_of_any_length(table: str, rows: str) -> dict[str, Declared]:
+    """Declare the columns of a table that have any number of values, or bytes, in a row."""
+    columns: dict[str, Declared] = {}
+    for suffix in SUFFIXES.values():
+        columns |= ragged_arrays(f"{table}/<column>{suffix}", (rows, 1))
+    return columns
 
-
-def _first_column(table: str, paths: Collection[str]) -> str:
-    """A column of a clock's table with a row a tick (empty: all have any number of values in a row)."""
-    inside = [path for path in paths if path.startswith(f"{table}/") and column_group(path) == path]
-    return min(inside, default="")
-
-
-def _clock_offsets_spec(path: str, paths: Collection[str]) -> ArraySpec:
-    """Return the spec of the offsets of the episodes in the table of a clock."""
-    table = f"{CLOCKS}/{path.removeprefix(f'{CLOCK_OFFSETS}/').removesuffix('/offsets')}"
-    first = _first_column(table, paths)
-    if first:
-        return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=first)
-    bounds = min(other for other in paths if other.startswith(f"{table}/") and other.endswith("/offsets"))
-    return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), indexes=(bounds, 0), ascending=True)
-
-
-_FLAG = ArraySpec(dtypes=("bool",), row_shape=(), rows=_STEPS)
-_OPTIONAL = {
-    f"{EPISODES}/source": ArraySpec(
-        dtypes=("int32",), row_shape=(), rows=_EPISODES, indexes=("sources/path/offsets", -1), ascending=True
-    ),
-    f"{EPISODES}/cut": ArraySpec(dtypes=("bool",), row_shape=(), rows=_EPISODES),
-    f"{EPISODES}/success": ArraySpec(row_shape=(), rows=_EPISODES),
-}
 
 SPECS = ArraySpecs(
     arrays={
-        _VALID: ArraySpec(dtypes=("bool",), row_shape=()),
-        "steps/terminated": _FLAG,
-        "steps/truncated": _FLAG,
-        f"{EPISODES}/offsets": ArraySpec(
-            dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=_VALID
-        ),
+        _VALID: spec_of("bool"),
+        f"{STEPS}/terminated": _FLAG,
+        f"{STEPS}/truncated": _FLAG,
+        f"{EPISODES}/offsets": spec_of("int64", rows=_EPISODE_BOUNDS, offsets_of=_VALID),
     },
-    others=_spec,
-    text={EPISODES: (SAMPLES, 1)},
-    absent={
-        f"{EPISODES}/cut": False,
-        f"{EPISODES}/success": -1,
-        f"{EPISODES}/mask": False,
-        NEXT_RECORDED: True,
-        f"{EPISODES}/attributes": "{}",
-        "sources/attributes": "{}",
+    optional={
+        **_rows_of_any_length(STEPS, _VALID),
+        f"{STEPS}/<column>": ArraySpec(rows=(_VALID, 0)),
+        **_rows_of_any_length(_CLOCK, f"{_CLOCK}/"),
+        f"{_CLOCK}/<column>": ArraySpec(beside=(_CLOCK_BOUNDS,), rows=(f"{_CLOCK}/", 0)),
+        # of ticks; of the bounds of their rows where all columns have rows of any length
+        _CLOCK_BOUNDS: (
+            spec_of("int64", rows=_EPISODE_BOUNDS, offsets_of=f"{_CLOCK}/"),
+            spec_of("int64", rows=_EPISODE_BOUNDS, indexes=(f"{_CLOCK}/", 1), ascending=True),
+        ),
+        f"{EPISODES}/source": spec_of("int32", rows=_EPISODES, indexes=(SOURCE_BOUNDS, -1), ascending=True),
+        f"{EPISODES}/cut": replace(_OF_EPISODE, absent=False),
+        f"{EPISODES}/success": ArraySpec(row_shape=(), rows=_EPISODES, absent=-1),
+        f"{EPISODES}/mask/<name>": replace(_OF_EPISODE, absent=False),
+        f"{PRESENT}/<key>": _OF_EPISODE,
+        f"{NEXT_RECORDED}/<key>": replace(_OF_EPISODE, absent=True),
+        f"{EXTENT}/<key>": ArraySpec(dtypes=("int32",), rows=_EPISODES),
+        **text_columns(f"{EPISODES}/attributes", _EPISODE_BOUNDS, absent="{}"),
+        **text_columns(f"{EPISODES}/<column>", _EPISODE_BOUNDS),
+        f"{EPISODES}/<column>": ArraySpec(rows=_EPISODES),
+        **text_columns("sources/attributes", (SOURCE_BOUNDS, 0), absent="{}"),
     },
 )

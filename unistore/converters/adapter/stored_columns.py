@@ -1,21 +1,17 @@
-"""Checks and fields that follow from a schema."""
+"""Rules and fields of the columns that a schema names."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from unistore.converters.schema import Column, Schema
-from unistore.schemas.array_specs import (
-    SAMPLES,
-    SOURCE_BOUNDS,
-    ArraySpec,
-    ArraySpecs,
-    Limit,
-    table_of_offsets,
-)
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_spec, ragged_specs, value_field
+from unistore.errors import Problem
+from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArrayInfo, ArraySpec, Limit, spec_of
+from unistore.schemas.declared_rules import ArraySpecs, Declared, text_columns
+from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_arrays, table_columns, value_field
+from unistore.schemas.table_rows import table_of_offsets
 from unistore.schemas.tables import Field, own_axes
 from unistore.system.types import Shape
 
@@ -28,52 +24,37 @@ CLASS_KINDS = "biu"  # kinds of dtypes of numbers of classes
 # Chunks of volumes, which samples read as boxes
 _TILE = (32, 32, 32)
 _SOURCES = (SOURCE_BOUNDS, -1)
+_SAMPLES = (SAMPLES, 0)
 
 
 def specs_by_schema(schema: Schema) -> ArraySpecs:
     """Return what the arrays of a store must be."""
-    first = _first(schema.table, schema.columns)
-    main_rows = first if schema.samples else SAMPLES
+    main_rows = f"{schema.table}/" if schema.samples else SAMPLES
     arrays = _column_specs(schema.table, schema.columns, main_rows)
     samples = schema.sample_table
-    required = (f"{samples}/offsets",) if schema.samples and not first else ()
+    optional: dict[str, Declared] = {**text_columns(FACTS, (SOURCE_BOUNDS, 0), absent="{}")}
     if schema.samples:
-        if first:
-            arrays[f"{samples}/offsets"] = _divides(first, (SAMPLES, 1))
-        arrays[f"{samples}/source"] = ArraySpec(
-            dtypes=("int32",), row_shape=(), rows=(SAMPLES, 0), indexes=_SOURCES, ascending=True
-        )
-        arrays |= _value_specs(samples, schema.per_sample, (SAMPLES, 0))
+        arrays[f"{samples}/offsets"] = _divides(f"{schema.table}/")
+        arrays[f"{samples}/source"] = spec_of("int32", rows=_SAMPLES, indexes=_SOURCES, ascending=True)
+        arrays |= _value_specs(samples, schema.per_sample, _SAMPLES)
+        optional[f"{samples}/<column>"] = ArraySpec(rows=_SAMPLES)
     arrays |= _value_specs("sources", schema.per_source, _SOURCES)
     if schema.spatial:
         limits = tuple(Limit(f"{schema.table}/{name}", (1, 2, 3)) for name in schema.spatial)
-        arrays[f"{schema.table}/extent"] = ArraySpec(
-            dtypes=("int32",), row_shape=(3,), rows=(SAMPLES, 0), least=0, limits=limits
-        )
+        arrays[f"{schema.table}/extent"] = spec_of("int32", 3, rows=_SAMPLES, least=0, limits=limits)
     for table, columns in schema.tables.items():
-        first_of_table = _first(table, columns)
-        arrays |= _column_specs(table, columns, first_of_table)
+        arrays |= _column_specs(table, columns, f"{table}/")
         if table in schema.of_samples:
-            arrays[f"{samples}/{table}/offsets"] = _divides(first_of_table, (SAMPLES, 1))
+            arrays[f"{samples}/{table}/offsets"] = _divides(f"{table}/")
+    # of columns and tables that `Family.choose` names
+    optional |= table_columns(schema.table, main_rows)
+    optional |= table_columns("<table>", "<table>/")
 
-    def other(path: str, paths: Collection[str]) -> ArraySpec:
-        """Return the rule of an array of a column that `Family.choose` named."""
-        table, first_of_table = schema.table, main_rows
-        if required:
-            first_of_table = min(_plain_paths(table, paths), default=SAMPLES)
-            if path in required:
-                return _divides(first_of_table, (SAMPLES, 1))
-        for further in further_tables(schema, paths):
-            if path.startswith(f"{further}/"):
-                table, first_of_table = further, min(_plain_paths(further, paths), default=SAMPLES)
-        if path.startswith(f"{table}/") and ragged_group(path, paths):
-            return ragged_spec(path, (first_of_table, 1))
-        if schema.samples and path.startswith(f"{schema.samples}/"):
-            return ArraySpec(rows=(SAMPLES, 0))
-        is_column = path.startswith(f"{table}/") and path != first_of_table
-        return ArraySpec(rows=(first_of_table, 0)) if is_column else ArraySpec()
+    def check(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
+        if not any(path.startswith(f"{schema.table}/") for path in arrays):
+            yield Problem(schema.table, "holds no array", kind="missing")
 
-    return ArraySpecs(arrays=arrays, required=required, others=other, absent={FACTS: "{}"})
+    return ArraySpecs(arrays=arrays, optional=optional, check=check)
 
 
 def further_tables(schema: Schema, paths: Collection[str]) -> list[str]:
@@ -83,17 +64,6 @@ def further_tables(schema: Schema, paths: Collection[str]) -> list[str]:
     return [table for table in tables if table not in own and "/" not in table]
 
 
-def _first(table: str, columns: Mapping[str, Column]) -> str:
-    """Return the path of the column that decides how many rows a table has (empty: none is known)."""
-    return next((f"{table}/{name}" for name, column in columns.items() if not column.ragged), "")
-
-
-def _plain_paths(table: str, paths: Collection[str]) -> list[str]:
-    """Return the paths of the columns of a table that are not ragged."""
-    of_table = [path for path in paths if path.startswith(f"{table}/")]
-    return [path for path in of_table if ragged_group(path, paths) is None]
-
-
 def ragged_group(path: str, paths: Collection[str]) -> str | None:
     """Return the path of the ragged column that an array is one of both of, None if it is neither."""
     group, _, name = path.rpartition("/")
@@ -101,41 +71,46 @@ def ragged_group(path: str, paths: Collection[str]) -> str | None:
     return group if is_one and f"{group}/offsets" in paths else None
 
 
-def _divides(first: str, rows: tuple[str, int]) -> ArraySpec:
-    """Return the rule of offsets of the rows of a table, by its first column."""
-    return ArraySpec(dtypes=("int64",), row_shape=(), rows=rows, offsets_of=first)
+def _divides(table: str) -> ArraySpec:
+    """Return the rule of the offsets of samples in the rows of a table."""
+    return spec_of("int64", rows=(SAMPLES, 1), offsets_of=table)
 
 
-def _column_specs(table: str, columns: Mapping[str, Column], rows: str) -> dict[str, ArraySpec]:
+def _column_specs(table: str, columns: Mapping[str, Column], rows: str) -> dict[str, Declared]:
     """Return what the columns of a table must be, which has as many rows as the array `rows`."""
-    specs: dict[str, ArraySpec] = {}
+    first = next((name for name, column in columns.items() if not column.ragged), "")
+    specs: dict[str, Declared] = {}
+    if rows == f"{table}/" and first:
+        rows = f"{table}/{first}"
     for name, column in columns.items():
         path = f"{table}/{name}"
         if column.ragged:
-            specs |= ragged_specs(path, (rows, 1))
+            specs |= ragged_arrays(path, (rows, 1))
         else:
-            specs[path] = _spec(column, None if path == rows else (rows, 0))
+            specs[path] = replace(rule_of_column(column), rows=None if path == rows else (rows, 0))
     return specs
 
 
-def _value_specs(table: str, columns: Mapping[str, Column], rows: tuple[str, int]) -> dict[str, ArraySpec]:
-    """Return what values of samples or sources must be."""
-    specs: dict[str, ArraySpec] = {}
+def _value_specs(table: str, columns: Mapping[str, Column], rows: tuple[str, int]) -> dict[str, Declared]:
+    """Return what values of samples or sources must be. Texts are UTF-8, and not bytes as a file has them."""
+    specs: dict[str, Declared] = {}
+    bounds = rows[0], rows[1] + 1
     for name, column in columns.items():
         path = f"{table}/{name}"
         if column.ragged:
-            specs |= ragged_specs(path, (rows[0], rows[1] + 1), strict=True)
+            is_text = name.endswith(TEXT_SUFFIX)
+            specs |= text_columns(path, bounds) if is_text else ragged_arrays(path, bounds)
         else:
-            specs[path] = _spec(column, rows)
+            specs[path] = replace(rule_of_column(column), rows=rows)
     return specs
 
 
-def _spec(column: Column, rows: tuple[str, int] | None) -> ArraySpec:
+def rule_of_column(column: Column) -> ArraySpec:
+    """Return what the dtype, axes and values of a column must be."""
     shape = None if column.axes is None else (None,) * len(column.axes)
     if column.classes:
-        most = len(column.classes) - 1
-        return ArraySpec(kinds=CLASS_KINDS, row_shape=shape, rows=rows, least=0, most=most)
-    return ArraySpec(kinds=column.kinds, row_shape=shape, rows=rows, least=column.least)
+        return ArraySpec(kinds=CLASS_KINDS, row_shape=shape, least=0, most=len(column.classes) - 1)
+    return ArraySpec(kinds=column.kinds, row_shape=shape, least=column.least)
 
 
 def field_of(

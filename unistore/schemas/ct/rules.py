@@ -1,95 +1,18 @@
-"""What the arrays of a CT store must be (`SPECS`), and what must hold of their values (`RULES`)."""
+"""What must hold of the values of a CT store."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, ArraySpecs, Limit
-from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
-from unistore.schemas.ct.geometry import LENGTHS
+from unistore.schemas.ct.fields import FOREGROUND, VOLUMES, WINDOWS
 from unistore.schemas.rules import Rule, RuleView, broken, first_row
 from unistore.system.types import Int64s, UInt8s
 
-_ROWS = (SAMPLES, 0)
-_IMAGE = f"{VOLUMES}/image"
 _UNLIMITED = np.iinfo(np.int64).max
-
-
-_POINTS = {"coords", "values", "offsets"}
-# Arrays that a group has beside `present` and `resolution`: one of these sets.
-_CONTENTS: Mapping[str, list[set[str]]] = {
-    WINDOWS: [_POINTS, {"mask", "offsets"}],
-    MASKS: [{"mask"}, {"label"}],
-    LABELS: [{"mask"}, {"label"}],
-    SDF: [_POINTS],
-}
-_COORDS = ArraySpec(dtypes=("uint16", "int32"), row_shape=(3,))
-
-
-def _voxels(path: str) -> int:
-    """Return how many voxels an element of a label or a bit mask has (0: the array is neither)."""
-    family, _, name = path.partition("/")
-    if name.endswith("/mask") and family in _CONTENTS:
-        return 8
-    return 1 if name.endswith("/label") and family in (MASKS, LABELS) else 0
-
-
-def _spec(path: str, paths: Collection[str]) -> ArraySpec:
-    group, _, name = path.rpartition("/")
-    family = path.partition("/")[0]
-    coords = f"{group}/coords"
-    voxels = _voxels(path)
-    if path == _IMAGE:
-        return ArraySpec(kinds="biuf", row_shape=(None, None, None), rows=_ROWS)
-    if path == f"{VOLUMES}/extent":
-        arrays = {_IMAGE: 1} if _IMAGE in paths else {}
-        arrays |= {array: _voxels(array) for array in sorted(paths) if _voxels(array)}
-        limits = tuple([Limit(array, (1, 2, 3), count) for array, count in arrays.items()])
-        return ArraySpec(dtypes=("int32",), row_shape=(3,), rows=_ROWS, least=0, limits=limits)
-    if group == VOLUMES and name in LENGTHS:
-        return ArraySpec(dtypes=("float64",), row_shape=(LENGTHS[name],), rows=_ROWS)
-    if group == VOLUMES or name == "present":
-        return ArraySpec(dtypes=("bool",) if name == "present" else (), rows=_ROWS)
-    if voxels:
-        like = (Limit(_IMAGE, (1, 2, 3), voxels),) if _IMAGE in paths else ()
-        dtypes = ("uint8",) if voxels == 8 else ()
-        return ArraySpec(dtypes=dtypes, row_shape=(None, None, None), rows=_ROWS, like=like)
-    if family == FOREGROUND and name == "offsets":
-        ranges = ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=coords)
-        return replace(ranges, repeated=True)  # one of each class in each volume
-    if name == "coords" and family in (FOREGROUND, *_CONTENTS):
-        return _COORDS
-    if name == "offsets" and family in _CONTENTS:
-        points = coords if coords in paths else Limit(f"{group}/mask", (1, 2, 3), 8)
-        return ArraySpec(dtypes=("int64",), row_shape=(), rows=(SAMPLES, 1), offsets_of=points)
-    if name == "values" and family in _CONTENTS:
-        return ArraySpec(row_shape=(), rows=(coords, 0))
-    if name == "resolution" and family in _CONTENTS:
-        return ArraySpec(row_shape=(), rows=_ROWS)
-    return ArraySpec()
-
-
-def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
-    for group in dict.fromkeys(path.rpartition("/")[0] for path in arrays):
-        contents = _CONTENTS.get(group.partition("/")[0])
-        present = {name for name in (*_POINTS, "mask", "label") if f"{group}/{name}" in arrays}
-        if contents is not None and present not in contents:
-            expected = " or ".join([", ".join(sorted(content)) for content in contents])
-            names = ", ".join(sorted(present)) or "neither"
-            yield Problem(group, f"holds {names}, expected {expected}", kind="missing")
-
-
-SPECS = ArraySpecs(
-    required=(f"{VOLUMES}/extent", f"{VOLUMES}/name/data", f"{VOLUMES}/name/offsets"),
-    others=_spec,
-    check=_incomplete_groups,
-    text={VOLUMES: (SAMPLES, 1)},
-)
 
 
 def points(view: RuleView) -> Iterator[Problem]:

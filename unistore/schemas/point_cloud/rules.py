@@ -1,64 +1,15 @@
-"""What the arrays of a point cloud store must be (`SPECS`), and what must hold of their values (`RULES`)."""
+"""What must hold of the values of a point cloud store."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.array_specs import ArrayInfo, ArraySpec, ArraySpecs, source_offsets, spec_of
 from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS, SEGMENTS, quantum_errors
 from unistore.schemas.rules import Rule, RuleView, broken, first_row, parts_hold_all
-
-_XYZ = "points/xyz"
-_SEGMENTS = ("segments/number", 0)
-_BOUNDS = ("segments/number", 1)
-_SOURCES = ("sources/path/offsets", -1)
-
-
-def _spec(path: str, _paths: Collection[str]) -> ArraySpec:
-    group, _, name = path.rpartition("/")
-    if path.startswith(f"{POINTS}/"):
-        return ArraySpec(rows=(_XYZ, 0))
-    if group == SEGMENTS:
-        return ArraySpec(rows=_SEGMENTS)
-    if path.startswith("voxels/"):
-        coords = f"{group}/coords"
-        specs = {
-            "coords": spec_of("int32", 3),
-            "counts": spec_of("uint32", rows=(coords, 0)),
-            "offsets": spec_of("int64", rows=_BOUNDS, offsets_of=coords),
-            "point_voxel": spec_of("int32", rows=(_XYZ, 0)),
-        }
-        beside = tuple(f"{group}/{other}" for other in specs)
-        return replace(specs.get(name, ArraySpec()), beside=beside)
-    return ArraySpec()
-
-
-def _unscaled(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
-    """Quantised coordinates without a scale or an offset."""
-    for path in ("sources/scale", "sources/offset"):
-        if arrays[_XYZ].dtype == "int32" and path not in arrays:
-            yield Problem(path, "is missing", kind="missing")
-
-
-SPECS = ArraySpecs(
-    arrays={
-        _XYZ: ArraySpec(dtypes=("int32", "float64", "float32"), row_shape=(3,)),
-        "points/source_row": spec_of("int64", rows=(_XYZ, 0)),
-        "segments/offsets": spec_of("int64", rows=_BOUNDS, offsets_of=_XYZ),
-        "segments/number": spec_of("int64", least=NO_SEGMENT),
-        "segments/origin": spec_of("float64", 3, rows=_SEGMENTS),
-        "segments/bounds": spec_of("float64", 2, 3, rows=_SEGMENTS),
-        "segments/source": spec_of("int32", rows=_SEGMENTS, indexes=_SOURCES, ascending=True),
-    },
-    others=_spec,
-    check=_unscaled,
-    text={SEGMENTS: _BOUNDS},
-    absent={"sources/header": "{}", f"{SEGMENTS}/name": ""},
-)
+from unistore.schemas.table_rows import source_offsets
 
 
 def segments(view: RuleView) -> Iterator[Problem]:
