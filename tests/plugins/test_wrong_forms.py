@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.stores import attributes_of, forge
 from unistore import plugin
 from unistore.converters.adapter.values import stored_value, value_arrays
 from unistore.converters.checking import checked_family
@@ -161,8 +162,14 @@ def test_numbers_of_classes_that_files_choose(
         with pytest.raises(InputError, match=f"kind.*{message}.*expected 0 to 1, the numbers of low, high"):
             unistore.convert(source, tmp_path / "o.zarr", "boxes")
         return
-    unistore.convert(source, tmp_path / "o.zarr", "boxes")
-    assert unistore.Store(tmp_path / "o.zarr").array("rows/kind").read().tolist() == codes
+    store = tmp_path / "o.zarr"
+    unistore.convert(source, store, "boxes")
+    assert unistore.Store(store).array("rows/kind").read().tolist() == codes
+    assert attributes_of(store)["fields"]["rows/kind"]["rule"]["most"] == 1
+    assert unistore.verify(store).problems == ()
+    forge(store, {"rows/kind": np.array([0, 2, 1])})
+    (problem,) = unistore.verify(store).problems
+    assert str(problem).startswith("rows/kind: row 1 is 2, expected at most 1 (the last of its classes)")
 
 
 @pytest.mark.parametrize("first", ["a.h5", "b.h5"])

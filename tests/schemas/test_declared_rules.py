@@ -18,7 +18,7 @@ from unistore.schemas.array_specs import (
     rule_problems,
     spec_of,
 )
-from unistore.schemas.declared_rules import ArraySpecs, Declared, resolved, text_columns
+from unistore.schemas.declared_rules import ArraySpecs, Declared, is_kept, resolved, text_columns
 from unistore.schemas.ragged import table_columns
 
 PINGS = ArraySpec(dtypes=("uint16",), rows=(SAMPLES, 0))
@@ -224,6 +224,21 @@ def test_a_column_may_say_more_of_its_values() -> None:
     rules = resolved(specs, ["rows/a", "rows/b"], columns)
     assert rules.of("rows/a") == ArraySpec(rows=(SAMPLES, 0), least=0, most=3)
     assert rules.of("rows/b") == ArraySpec(rows=(SAMPLES, 0))
+
+
+def test_a_recorded_rule_may_say_more_of_values_and_nothing_else() -> None:
+    declared = ArraySpec(rows=(SAMPLES, 0), least=0)
+    assert is_kept(declared, replace(declared, kinds="u", row_shape=(3,), most=4))
+    for other in (
+        ArraySpec(rows=(SAMPLES, 0)),
+        replace(declared, least=1),
+        replace(declared, rows=(SAMPLES, 1)),
+        replace(declared, rows=None),
+        replace(declared, ascending=True),
+        replace(declared, absent=0),
+        replace(declared, limits=(Limit("rows/a", (0,)),)),
+    ):
+        assert not is_kept(declared, other), other
 
 
 def test_texts_may_be_absent() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from unistore.schemas.recorded_rules import (
     StatedRules,
     extensions,
     parse_rule,
+    recorded,
     rule_of,
     with_side_table,
 )
@@ -59,8 +61,13 @@ def test_a_rule_says_nothing_that_is_the_default() -> None:
 def test_a_golden_store_records_what_its_family_says(path: Any) -> None:
     store = Store(path)
     declared = resolved(specs_of(get_family(store.family)), store.paths()).rules()
-    recorded = {name: field["rule"] for name, field in store.attributes["fields"].items()}
-    assert recorded == {name: json.loads(json.dumps(rule_of(rule))) for name, rule in declared.items()}
+    fields = store.attributes["fields"]
+    for name, rule in declared.items():
+        # columns of plain arrays, which the files name, say what they are, too
+        expected = replace(rule, kinds="biuf") if name in ("rows/data", "rows/label") else rule
+        said = {key: fields[name][key] for key in ("rule", "absent") if key in fields[name]}
+        assert said == json.loads(json.dumps(recorded(expected))), name
+        assert store.specs.of(name) == expected
     arrays = {
         name: ArrayInfo(store.array(name).shape, store.array(name).dtype.name) for name in store.paths()
     }
@@ -105,6 +112,23 @@ def test_what_is_no_rule(document: Any, message: str) -> None:
     ) as error:
         rules["rows/x"]
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+@pytest.mark.parametrize("absent", [-1, 0.5, False, "{}"])
+def test_what_rows_have_without_an_array_is_recorded_beside_its_rule(absent: float | str) -> None:
+    field = json.loads(json.dumps(recorded(ArraySpec(least=0, absent=absent))))
+    assert field == {"rule": {"least": 0}, "absent": absent}
+    rule = StatedRules({"rows/x": field}, "a.zarr")["rows/x"]
+    assert (rule.absent, type(rule.absent)) == (absent, type(absent))
+
+
+@pytest.mark.parametrize("absent", [[], {}, ["{}"]])
+def test_what_no_row_can_have(absent: Any) -> None:
+    rules = StatedRules({"rows/x": {"rule": {}, "absent": absent}}, "a.zarr")
+    with pytest.raises(
+        RuleError, match=r"a\.zarr: zarr\.json is damaged: rule of 'rows/x': member 'absent' is"
+    ):
+        rules["rows/x"]
 
 
 def test_rules_in_a_circle_are_refused() -> None:

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xxhash
 import zarr
 from numpy.typing import NDArray
 
 from tests.programs import call, loaded
+from tests.stores import forge as forged
 from unistore.conversion.new_store import tables_of
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.registry import find_family
 from unistore.schemas.array_specs import ArraySpec
 from unistore.schemas.declared_rules import ArraySpecs, resolved
-from unistore.schemas.recorded_rules import rule_of
+from unistore.schemas.recorded_rules import recorded
 
 ROOT = Path(__file__).parents[2]
 SEAL = {
@@ -86,7 +86,8 @@ class StoreMaker:
         record = find_family(family)
         specs = _specs_by_axes(fields) if record is None else specs_of(record)
         own_rules = resolved(specs, fields)
-        documents = {path: rule_of(rule) for path, rule in own_rules.rules().items()} | (rules or {})
+        documents = {path: recorded(rule) for path, rule in own_rules.rules().items()}
+        documents |= {path: {"rule": rule} for path, rule in (rules or {}).items()}
         groups["."] = {
             "unistore": {
                 "format_version": 1,
@@ -96,7 +97,7 @@ class StoreMaker:
                 "tables": tables_of(own_rules, {*names, main_table or table, table}, fields),
                 "kinds": ["unistore.Rows()"] if record is None else kinds_of(record, fields),
                 "package": {"name": "unistore", "version": ""},
-                "fields": {path: {"axes": names, "rule": documents[path]} for path, names in fields.items()},
+                "fields": {path: {"axes": names, **documents[path]} for path, names in fields.items()},
                 "seal": SEAL,
             }
         }
@@ -381,37 +382,5 @@ def make_scans(make_store: StoreMaker) -> Callable[..., Scans]:
 
 @pytest.fixture
 def forge() -> Callable[..., None]:
-    """``forge(store, {path: array})``: write other values and seal them, as a faulty converter would."""
-
-    def write(store: Path, arrays: dict[str, Any], attributes: dict[str, Any] | None = None) -> None:
-        from unistore.store.manifest import Entry, make_seal, manifest_bytes, parse_manifest, sign_root
-        from unistore.zarr3.durable import write_file
-        from unistore.zarr3.metadata import ArrayMetadata
-        from unistore.zarr3.writer import encode_shard, little_endian_bytes
-
-        manifest = store / "unistore-manifest.jsonl"
-        entries = {entry.key: entry for entry in parse_manifest(manifest.read_bytes(), "here")}
-        for path, values in arrays.items():
-            document = json.loads((store / path / "zarr.json").read_text())
-            metadata = ArrayMetadata.from_json(document, path)
-            for key in [key for key in entries if key.startswith(f"{path}/c/")]:
-                number = int(key.removeprefix(f"{path}/c/").split("/")[0])
-                lo = number * metadata.shard_shape[0]
-                block = np.ascontiguousarray(values[lo : lo + metadata.shard_shape[0]], metadata.dtype)
-                coordinates = (number, *(0 for _ in metadata.shape[1:]))
-                written = write_file(store, key, encode_shard(metadata, coordinates, block))
-                entries[key] = Entry(
-                    key=key,
-                    bytes=written.bytes,
-                    checksum=written.checksum,
-                    rows=(lo, lo + len(block)),
-                    content=xxhash.xxh3_128_hexdigest(little_endian_bytes(block)),
-                )
-        data = manifest_bytes(entries.values())
-        manifest.write_bytes(data)
-        root = json.loads((store / "zarr.json").read_text())
-        root["attributes"]["unistore"].update(attributes or {})
-        root["attributes"]["unistore"]["seal"] = make_seal(entries.values(), data)
-        (store / "zarr.json").write_bytes(sign_root(json.dumps(root, indent=1).encode() + b"\n"))
-
-    return write
+    """``forge(store, {path: array})``: see `tests.stores.forge`."""
+    return forged

@@ -30,7 +30,7 @@ from unistore.converters.registry import get_family, package_of
 from unistore.errors import ConversionError, InputError, Problem, first_few, printable
 from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo
 from unistore.schemas.declared_rules import ArraySpecs, resolved
-from unistore.schemas.recorded_rules import RULE, RecordedSpecs, rule_of
+from unistore.schemas.recorded_rules import RecordedSpecs, recorded
 from unistore.schemas.relations import relations
 from unistore.schemas.table_rows import columns_of, counting_array, first_column, source_offsets
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
@@ -351,7 +351,7 @@ def described_fields(plan: Plan, rules: RecordedSpecs) -> JsonObject:
             "unit": array.field.unit,
             "description": array.field.description,
             "amplification": round(array.amplification, 3),
-            RULE: rule_of(rules.of(array.field.path)),
+            **recorded(rules.of(array.field.path)),
         }
         for array in sorted(plan.arrays(), key=lambda array: array.field.path)
     }

@@ -25,7 +25,7 @@ from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, 
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
 from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo, ArraySpec, offsets_errors
-from unistore.schemas.declared_rules import ArraySpecs, resolved
+from unistore.schemas.declared_rules import ArraySpecs, is_kept, resolved
 from unistore.schemas.indices import RowsOfSources, whole
 from unistore.schemas.recorded_rules import RecordedSpecs, RuleError, StatedRules
 from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken
@@ -120,11 +120,11 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
     samples = attributes["samples"]["count"]
     problems: list[Problem] = []
-    stated: Mapping[str, ArraySpec] = {}
+    declared: Mapping[str, ArraySpec] = {}
     try:
         specs: ArraySpecs = specs_of(family_of(attributes))
         problems += specs.problems(arrays, samples)
-        stated = resolved(specs, arrays).rules()
+        declared = resolved(specs, arrays).rules()
     except InputError as unknown:
         for problem in unknown.problems:
             yield Problem(ROOT, f"{problem.file}: {problem.message}", problem.fix, UNKNOWN_FAMILY)
@@ -132,7 +132,7 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
         rules = RecordedSpecs(StatedRules(attributes["fields"], ROOT))
         problems += rules.problems(arrays, samples)
         problems += _table_problems(attributes, rules.rules())
-        other = [path for path, rule in stated.items() if rules.of(path) != replace(rule, absent=None)]
+        other = [path for path, rule in declared.items() if not is_kept(rule, rules.of(path))]
         problems += [Problem(path, "has another rule in the root than its family states") for path in other]
     except RuleError as error:
         problems.append(Problem(ROOT, error.reason))

@@ -84,6 +84,7 @@ EVERY_STORE: Mapping[str, Declared] = {
     "sources/path/data": TEXT,
     SOURCE_BOUNDS: spec_of("int64", offsets_of="sources/path/data"),
     "sources/bytes": spec_of("int64", rows=_OF_SOURCES, least=0),
+    "sources/hash": spec_of("uint8", 16, rows=_OF_SOURCES),
     "sources/scale": spec_of("float64", 3, rows=_OF_SOURCES),
     "sources/offset": spec_of("float64", 3, rows=_OF_SOURCES),
     **text_columns(HDF5_ATTRIBUTES, (SOURCE_BOUNDS, 0), absent="{}"),
@@ -118,6 +119,16 @@ def resolved(
         if column is not None:
             rules[path] = replace(rules[path], **stated(column))
     return RecordedSpecs(rules)
+
+
+# What a column that is named at conversion may state beside what its family declares
+_OF_COLUMNS = ("kinds", "row_shape", "least", "most")
+
+
+def is_kept(declared: ArraySpec, recorded: ArraySpec) -> bool:
+    """Return whether a recorded rule is the declared one, or says more of the values of a column."""
+    more = {name: getattr(recorded, name) for name in _OF_COLUMNS if getattr(declared, name) in (None, "")}
+    return replace(declared, **more) == recorded
 
 
 def stated(spec: ArraySpec) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from unistore.schemas.array_specs import BYTES, ArraySpec, spec_of
 from unistore.schemas.declared_rules import Declared
@@ -61,9 +62,9 @@ def ragged_arrays(group: str, rows: tuple[str, int], *otherwise: ArraySpec) -> d
         What ``data`` or ``offsets`` are if the other one is not there. None: they are never alone.
     """
     data, offsets = f"{group}/data", f"{group}/offsets"
-    values = ArraySpec(beside=(offsets,)) if group.endswith(RAGGED_SUFFIX) else BYTES
+    values = ArraySpec() if group.endswith(RAGGED_SUFFIX) else BYTES
     return {
-        data: (values, *otherwise),
+        data: (replace(values, beside=(offsets,)), *otherwise),
         offsets: (spec_of("int64", rows=rows, offsets_of=data), *otherwise),
     }
 

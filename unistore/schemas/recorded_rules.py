@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from unistore.errors import CorruptionError, Problem
@@ -11,11 +11,13 @@ from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, Limit, i
 from unistore.schemas.tables import name_problem
 from unistore.system.types import JsonObject
 
-RULE = "rule"  # member of each object in the root's ``fields``
+# Members of each object in the root's ``fields``
+RULE = "rule"
+ABSENT = "absent"  # what all rows have in stores that lack the array; not there if no store lacks it
 MORE = "extends"  # of the member ``side`` of a side table's root: what it adds to rules of its store
 
 _LIMITS = ("like", "limits")
-_DEFAULTS = {member.name: member.default for member in fields(ArraySpec) if member.name != "absent"}
+_DEFAULTS = {member.name: member.default for member in fields(ArraySpec) if member.name != ABSENT}
 
 
 class RuleError(CorruptionError):
@@ -34,6 +36,12 @@ def rule_of(spec: ArraySpec) -> JsonObject:
     """Return the JSON object of a rule, without the members that say nothing."""
     stated = {name: getattr(spec, name) for name in _DEFAULTS}
     return {name: _plain(value) for name, value in stated.items() if value != _DEFAULTS[name]}
+
+
+def recorded(spec: ArraySpec) -> JsonObject:
+    """Return the members of a root's ``fields`` that state a rule, and what rows have without the array."""
+    absent = {} if spec.absent is None else {ABSENT: spec.absent}
+    return {RULE: rule_of(spec), **absent}
 
 
 def _plain(value: Any) -> Any:
@@ -65,6 +73,16 @@ def parse_rule(document: object) -> ArraySpec:
             msg = f"member {name!r} is {value!r:.80}"
             raise ValueError(msg) from error
     return ArraySpec(**members)
+
+
+def _parse_field(document: JsonObject) -> ArraySpec:
+    """Return the rule that `recorded` stated."""
+    rule = parse_rule(document.get(RULE))
+    absent = document.get(ABSENT)
+    if absent is not None and type(absent) not in (bool, int, float, str):
+        msg = f"member {ABSENT!r} is {absent!r:.80}"
+        raise ValueError(msg)
+    return replace(rule, absent=absent)
 
 
 def _of_type(kind: type) -> Callable[[Any], Any]:
@@ -143,7 +161,7 @@ class StatedRules(Mapping[str, ArraySpec]):
         rule = self._parsed.get(path)
         if rule is None:
             try:
-                rule = parse_rule(self._documents[path].get(RULE))
+                rule = _parse_field(self._documents[path])
             except ValueError as error:
                 raise RuleError(self._store, f"rule of {path!r}: {error}") from error
             self._parsed[path] = rule  # found by the search for circles, and forgotten if there is one

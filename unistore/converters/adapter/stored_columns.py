@@ -139,6 +139,7 @@ def field_of(
         codec=column.codec,
         statistics=column.statistics,
         attributes={**(attributes or {}), **class_attribute(column.classes)},
+        rule=rule_of_column(column),
     )
 
 

@@ -233,8 +233,8 @@ def _group_arrays(family: str) -> dict[str, Declared]:
         f"{group}/offsets": (replace(bounds, offsets_of=coords), replace(bounds, offsets_of=bits)),
         mask: replace(voxels, dtypes=("uint8",), like=(Limit(IMAGE, _EXTENTS, 8),)),
         label: replace(voxels, like=(Limit(IMAGE, _EXTENTS),)),
-        f"{group}/resolution": ArraySpec(row_shape=(), rows=_ROWS),
-        f"{group}/present": ArraySpec(dtypes=("bool",), rows=_ROWS),
+        f"{group}/resolution": spec_of("int32", rows=_ROWS),
+        f"{group}/present": spec_of("bool", rows=_ROWS),
     }
 
 
@@ -269,6 +269,7 @@ SPECS = ArraySpecs(
     optional={
         IMAGE: ArraySpec(kinds="biuf", row_shape=_PLANES, rows=_ROWS),
         **{f"{VOLUMES}/{name}": spec_of("float64", length, rows=_ROWS) for name, length in LENGTHS.items()},
+        NAN_FIELD.path: spec_of("int64", rows=_ROWS),
         **text_columns(f"{VOLUMES}/<column>", (SAMPLES, 1)),
         f"{VOLUMES}/<column>": ArraySpec(rows=_ROWS),
         f"{FOREGROUND}/<group>/coords": _COORDS,
