@@ -222,6 +222,8 @@ def test_a_column_may_say_more_of_its_values() -> None:
     specs = ArraySpecs(optional={"rows/<column>": ArraySpec(rows=(SAMPLES, 0))})
     columns = {"rows/a": ArraySpec(least=0, most=3), "rows/b": None}
     rules = resolved(specs, ["rows/a", "rows/b"], columns)
+    bounded = ArraySpecs(arrays={"rows/a": ArraySpec(kinds="iu", most=2)})
+    assert resolved(bounded, ["rows/a"], columns).of("rows/a") == ArraySpec(kinds="iu", least=0, most=2)
     assert rules.of("rows/a") == ArraySpec(rows=(SAMPLES, 0), least=0, most=3)
     assert rules.of("rows/b") == ArraySpec(rows=(SAMPLES, 0))
 

@@ -233,14 +233,14 @@ def destinations_by_shape(
 
 
 def executor_for(
-    settings: Settings, family: str, progress: Progress
+    settings: Settings, family: str | None, progress: Progress
 ) -> AbstractContextManager[Dask | Processes]:
-    """Return where the steps of a conversion run."""
+    """Return where the steps of a conversion run. `family`: None for sources in stores."""
     if settings.scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 
         return Dask(settings.scheduler, memory=settings.limit, wait=settings.wait, tell=progress.tell)
-    imports = _imports(get_family(family))
+    imports = (CONVERSION,) if family is None else _imports(get_family(family))
     return Processes(settings.workers, memory=settings.limit, imports=imports, tell=progress.tell)
 
 

@@ -23,12 +23,8 @@ from unistore.conversion.memory import scan_memory, shard_memory
 from unistore.conversion.plan import ArrayPlan, Piece, Plan, ShardTask, TablePlan
 from unistore.conversion.running_statistics import Moments
 from unistore.conversion.spill import MIN_BATCHES, SHOWN, Spill
-from unistore.converters.families import specs_of
-from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, first_few, with_source, writing_failed
 from unistore.schemas.array_specs import ArraySpec
-from unistore.schemas.declared_rules import ArraySpecs, resolved
-from unistore.schemas.recorded_rules import RecordedSpecs
 from unistore.schemas.tables import IndexValues, OwnForm, Table
 from unistore.store.manifest import Entry
 from unistore.system.progress import listener, listening, portion
@@ -169,16 +165,8 @@ def write_column(
 
 def bounded_columns(plan: Plan) -> dict[str, ArraySpec]:
     """Return specs of the columns of tables whose values have bounds, by path."""
-    rules = planned_rules(plan)
-    every = {array.field.path: rules.of(array.field.path) for array in plan.columns()}
+    every = {array.field.path: plan.rules[array.field.path] for array in plan.columns()}
     return {path: spec for path, spec in every.items() if spec.bounds_values}
-
-
-def planned_rules(plan: Plan) -> RecordedSpecs:
-    """Return the rules of all planned arrays: what their family declares, and what their columns say."""
-    specs: ArraySpecs = specs_of(get_family(plan.family))
-    fields = {array.field.path: array.field for array in plan.arrays()}
-    return resolved(specs, fields, {path: field.rule for path, field in fields.items()})
 
 
 def broken_rows(

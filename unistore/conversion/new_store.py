@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.job import index_rows, metadata_of, planned_rules, write_column
+from unistore.conversion.job import index_rows, metadata_of, write_column
 from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.running_statistics import Moments
@@ -110,8 +110,7 @@ def rows_by_table(scan: Scan, finalized: Finalized, tables: Sequence[TablePlan])
     paths = [array.field.path for table in tables for array in table.arrays]
     paths += [field.path for field, _ in finalized.arrays]
     _check_table_names(offsets, paths)
-    specs: ArraySpecs = specs_of(get_family(scan.family))
-    rules = resolved(specs, dict.fromkeys((*paths, *offsets, SOURCE_BOUNDS))).rules()
+    rules = resolved(declared_specs(scan), dict.fromkeys((*paths, *offsets, SOURCE_BOUNDS))).rules()
     counting = {}
     for table in counts:
         counting[table] = counting_array(first_column(table, rules, rules.__getitem__), rules)
@@ -290,7 +289,7 @@ def metadata_documents(
     """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
     documents: dict[str, bytes] = {}
     axes = planned_axes(plan)
-    related = relations(axes, planned_rules(plan).rules())
+    related = relations(axes, plan.rules)
     for array in plan.arrays():
         path = array.field.path
         metadata = metadata_of(array)
@@ -437,17 +436,20 @@ class NewStore:
     def attributes(self) -> JsonObject:
         """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
         plan = self.plan
-        family = get_family(plan.family)
         axes = planned_axes(plan)
-        rules = planned_rules(plan)
+        rules = RecordedSpecs(plan.rules)
+        about = self.scan.recorded
+        if not about:
+            family = get_family(plan.family)
+            about = {"kinds": kinds_of(family, axes), "package": package_of(family)}
         return {
             "format_version": FORMAT_VERSION,
             "family": plan.family,
             "samples": {"count": self.samples, "table": plan.sample_table},
             "main_table": self.scan.main_table,
             "tables": tables_of(rules, self.rows, axes),
-            "kinds": kinds_of(family, axes),
-            "package": package_of(family),
+            "kinds": about["kinds"],
+            "package": about["package"],
             "fields": described_fields(plan, rules),
             "options": dict(plan.options),
             "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
@@ -499,6 +501,8 @@ def plan_of(
     options = plan_options(scan, codec, split)
     if found:
         options["found"] = {**options.get("found", {}), **found}
+    arrays = [*chain.from_iterable(table.arrays for table in tables), *index]
+    columns = {array.field.path: array.field.rule for array in arrays}
     return Plan(
         family=scan.family,
         sample_table=scan.sample_table,
@@ -507,7 +511,13 @@ def plan_of(
         index=index,
         options=options,
         versions=versions(),
+        rules=resolved(declared_specs(scan), columns, columns).rules(),
     )
+
+
+def declared_specs(scan: Scan) -> ArraySpecs:
+    """Return what the family of sources declares. Nothing of stored ones, whose fields have their rules."""
+    return ArraySpecs() if scan.recorded else specs_of(get_family(scan.family))
 
 
 def with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
@@ -556,23 +566,24 @@ def index_plan(field: Field, rows: int) -> ArrayPlan:
     return plan_table(table, [rows]).arrays[0]
 
 
-def check_plan(plan: Plan, samples: int, index: Sequence[tuple[Field, IndexValues]]) -> None:
+def check_plan(new_store: NewStore) -> None:
     """Check the planned arrays, and the values of the index arrays, before anything is written."""
-    specs: ArraySpecs = specs_of(get_family(plan.family))
-    rules = planned_rules(plan)
+    plan = new_store.plan
+    specs = declared_specs(new_store.scan)
+    rules = RecordedSpecs(plan.rules)
     shapes = {array.field.path: array.shape for array in plan.arrays()}
     infos = {
         array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
     }
-    problems = specs.problems(infos, samples, rules)
+    problems = specs.problems(infos, new_store.samples, rules)
     if not problems:
         for array in plan.columns():
             spec = rules.of(array.field.path)
             if spec.ascending or spec.offsets_of is not None:
                 message = "has a rule over all rows, and is written shard by shard"
                 problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
-        shapes[""] = (samples,)
-        for field, values in index:
+        shapes[""] = (new_store.samples,)
+        for field, values in new_store.arrays:
             spec = rules.of(field.path)
             if spec.bounds_values:
                 errors = spec.value_errors(values[0 : len(values)], shapes.__getitem__)

@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from dataclasses import field as dataclass_field
 from functools import cached_property
 from itertools import accumulate, chain
 from math import prod
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
+from unistore.schemas.array_specs import ArraySpec
 from unistore.schemas.tables import Field, Table
 from unistore.system.packed import Items
 from unistore.system.types import AnyArray, JsonObject, Shape
@@ -276,6 +278,7 @@ class Plan:
     index: tuple[ArrayPlan, ...]
     options: Mapping[str, Any]  # the converter's options that decide the content
     versions: Mapping[str, str]  # versions of the libraries that encode
+    rules: Mapping[str, ArraySpec] = dataclass_field(default_factory=dict)  # of every array, by path
 
     def tasks(self) -> list[ShardTask]:
         """Return every task of every table, in order."""
@@ -310,8 +313,9 @@ class Plan:
 
     def to_json(self) -> JsonObject:
         """Return plain JSON values, the same on every machine."""
-        text = json.dumps(asdict(self.without_sources()), sort_keys=True)
-        plain: JsonObject = json.loads(text)
+        described = asdict(replace(self.without_sources(), rules={}))
+        del described["rules"]  # which follow from the fields
+        plain: JsonObject = json.loads(json.dumps(described, sort_keys=True))
         for table, described in zip(self.tables, plain["tables"], strict=True):
             described["source_rows"] = list(table.source_rows)
         # stores from before fields had these members keep their digest

@@ -155,7 +155,7 @@ class Conversion:
             check_space(self.build.output_path, tables, self.progress)
         new_store = self.plan(split)
         plan = new_store.plan
-        check_plan(plan, new_store.samples, new_store.arrays)
+        check_plan(new_store)
         resumed = self.write_shards(new_store)
         with self.build.turn():
             if self.build.is_removed:

@@ -369,6 +369,9 @@ class Scan:
         Whether names of files may tell whom the sources are of, so that none is stored.
     shared
         What `Family.prepare` and `Family.read` need to know of all sources together.
+    recorded
+        ``kinds`` and ``package`` as roots record them, of sources in stores, whose fields have their rules.
+        Empty: sources are files, and their family says these.
     """
 
     family: str
@@ -386,6 +389,7 @@ class Scan:
     numbered: bool = False
     unnamed: bool = False
     shared: Mapping[str, Any] = field(default_factory=dict)
+    recorded: Mapping[str, Any] = field(default_factory=dict)
 
     def only(self, numbers: Collection[int]) -> Scan:
         """Return the scan of some sources alone, which keep their numbers. Without notes."""

@@ -18,14 +18,14 @@ from unistore.converters.common.columns import (
     promote,
     reconcile,
 )
-from unistore.converters.families import specs_of
-from unistore.converters.family import ArraysOfStore, Family
-from unistore.converters.registry import family_of
+from unistore.converters.family import Alike, ArraysOfStore
+from unistore.converters.registry import family_of, find_family
 from unistore.errors import AddOptions, InputError, Problem
 from unistore.growing.sources import KeptSource
+from unistore.growing.united_rules import united_rules
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
-from unistore.schemas.declared_rules import ArraySpecs, resolved
 from unistore.schemas.indices import ArrayView, RowsOfSources, whole
+from unistore.schemas.recorded_rules import RecordedSpecs
 from unistore.schemas.table_rows import table_of_offsets
 from unistore.schemas.tables import Field, IndexValues, offsets_of
 from unistore.store.joined import FIX, OF_SOURCES, MadeArray, UnitedStores
@@ -75,29 +75,44 @@ def unite(
     Columns that sources lack are filled where `columns` is union. Raises an `InputError` with all arrays that
     no one form holds.
     """
-    family = family_of(stores[0].attributes)
-    joining = family.alike()
+    family = find_family(stores[0].family)
+    joining = None if family is None else family.alike()
     own: Sequence[ArraysOfStore] = [{} for _ in stores] if joining is None else joining.arrays(stores)
     described = []
     for store, new_arrays in zip(stores, own, strict=True):
         fields = {path: _stored_field(store, path) for path in store.paths() if path not in new_arrays}
         forms = filter(None, new_arrays.values())
         described.append(fields | {field.path: field for field, _ in forms})
-    fields = _Joining(family, stores, described).fields(sources, columns)
-    family_specs: ArraySpecs = specs_of(family)
-    specs = resolved(family_specs, fields)
-    absent = {path: rule.absent for path, rule in specs.rules().items() if rule.absent is not None}
+    if family is None:
+        _check_alike(stores, described)
+    rules = united_rules([_rules(*each) for each in zip(stores, described, strict=True)])
+    fields = _Joining(joining, stores, described, rules).fields(sources, columns)
+    specs = RecordedSpecs(rules)
     all_made = []
     problems = []
     for store, new_arrays, before in zip(stores, own, described, strict=True):
-        completed = _Completed(family, store, new_arrays, before, fields)
+        completed = _Completed(joining, store, new_arrays, before, fields)
         made = completed.arrays()
-        table_offsets = completed.table_offsets(UnitedStores([store], [made], fields, specs, absent))
+        table_offsets = completed.table_offsets(UnitedStores([store], [made], fields, specs))
         all_made.append({**made, **table_offsets})
         problems += completed.problems
     if problems:
         raise InputError(problems)
-    return UnitedStores(stores, all_made, fields, specs, absent)
+    return UnitedStores(stores, all_made, fields, specs)
+
+
+def _rules(store: Store, fields: Mapping[str, Field]) -> dict[str, ArraySpec]:
+    """Return the rules of the arrays that a store has in the form of fields."""
+    recorded = store.specs.rules()
+    return {path: recorded[path] if field.rule is None else field.rule for path, field in fields.items()}
+
+
+def _check_alike(stores: Sequence[Store], described: Sequence[Mapping[str, Field]]) -> None:
+    """Refuse stores that only their family, which cannot be imported, may know how to join."""
+    forms = [{path: (field.dtype, field.row_shape) for path, field in fields.items()} for fields in described]
+    for store, form in zip(stores, forms, strict=True):
+        if form != forms[0]:
+            family_of(store.attributes)  # says why it cannot be imported
 
 
 def _stored_field(store: Store, path: str) -> Field:
@@ -126,18 +141,21 @@ class _Joining:
     """Finds the one form of each array of several stores."""
 
     def __init__(
-        self, family: type[Family], stores: Sequence[Store], described: Sequence[Mapping[str, Field]]
+        self,
+        joining: Alike | None,
+        stores: Sequence[Store],
+        described: Sequence[Mapping[str, Field]],
+        rules: Mapping[str, ArraySpec],
     ) -> None:
         store = stores[0]
-        self._joining = family.alike()
+        self._joining = joining
         self._names = [store.path for store in stores]
         self._source_counts = [len(store.array("sources/bytes")) for store in stores]
         self._described = described
         self._paths = dict.fromkeys(chain.from_iterable(described))
-        specs: ArraySpecs = specs_of(family)
-        self._specs = resolved(specs, self._paths).rules()
+        self._rules = rules
         # whose rows are padded in all families, as another array says how far they reach
-        limits = chain.from_iterable(spec.limits for spec in self._specs.values())
+        limits = chain.from_iterable(rule.limits for rule in rules.values())
         self._limited = {limit.path for limit in limits}
         self._has_columns = "columns" in store.attributes.get("options", {})
         self._may_pad = self._joining is not None or store.sample_table == store.attributes["main_table"]
@@ -159,7 +177,8 @@ class _Joining:
             elif len({len(field.row_shape) for field in forms}) == 1:
                 field = self._joined(forms, form, "" if dtype is None else dtype.name)
                 names = self._names_in_sources(path, sources)
-                joined[path] = replace(field, attributes={**field.attributes, **names})
+                attributes = {**field.attributes, **names}
+                joined[path] = replace(field, attributes=attributes, rule=self._rules[path])
             elif not problems:
                 problems.append(Problem(path, "has rows of several axes in its parts", FIX, "compact"))
         if problems:
@@ -298,15 +317,14 @@ class _Completed:
 
     def __init__(
         self,
-        family: type[Family],
+        joining: Alike | None,
         store: Store,
         new_arrays: NewArrays,
         before: Mapping[str, Field],
         fields: Mapping[str, Field],
     ) -> None:
         self.problems: list[Problem] = []
-        self._joining = family.alike()
-        self._specs = resolved(specs_of(family), fields)
+        self._joining = joining
         self._store = store
         self._before = before
         self._fields = fields
@@ -366,12 +384,12 @@ class _Completed:
     def _absent(self, field: Field) -> MadeArray:
         """Return the array that the store lacks."""
         path = field.path
-        spec = self._specs.of(path)
+        spec = self._rule(path)
         group, _, name = path.rpartition("/")
         absent = spec.absent
         if isinstance(absent, str):
             length = len(absent.encode())
-            offsets = self._specs.of(f"{group}/offsets")
+            offsets = self._rule(f"{group}/offsets")
             bounds = self._rows(offsets)
             if name == "offsets":
                 return _with_values(field, np.arange(bounds, dtype=np.int64) * length)
@@ -387,6 +405,11 @@ class _Completed:
             absent = field.fill
         row = np.full(field.row_shape, absent, field.dtype)
         return MadeArray(field, self._rows(spec), partial(_constant_rows, row))
+
+    def _rule(self, path: str) -> ArraySpec:
+        rule = self._fields[path].rule
+        assert rule is not None
+        return rule
 
     def _rows(self, spec: ArraySpec) -> int:
         if spec.rows is None:

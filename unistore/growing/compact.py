@@ -190,7 +190,14 @@ def _scan(converter: StoredSources, options: Attributes) -> Scan:
         sample_table=store.sample_table,
         main_table=store.attributes["main_table"],
         options=options,
+        recorded=_about(store.stores),
     )
+
+
+def _about(stores: Sequence[Store]) -> JsonObject:
+    """Return the kinds and the package that a root states, as those of the stores do."""
+    kinds = dict.fromkeys(chain.from_iterable(store.attributes["kinds"] for store in stores))
+    return {"kinds": list(kinds), "package": stores[0].attributes["package"]}
 
 
 def compact(
@@ -282,7 +289,7 @@ def compact(
         build.check_early(overwrite=overwrite)
         places = [folder if is_url(folder) else os.path.abspath(folder) for folder in folders]  # noqa: PTH100
         identity = {"compact": places, "order": order, "codec": chosen}
-        with build, executor_for(settings, scan.family, callbacks) as executor:
+        with build, executor_for(settings, None, callbacks) as executor:
             build.begin(identity, states, [*map(Path, folders)], time.time_ns())
             if (report := finished_before(build)) is not None:
                 return report

@@ -42,8 +42,8 @@ from unistore.errors import (
 from unistore.growing.append import append
 from unistore.growing.cached_stores import FOLDER, cache_folder, forget_opened, record_opened
 from unistore.growing.growth import growing
-from unistore.progress import resolve_progress
 from unistore.growing.skipped_sources import skipped_since, with_mended
+from unistore.progress import resolve_progress
 from unistore.store.names import build_folder, growth_folder
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument

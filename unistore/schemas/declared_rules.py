@@ -111,14 +111,10 @@ def resolved(
     paths
         Paths of all arrays.
     columns
-        What else is known of the dtypes and values of some arrays, by path.
+        What else is known of some arrays, by path: dtypes and values of columns, all of stored arrays.
     """
-    resolver = _Resolver(specs, paths)
-    rules = {path: resolver.rule(path) for path in paths}
-    for path, column in (columns or {}).items():
-        if column is not None:
-            rules[path] = replace(rules[path], **stated(column))
-    return RecordedSpecs(rules)
+    resolver = _Resolver(specs, paths, columns or {})
+    return RecordedSpecs({path: resolver.rule(path) for path in paths})
 
 
 # What a column that is named at conversion may state beside what its family declares
@@ -128,7 +124,12 @@ _OF_COLUMNS = ("kinds", "row_shape", "least", "most")
 def is_kept(declared: ArraySpec, recorded: ArraySpec) -> bool:
     """Return whether a recorded rule is the declared one, or says more of the values of a column."""
     more = {name: getattr(recorded, name) for name in _OF_COLUMNS if getattr(declared, name) in (None, "")}
-    return replace(declared, **more) == recorded
+    return _in_order(replace(declared, **more)) == _in_order(recorded)
+
+
+def _in_order(spec: ArraySpec) -> ArraySpec:
+    """Return a spec that names the arrays which are there in the order of their paths."""
+    return replace(spec, like=tuple(sorted(spec.like)), limits=tuple(sorted(spec.limits)))
 
 
 def stated(spec: ArraySpec) -> dict[str, Any]:
@@ -140,7 +141,10 @@ def stated(spec: ArraySpec) -> dict[str, Any]:
 class _Resolver:
     """Makes of declared specs the rules of the arrays at some paths."""
 
-    def __init__(self, specs: ArraySpecs, paths: Collection[str]) -> None:
+    def __init__(
+        self, specs: ArraySpecs, paths: Collection[str], columns: Mapping[str, ArraySpec | None]
+    ) -> None:
+        self._columns = columns
         self._declared = {**EVERY_STORE, **specs.optional, **specs.arrays}
         self._paths = frozenset(paths)
         self._specs: dict[str, ArraySpec] = {}
@@ -168,7 +172,11 @@ class _Resolver:
         if spec is None:
             candidates = self._candidates(path)
             holding = (each for each in candidates if self._is_there(each))
-            spec = self._specs[path] = next(holding, candidates[-1])
+            spec = next(holding, candidates[-1])
+            column = self._columns.get(path)
+            if column is not None:
+                spec = replace(column, **stated(spec))
+            self._specs[path] = spec
         return spec
 
     def _candidates(self, path: str) -> Sequence[ArraySpec]:

@@ -31,6 +31,8 @@ def relations(axes: Mapping[str, Sequence[str]], rules: Mapping[str, ArraySpec])
         if spec.indexes is not None:
             attributes[path]["indexes"] = spec.indexes[0].removesuffix("/offsets")
         for limit in spec.limits:
+            if limit.path not in axes:  # of the store of a side table
+                continue
             padded_axes = [axes[limit.path][axis] for axis in limit.axes]
             extents = attributes[limit.path].setdefault("padded", [])
             extents.append({"extent": path, "axes": padded_axes})

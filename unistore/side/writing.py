@@ -171,6 +171,7 @@ def write_side_table(
     family = family_of(store.attributes)
     specs: ArraySpecs = specs_of(family)
     rules = resolved(specs, {**described, **planned_axes(plan)})
+    plan = replace(plan, rules=rules.rules())
     documents = metadata_documents(plan, {}, groups)
     target = Folder(folder)
     attributes = {

@@ -320,8 +320,6 @@ class UnitedStores(_SeveralStores):
         The form of each array by path.
     specs
         The rule of each array.
-    absent
-        What all rows of an array have in stores without it, by path, for arrays that a store may lack.
     """
 
     def __init__(
@@ -330,18 +328,16 @@ class UnitedStores(_SeveralStores):
         made: Sequence[Mapping[str, MadeArray]],
         fields: Mapping[str, Field],
         specs: RecordedSpecs,
-        absent: Mapping[str, float | str],
     ) -> None:
         super().__init__(stores[0].path, stores)
         self._made = made
         self.fields = fields
         self.specs = specs
-        self.absent = absent
         self._united: dict[str, ArrayView] = {}
         self._counts: dict[str, Int64s] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return UnitedStores, (self.stores, self._made, self.fields, self.specs, self.absent)
+        return UnitedStores, (self.stores, self._made, self.fields, self.specs)
 
     @cached_property
     def attributes(self) -> JsonObject:  # type: ignore[override]
@@ -375,7 +371,7 @@ class UnitedStores(_SeveralStores):
     def _rows_of_sources(self) -> list[RowsOfSources]:
         # store by store, as rules that repeat rows do so in each store
         each = [
-            UnitedStores([store], [made], self.fields, self.specs, self.absent)
+            UnitedStores([store], [made], self.fields, self.specs)
             for store, made in zip(self.stores, self._made, strict=True)
         ]
         return [RowsOfSources(store) for store in each]
@@ -529,7 +525,7 @@ class SelectedSources:
 
     def says_nothing(self, path: str) -> bool:
         """Return whether the sources have no other values than a store without the array stands for."""
-        absent = self.store.absent.get(path)
+        absent = self.store.specs.of(path).absent
         if absent is None:
             return False
         if not isinstance(absent, str):

@@ -19,7 +19,7 @@ import unistore
 from tests import cases
 from tests.golden import STORES
 from tests.programs import printed
-from tests.stores import attributes_of
+from tests.stores import attributes_of, tree
 
 Make = Callable[[Path], cases.Case]
 
@@ -93,6 +93,11 @@ def test_a_store_needs_no_family(
         assert found["warnings"][store]
         assert all(f"family {family}" in warning for warning in found["warnings"][store])
     assert found["exported"].startswith(f"{one}: cannot be exported: family {family}: ")
+    # what it makes of several stores is what this process makes of them
+    compacted = unistore.compact(folder / "s.zarr", tmp_path / "here.zarr")
+    assert found["compacted"] == compacted.samples
+    assert tree(tmp_path / "compacted.zarr") == tree(tmp_path / "here.zarr")
+    assert unistore.verify(tmp_path / "compacted.zarr").problems == ()
     # what it reads is what this process reads, which has the family
     for store in ("one.zarr", "s.zarr"):
         rows = unistore.Dataset(folder / store, unistore.Rows())

@@ -59,6 +59,7 @@ for store in ("one.zarr", "s.zarr"):
     found["warnings"][store] = [str(problem) for problem in verified.problems]
     found["rows"][store] = last_sample(unistore.Dataset(folder / store, unistore.Rows()))
 found["exported"] = said(lambda: unistore.export(folder / "one.zarr", Path(OUT, "exported")))
+found["compacted"] = said(lambda: unistore.compact(folder / "s.zarr", Path(OUT, "compacted.zarr")).samples)
 found["default"] = said(lambda: len(unistore.Dataset(folder / "s.zarr")))
 inspection = unistore.inspect(folder / "one.zarr")
 Path(OUT, "page.html").write_text(inspection.to_html())

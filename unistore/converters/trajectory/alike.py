@@ -13,6 +13,7 @@ from unistore.converters.trajectory.restored_steps import next_recorded
 from unistore.converters.trajectory.store_columns import FLAGS
 from unistore.errors import InputError, Problem
 from unistore.plugin import Field, Merged, StoreView, missing_value, offsets_of, whole
+from unistore.schemas.declared_rules import resolved
 from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
@@ -22,6 +23,7 @@ from unistore.schemas.trajectory.fields import (
     NEXT,
     OBSERVATION,
     PRESENT,
+    SPECS,
     STEPS,
     SUFFIXES,
     IndexArray,
@@ -277,6 +279,13 @@ class AlikeEpisodes:
             if not path.endswith("/data"):
                 _add_extents(of_stores, stores, key, path)
         _add_next(of_stores, stores)
+        paths = {*chain.from_iterable(store.paths() for store in stores), *chain.from_iterable(of_stores)}
+        rules = resolved(SPECS, paths).rules()
+        for own_arrays in of_stores:
+            for path, made in own_arrays.items():
+                if made is not None:
+                    field, values = made
+                    own_arrays[path] = replace(field, rule=rules[path]), values
         return of_stores
 
     def column(self, field: Field, form: Merged) -> Field:

@@ -1,0 +1,84 @@
+"""Rules of several stores together, from what their roots record."""
+
+from __future__ import annotations
+
+import pytest
+
+from unistore.errors import InputError
+from unistore.growing.united_rules import united_rules
+from unistore.schemas.array_specs import SAMPLES, ArraySpec, Limit, spec_of
+from unistore.schemas.declared_rules import ArraySpecs, is_kept, resolved
+from unistore.schemas.ragged import table_columns
+from unistore.schemas.spike.fields import SPECS as SPIKE
+
+CLIPS = ArraySpecs(
+    arrays={"clips/offsets": spec_of("int64", rows=(SAMPLES, 1), offsets_of="frames/")},
+    optional=table_columns("frames", "frames/"),
+)
+COMMON = ("clips/offsets", "sources/frames/offsets")
+
+
+def test_lists_of_arrays_are_united() -> None:
+    one = {"f/extent": ArraySpec(least=1, limits=(Limit("f/bits", (1, 2), 8),)), "f/bits": ArraySpec()}
+    two = {
+        "f/extent": ArraySpec(least=1, limits=(Limit("f/voxel/2", (2, 3)),), beside=("f/a",), kinds="i"),
+        "f/bits": ArraySpec(like=(Limit("f/voxel/2", (2, 3), 8),)),
+        "f/voxel/2": ArraySpec(),
+    }
+    united = united_rules([one, two])
+    limits = (*one["f/extent"].limits, *two["f/extent"].limits)
+    # kinds that one store allows any of may be any
+    assert united["f/extent"] == ArraySpec(least=1, limits=limits, beside=("f/a",))
+    assert united["f/bits"] == two["f/bits"]
+    assert united["f/voxel/2"] == ArraySpec()
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        (ArraySpec(least=1), "least"),
+        (ArraySpec(least=0, absent=0), "absent"),
+        (ArraySpec(least=0, most=3), "most"),
+        (ArraySpec(least=0, rows=(SAMPLES, 0)), "rows"),
+        (ArraySpec(least=0, row_shape=(None,)), "row_shape"),
+    ],
+)
+def test_what_else_differs_is_refused_by_name(other: ArraySpec, name: str) -> None:
+    for stores in (
+        [{"a/x": ArraySpec(least=0)}, {"a/x": other}],
+        [{"a/x": other}, {"a/x": ArraySpec(least=0)}],
+    ):
+        with pytest.raises(InputError) as refused:
+            united_rules(stores)
+        (problem,) = refused.value.problems
+        assert problem.file == "a/x"
+        assert problem.message == f"has another rule in some of its parts ({name})"
+        assert problem.fix == "convert all sources together"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (["frames/a", "frames/c"], ["frames/b", "frames/c"]),
+        (["frames/c", "frames/d"], ["frames/a", "frames/c"]),
+        (["frames/b", "frames/t_utf8/data", "frames/t_utf8/offsets"], ["frames/a"]),
+    ],
+)
+def test_rows_of_a_table_are_counted_by_the_column_that_one_conversion_would_take(
+    columns: tuple[list[str], list[str]],
+) -> None:
+    stores = [resolved(CLIPS, [*COMMON, *paths]).rules() for paths in columns]
+    together = resolved(CLIPS, {*COMMON, *columns[0], *columns[1]}).rules()
+    assert united_rules(stores) == dict(together)
+    assert united_rules(stores[::-1]) == dict(together)
+
+
+def test_extents_of_spikes_and_voxels_are_those_of_one_conversion() -> None:
+    shared = ["frames/spike_extent", "frames/source", "sequences/offsets", "sources/frames/offsets"]
+    paths = [[*shared, "frames/voxel/5"], [*shared, "spikes/bits", "frames/offsets", "frames/blur"]]
+    united = united_rules([resolved(SPIKE, own).rules() for own in paths])
+    together = resolved(SPIKE, {*paths[0], *paths[1]}).rules()
+    differing = [path for path, rule in together.items() if not is_kept(rule, united[path])]
+    # one conversion has voxels of as many pixels as bits, which no store of one of them says
+    assert differing == ["spikes/bits"]
+    assert united["sequences/offsets"].offsets_of == "frames/spike_extent"
