@@ -503,6 +503,9 @@ def plan_of(
         options["found"] = {**options.get("found", {}), **found}
     arrays = [*chain.from_iterable(table.arrays for table in tables), *index]
     columns = {array.field.path: array.field.rule for array in arrays}
+    specs = declared_specs(scan)
+    if scan.recorded:
+        specs = ArraySpecs(arrays={path: rule for path, rule in columns.items() if rule is not None})
     return Plan(
         family=scan.family,
         sample_table=scan.sample_table,
@@ -511,7 +514,7 @@ def plan_of(
         index=index,
         options=options,
         versions=versions(),
-        rules=resolved(declared_specs(scan), columns, columns).rules(),
+        rules=resolved(specs, columns, columns).rules(),
     )
 
 

@@ -24,7 +24,7 @@ from unistore.converters.adapter.formats import (
     open_file,
 )
 from unistore.converters.adapter.sources import RowOrigin
-from unistore.converters.adapter.stored_columns import FACTS, FORMAT, OF_FAMILY, further_tables, ragged_group
+from unistore.converters.adapter.stored_columns import FACTS, FORMAT, OF_FAMILY
 from unistore.converters.adapter.values import class_texts
 from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, within
 from unistore.converters.common.exported import (
@@ -78,9 +78,12 @@ def _columns_of(schema: Schema, store: StoreView, table: str) -> _Columns:
     plain = {path.removeprefix(start): path for path in table_columns(store, table)}
     if table == schema.table and schema.columns:  # others are computed, as the extent of volumes is
         plain = {name: path for name, path in plain.items() if name in schema.columns}
-    paths = store.paths()
-    groups = dict.fromkeys([ragged_group(path, paths) for path in paths if path.startswith(start)])
-    return _Columns(plain, {group.removeprefix(start): group for group in groups if group is not None})
+    ragged = {}
+    for path, rule in store.specs.rules().items():
+        group = path.removesuffix("/offsets")
+        if path.startswith(start) and rule.offsets_of == f"{group}/data":
+            ragged[group.removeprefix(start)] = group
+    return _Columns(plain, ragged)
 
 
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
@@ -96,8 +99,8 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
         columns |= _column_of(store, name, path, source, extent)
     for name, path in of_main.ragged.items():
         columns |= _ragged_column_of(store, name, path, source)
-    for table in further_tables(schema, store.paths()):
-        if table not in schema.derived:
+    for table in store.attributes["tables"]:
+        if table not in (schema.table, schema.samples, *schema.derived) and "/" not in table:
             lo, hi = _bounds(store, source_offsets(table), source.number)
             rows = source._replace(lo=lo, hi=hi)
             of_table = _columns_of(schema, store, table)

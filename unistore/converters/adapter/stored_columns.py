@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,7 @@ from unistore.converters.schema import Column, Schema
 from unistore.errors import Problem
 from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArrayInfo, ArraySpec, Limit, spec_of
 from unistore.schemas.declared_rules import ArraySpecs, Declared, text_columns
-from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_arrays, table_columns, value_field
-from unistore.schemas.table_rows import table_of_offsets
+from unistore.schemas.ragged import TEXT_SUFFIX, ragged_arrays, table_columns, value_field
 from unistore.schemas.tables import Field, own_axes
 from unistore.system.types import Shape
 
@@ -55,20 +54,6 @@ def specs_by_schema(schema: Schema) -> ArraySpecs:
             yield Problem(schema.table, "holds no array", kind="missing")
 
     return ArraySpecs(arrays=arrays, optional=optional, check=check)
-
-
-def further_tables(schema: Schema, paths: Collection[str]) -> list[str]:
-    """Return the tables of a store besides those of rows, of samples and of ragged columns, by its arrays."""
-    tables = [table_of_offsets(path, paths) for path in paths if path.startswith("sources/")]
-    own = ("", schema.table, schema.samples)
-    return [table for table in tables if table not in own and "/" not in table]
-
-
-def ragged_group(path: str, paths: Collection[str]) -> str | None:
-    """Return the path of the ragged column that an array is one of both of, None if it is neither."""
-    group, _, name = path.rpartition("/")
-    is_one = name in ("data", "offsets") and group.endswith((TEXT_SUFFIX, RAGGED_SUFFIX))
-    return group if is_one and f"{group}/offsets" in paths else None
 
 
 def _divides(table: str) -> ArraySpec:

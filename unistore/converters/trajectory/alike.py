@@ -13,7 +13,6 @@ from unistore.converters.trajectory.restored_steps import next_recorded
 from unistore.converters.trajectory.store_columns import FLAGS
 from unistore.errors import InputError, Problem
 from unistore.plugin import Field, Merged, StoreView, missing_value, offsets_of, whole
-from unistore.schemas.declared_rules import resolved
 from unistore.schemas.trajectory.clocks import offsets_path
 from unistore.schemas.trajectory.fields import (
     CLOCKS,
@@ -23,7 +22,6 @@ from unistore.schemas.trajectory.fields import (
     NEXT,
     OBSERVATION,
     PRESENT,
-    SPECS,
     STEPS,
     SUFFIXES,
     IndexArray,
@@ -34,6 +32,7 @@ from unistore.schemas.trajectory.fields import (
     moved,
     next_recorded_field,
     present_field,
+    rules_of,
     sample_key,
     values_field,
 )
@@ -280,7 +279,7 @@ class AlikeEpisodes:
                 _add_extents(of_stores, stores, key, path)
         _add_next(of_stores, stores)
         paths = {*chain.from_iterable(store.paths() for store in stores), *chain.from_iterable(of_stores)}
-        rules = resolved(SPECS, paths).rules()
+        rules = rules_of(paths)
         for own_arrays in of_stores:
             for path, made in own_arrays.items():
                 if made is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec, spec_of
-from unistore.schemas.declared_rules import ArraySpecs, Declared, text_columns
+from unistore.schemas.declared_rules import ArraySpecs, Declared, resolved, text_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX, ragged_arrays, ragged_field, text_field
 from unistore.schemas.tables import Field, IndexValues, bounds_field, own_axes
 
@@ -268,3 +268,8 @@ SPECS = ArraySpecs(
         **text_columns("sources/attributes", (SOURCE_BOUNDS, 0), absent="{}"),
     },
 )
+
+
+def rules_of(paths: Collection[str]) -> Mapping[str, ArraySpec]:
+    """Return the rules of the arrays of a store that has them at these paths."""
+    return resolved(SPECS, paths).rules()
