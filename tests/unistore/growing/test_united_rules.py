@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
+import unistore
 from unistore.errors import InputError
 from unistore.growing.united_rules import united_rules
 from unistore.schemas.array_specs import SAMPLES, ArraySpec, Limit, spec_of
@@ -82,3 +87,18 @@ def test_extents_of_spikes_and_voxels_are_those_of_one_conversion() -> None:
     # one conversion has voxels of as many pixels as bits, which no store of one of them says
     assert differing == ["spikes/bits"]
     assert united["sequences/offsets"].offsets_of == "frames/spike_extent"
+
+
+def test_without_the_family_stores_of_other_columns_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, columns in (("a", ["x"]), ("b", ["x"]), ("c", ["x", "y"])):
+        arrays: dict[str, Any] = {column: np.arange(4.0) for column in columns}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        unistore.convert(tmp_path / f"{name}.npz", tmp_path / f"{name}.zarr", "rows", columns="union")
+    a, b, c = (tmp_path / f"{name}.zarr" for name in "abc")
+    monkeypatch.setattr("unistore.converters.registry._own", lambda _: "cannot be imported")
+    assert unistore.compact([a, b], tmp_path / "ab.zarr").samples == 8
+    with pytest.raises(InputError, match="family rows: cannot be imported"):
+        unistore.compact([a, c], tmp_path / "ac.zarr")
+    assert not (tmp_path / "ac.zarr").exists()
