@@ -1,4 +1,4 @@
-"""Boxes of CT volumes: image, labels, and masks in each stored form, and what a store says of volumes."""
+"""Read patches of CT volumes: images, labels, and masks in each form that a store can have."""
 
 from __future__ import annotations
 
@@ -55,17 +55,33 @@ _RESERVED = frozenset(
 
 
 class BoxSource(ABC):
-    """One value per voxel, read by box."""
+    """Base class of readers of one value per voxel.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Dtype of the values.
+    """
 
     dtype: np.dtype[Any]
 
     @abstractmethod
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: AnyArray) -> None:
-        """Read voxels ``lo:hi`` (depth, height, width) of a volume into C-contiguous `out`."""
+        """Read a patch of a volume.
+
+        Parameters
+        ----------
+        volume : int
+            Number of the volume in the store.
+        lo, hi : sequence of int
+            First voxel, and the voxel after the last one: depth, height and width.
+        out : C-contiguous array of shape ``hi - lo``
+            Receives the values.
+        """
 
 
 class ImageBox(BoxSource):
-    """Voxels of ``volumes/image`` or of a label, (V, D, H, W)."""
+    """Reads an image or a label: a stored array of shape (V, D, H, W)."""
 
     def __init__(self, array: StoredArray) -> None:
         self._array = array
@@ -76,7 +92,7 @@ class ImageBox(BoxSource):
 
 
 class BitBox(BoxSource):
-    """0 or 1 per voxel, from a packed mask (V, D, H, ⌈W/8⌉), lowest bit first."""
+    """Reads 0 or 1 per voxel from a packed mask of shape (V, D, H, ⌈W/8⌉), lowest bit first."""
 
     dtype = np.dtype(np.uint8)
 
@@ -90,13 +106,26 @@ class BitBox(BoxSource):
         out[...] = unpack(packed, hi[2] - lo[2], lo[2] % 8)
 
     def bits(self, volume: int, lo: Sequence[int], hi: Sequence[int]) -> UInt8s:
-        """Return the packed bytes ``lo:hi`` (depth, height, byte along the width) of a volume."""
+        """Return packed bytes of a volume.
+
+        Parameters
+        ----------
+        volume : int
+            Number of the volume in the store.
+        lo, hi : sequence of int
+            First byte, and the byte after the last one: depth, height, and byte along the width.
+
+        Returns
+        -------
+        uint8 array of shape ``hi - lo``
+            Eight voxels per byte, lowest bit first.
+        """
         bits: UInt8s = self._array.read_box((volume, *lo), (volume + 1, *hi))[0]
         return bits
 
 
 class WindowedBox(BoxSource):
-    """An image limited to an intensity window, and scaled to 0…1 if asked for."""
+    """Reads an image limited to a CT window, as float32; optionally scaled to 0…1."""
 
     dtype = np.dtype(np.float32)
 
@@ -112,7 +141,7 @@ class WindowedBox(BoxSource):
 
 
 class SteppedBox(BoxSource):
-    """Every `step`-th voxel of each axis of another source, the first one included."""
+    """Reads every `step`-th voxel of each axis of another reader, beginning with the first."""
 
     def __init__(self, box: BoxSource, step: int, extents: Int64s) -> None:
         self._box = box
@@ -134,7 +163,7 @@ class SteppedBox(BoxSource):
 
 
 class PointBox(BoxSource):
-    """0 or 1 per voxel, from points: coords (M, 3) in C order of their volume, offsets (V + 1)."""
+    """Reads 0 or 1 per voxel from stored points: ``coords`` (M, 3) in C order, and ``offsets`` (V + 1,)."""
 
     dtype = np.dtype(np.uint8)
 
@@ -159,7 +188,27 @@ class PointBox(BoxSource):
 
 
 def window_limits(store: Store, name: str) -> tuple[float, float]:
-    """Return lowest and highest value of a window of the store, of a preset, or of ``"name:width:level"``."""
+    """Return the lowest and highest value of a CT window.
+
+    Parameters
+    ----------
+    store : Store
+        A CT store with images.
+    name : str
+        A window of the store, a preset (``"lung"``), or ``"name:width:level"``.
+
+    Returns
+    -------
+    (float, float)
+        Limits in the units of the image.
+
+    Raises
+    ------
+    InputError
+        If the store has no images, or there is no such window.
+    CorruptionError
+        If the store does not state the limits of its window.
+    """
     if not store.has(IMAGE):
         msg = f"{store.path}: holds no images to take window {name!r} of"
         raise InputError(msg)
@@ -179,7 +228,7 @@ def window_limits(store: Store, name: str) -> tuple[float, float]:
 
 
 def box_source(store: Store, group: str) -> BoxSource:
-    """Return the reader of ``volumes/image``, or of the window, mask or label in a group."""
+    """Return the reader of an image, or of a window, mask or label by its group."""
     path = array_of(store, group)
     if path is None:
         return PointBox(store, group)
@@ -188,13 +237,13 @@ def box_source(store: Store, group: str) -> BoxSource:
 
 
 def array_of(store: Store, group: str) -> str | None:
-    """Return the path of the voxels of an image, a label, or a mask. None: the group has points."""
+    """Return the path of the array with the voxels of a group. None: the group has points."""
     paths = (group, f"{group}/label", f"{group}/mask")
     return next((path for path in paths if store.has(path)), None)
 
 
 def box_sources(store: Store) -> dict[str, str]:
-    """Return the path of the image, and group of each window, mask and label, by sample key."""
+    """Return the path of each image, and the group of each window, mask and label, by key."""
     path_of_key = {}
     for path in image_paths(store):
         name = path.rpartition("/")[2]
@@ -208,20 +257,20 @@ def box_sources(store: Store) -> dict[str, str]:
 
 
 def extent_path(store: Store) -> str:
-    """Return the path of the extents of the volumes: beside them, in the table of samples."""
+    """Return the path of the extents of the volumes, (V, 3)."""
     path = f"{store.sample_table}/extent"
     return path if store.has(path) else EXTENT
 
 
 def image_paths(store: Store) -> list[str]:
-    """Return the paths of the images of volumes: the columns of their table with three axes of space."""
+    """Return the paths of the images: the columns of the table of volumes with three axes of space."""
     table = extent_path(store).rpartition("/")[0]
     paths = table_columns(store, table) if store.has(f"{table}/extent") else []
     return [path for path in paths if len(store.array(path).shape) == _IMAGE_AXES]
 
 
 def volume_columns(store: Store) -> dict[str, str]:
-    """Return the path of each value per volume, by sample key: spacing, origin, …, and ``<mask>_present``."""
+    """Return the path of each value per volume, by key: ``spacing``, ``origin``, …, ``<mask>_present``."""
     extent = extent_path(store)
     table = extent.rpartition("/")[0]
     columns = table_columns(store, table) if store.has(extent) else []
@@ -236,13 +285,34 @@ def volume_columns(store: Store) -> dict[str, str]:
 
 
 def on_request(store: Store) -> tuple[str, ...]:
-    """Return the keys of whole volumes that are read where they are named."""
+    """Return the optional keys of volumes, which are read only if they are named."""
     texts = [key for key in _TEXTS if store.has(f"volumes/{key}/data")]
     return (SOURCE, "extent", *(["affine"] if has_geometry(store) else []), *texts)
 
 
 class BoxReader:
-    """Reads boxes of volumes, and what the store says of these."""
+    """Reads patches of volumes, and values of their volumes.
+
+    Parameters
+    ----------
+    store : Store
+        A CT store.
+    fields : sequence of str
+        Keys to read.
+    pad : Pad
+        Value of voxels outside a volume, as in `Patches`.
+    step : int
+        Every `step`-th voxel of each axis is read.
+    window : WindowedBox, optional
+        Reader that replaces the reader of the image. None: the image as stored.
+
+    Attributes
+    ----------
+    extents : int64 array of shape (V, 3)
+        Depth, height and width of every volume of the store, in steps.
+    boxes : dict of str to BoxSource
+        Reader of each key with a value per voxel.
+    """
 
     def __init__(
         self,
@@ -274,13 +344,32 @@ class BoxReader:
 
     def read_boxes(
         self,
-        volumes: Int64s,  # (B,)
-        corners: Int64s,  # (B, 3), counted in steps
-        shapes: Int64s,  # (B, 3)
-        common: Shape | None,  # shape of all samples; None if they differ
+        volumes: Int64s,
+        corners: Int64s,
+        shapes: Int64s,
+        common: Shape | None,
         allocate: Allocate,
     ) -> Batch:
-        """Read boxes of a batch, padded where they reach beyond their volume, and values of their volumes."""
+        """Read a batch of patches, padded if they extend beyond their volume.
+
+        Parameters
+        ----------
+        volumes : int64 array of shape (B,)
+            Volume of each patch.
+        corners : int64 array of shape (B, 3)
+            First voxel of each patch, in steps.
+        shapes : int64 array of shape (B, 3)
+            Depth, height and width of each patch, in steps.
+        common : tuple of int or None
+            Shape of all samples, for a dense batch. None: they differ.
+        allocate : callable
+            Called as ``allocate(shape, dtype)`` for the memory of the batch.
+
+        Returns
+        -------
+        dict of str to Packed
+            The keys of `fields` that volumes have.
+        """
         ends = np.minimum(corners + shapes, self.extents[volumes])
         extents = ends - corners
         is_whole = (extents == shapes).all(axis=1).tolist()

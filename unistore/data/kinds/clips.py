@@ -1,4 +1,4 @@
-"""Samples of one spike-camera recording: consecutive frames, cropped alike in every field, or time steps."""
+"""The `Clips` and `Steps` sample kinds: a sample is a run of frames, or of time steps, of a spike camera."""
 
 from __future__ import annotations
 
@@ -74,22 +74,53 @@ _OF_STEPS = (SOURCE, "sequence", "frame", "step", "corner")
 
 
 class Crops(NamedTuple):
-    """The boxes of a batch of crops in one field, (B, 2) each: rows and columns."""
+    """The crops of a batch in one field.
+
+    Attributes
+    ----------
+    corner : int64 array of shape (B, 2)
+        Row and column of the first pixel of each crop.
+    size : int64 array of shape (B, 2)
+        Rows and columns of each crop.
+    inside : int64 array of shape (B, 2)
+        Rows and columns, from the corner on, that are inside the field.
+    """
 
     corner: Int64s
     size: Int64s
-    inside: Int64s  # of the size, what is inside the field
+    inside: Int64s
 
 
 @dataclass(frozen=True, slots=True)
 class Crop:
-    """How clips are cropped, in image coordinates that fit fields of different resolutions."""
+    """How clips are cropped, for fields of different resolutions.
 
-    size: tuple[int, int] | None  # rows and columns in image pixels; None: whole frames
-    random: bool  # True: a uniform corner, different in each epoch. False: the centre
+    Attributes
+    ----------
+    size : (int, int) or None
+        Rows and columns, in pixels of the images. None: whole frames.
+    random : bool
+        True: a uniform corner, another one in every epoch. False: the centre.
+    """
+
+    size: tuple[int, int] | None
+    random: bool
 
     def sizes(self, image: Int64s, field: Int64s) -> Int64s:
-        """Return sizes of crops in fields (…, 2): the crop's share of the image times the field's extent."""
+        """Return the sizes of crops in a field.
+
+        Parameters
+        ----------
+        image : int64 array of shape (…, 2)
+            Rows and columns of the images.
+        field : int64 array of shape (…, 2)
+            Rows and columns of the field.
+
+        Returns
+        -------
+        int64 array of shape (…, 2)
+            The share of the image that the crop covers, times the extent of the field; at least 1.
+        """
         if self.size is None:
             return field
         shares = (2 * np.array(self.size) * field + image) // (2 * np.maximum(image, 1))
@@ -97,9 +128,25 @@ class Crop:
         return sizes
 
     def corners(self, picks: SampleIndices, image: Int64s, field: Int64s) -> Int64s:
-        """Return corners (B, 2) in image pixels, for images and another field of these extents (B, 2)."""
-        # Whole pixels of the other field, too, where the ratio of the resolutions is simple: 720 rows of
-        # image and 360 rows of spikes give even corners
+        """Return the corners of the crops of a batch.
+
+        If the ratio of the resolutions is simple, corners are whole pixels in both fields: 720 rows of
+        images and 360 rows of spikes give even corners.
+
+        Parameters
+        ----------
+        picks : SampleIndices
+            The samples of the batch. They determine random corners.
+        image : int64 array of shape (B, 2)
+            Rows and columns of the images.
+        field : int64 array of shape (B, 2)
+            Rows and columns of the other field.
+
+        Returns
+        -------
+        int64 array of shape (B, 2)
+            Row and column of the first pixel, in pixels of the images.
+        """
         if self.size is None:
             return np.zeros_like(image)
         step = image // np.maximum(1, np.gcd(image, field))
@@ -109,14 +156,30 @@ class Crop:
         return number * step
 
     def crops(self, corners: Int64s, image: Int64s, field: Int64s) -> Crops:
-        """Return the crops at `corners` in a field of extents `field`, (B, 2)."""
+        """Return the crops at `corners` (B, 2) in a field with the extents `field` (B, 2)."""
         size = self.sizes(image, field)
         corner = np.minimum(corners * field // np.maximum(image, 1), np.maximum(field - size, 0))
         return Crops(corner, size, np.minimum(size, field - corner))
 
 
 class CroppedField:
-    """Reads the clips of one field."""
+    """Reads clips of one field.
+
+    Parameters
+    ----------
+    key : str
+        Key of the samples. ``"spike_packed"`` has bits along its last axis.
+    field : FrameField
+        Reader of the field.
+    size : (int, int) or None
+        Rows and columns of every crop. None: crops differ in size.
+    length : int
+        Number of frames, or time steps, of a clip.
+    pad : Pad
+        As in `Clips`.
+    fill : scalar
+        Value of padded pixels.
+    """
 
     def __init__(
         self,
@@ -137,14 +200,29 @@ class CroppedField:
 
     @property
     def shape(self) -> Shape | None:
-        """Return the common shape of all samples, None if they differ."""
+        """Common shape of all samples, or None if they differ."""
         shape = self._common
         if shape is None or not self.is_image:
             return shape
         return (shape[0], shape[-1], *shape[1:-1])
 
     def read(self, starts: Int64s, crops: Crops, allocate: Allocate) -> Packed:
-        """Read clips that begin at the rows `starts`. Images are views with channels first."""
+        """Read the clips of a batch.
+
+        Parameters
+        ----------
+        starts : int64 array of shape (B,)
+            First row of each clip.
+        crops : Crops
+            Crop of each clip.
+        allocate : callable
+            Called as ``allocate(shape, dtype)`` for the memory of the batch.
+
+        Returns
+        -------
+        Packed
+            Dense if all samples have the same shape. Images are views with channels first.
+        """
         shapes = [self._field.shape(self._length, *size) for size in crops.size.tolist()]
         axes = len(self._field.shape(1, 1, 1))
         output_shapes = np.array(shapes, np.int64).reshape(-1, axes)
@@ -180,7 +258,22 @@ class CroppedField:
 
 
 def runs_of_frames(sequences: Int64s, extents: Int64s, units: Int64s) -> Int64s:
-    """Return runs of consecutive frames of one sequence and one extent, (runs, 2): start and stop."""
+    """Return the runs of consecutive frames that have one sequence and one extent.
+
+    Parameters
+    ----------
+    sequences : int64 array of shape (sequences + 1,)
+        First frame of each sequence.
+    extents : int64 array of shape (frames, k)
+        Extents of each frame.
+    units : int64 array
+        Frames to use.
+
+    Returns
+    -------
+    int64 array of shape (runs, 2)
+        First frame of each run, and the frame after its last one.
+    """
     frames = len(extents)
     if not frames:
         return np.empty((0, 2), np.int64)
@@ -197,14 +290,29 @@ def runs_of_frames(sequences: Int64s, extents: Int64s, units: Int64s) -> Int64s:
 
 
 def clip_starts(runs: Int64s, length: int, stride: int) -> Int64s:
-    """Return the first rows of the clips of `length` rows, every `stride`-th in each run."""
+    """Return the first row of each clip.
+
+    Parameters
+    ----------
+    runs : int64 array of shape (runs, 2)
+        First row of each run, and the row after its last one.
+    length : int
+        Number of rows of a clip.
+    stride : int
+        Number of rows between the starts of two clips.
+
+    Returns
+    -------
+    int64 array
+        Rows, run after run. A clip never extends beyond its run.
+    """
     lo, hi = runs.T
     ends = np.maximum(hi - length + 1, lo)
     return rows_of_ranges(lo, ends, stride)
 
 
 def attached_columns(store: Store) -> dict[str, str]:
-    """Return the paths of columns of frames that no conversion writes, by name."""
+    """Return the path of each column of the frames that `unistore.attach` or `derive` added, by name."""
     columns = table_columns(store, FRAMES)
     attached = [path for path in columns if store.specs.of(path) == ArraySpec(rows=(SAMPLES, 0))]
     return {path.removeprefix(f"{FRAMES}/"): path for path in attached}
@@ -223,7 +331,7 @@ def _complete_arguments(kind: Any, check: Arguments) -> None:
 
 
 class ClipReader(SampleReader):
-    """Reads clips of frames, or windows of time steps."""
+    """Reads batches of `Clips` or `Steps`."""
 
     def __init__(self, store: Store, kind: Clips | Steps, fields: Sequence[str], units: Int64s) -> None:
         assert not isinstance(kind.crop, int)
@@ -347,45 +455,67 @@ class ClipReader(SampleReader):
 
 @dataclass(frozen=True, slots=True)
 class Clips(SampleKind):
-    """Samples of a spike-camera store: `length` consecutive frames of one sequence.
+    """Samples of a spike-camera store: consecutive frames of one sequence.
 
-    Keys: ``voxel`` (L, B, h, w) in the stored dtype. ``blur``, ``sharp`` (L, 3, h, w) u1 RGB, views of the
-    stored (row, column, channel) order. In stores without voxels, unless `voxel_bins` asks for them:
-    ``spike`` (L, T, h, w) u1 of 0 and 1, zero behind each frame's ``spike_length`` (L,) int32. On request
-    elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first. ``tfp``, ``tfi``
-    (L, h, w) float32, gray pictures of each frame, see `Steps`. ``source`` (of the first frame),
-    ``sequence``, ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels, and
-    columns that were attached to ``frames``, (L, …).
+    All frames and fields of a clip are cropped alike. A clip never contains a change of resolution. Batches
+    are dense unless samples differ in shape (whole frames of several cameras); these keys are then packed.
 
-    On request too, and the extents always under ``pad="valid"``: ``valid_extent``, ``spike_valid_extent``
-    (2,) int64, how many rows and columns of the crop have data, in pixels of the images and in those of
-    voxels and spikes. ``valid``, ``spike_valid`` (h, w) bool, True where they have.
+    Keys of a sample, with L of `length` and (h, w) of the crop:
 
-    A clip never spans a change of resolution. Where clips of a store differ in shape (whole frames of several
-    cameras), the keys concerned are ragged.
+    - ``voxel`` (L, B, h, w), in the stored dtype: spikes counted in B bins of time.
+    - ``blur`` and ``sharp`` (L, 3, h, w), uint8 RGB, if the store has them.
+    - ``spike`` (L, T, h, w), uint8, 0 or 1, and ``spike_length`` (L,), int32: instead of ``voxel`` if the
+      store has no voxels and `voxel_bins` does not ask for them. T is the length of the longest frame of
+      the store; steps after the ``spike_length`` of a frame are 0.
+    - ``valid_extent`` and ``spike_valid_extent`` with ``pad="valid"``: see below.
+
+    Optional keys, read with ``fields=[…]``:
+
+    - ``spike`` and ``spike_length``, as above; ``spike_packed`` (L, T, h, ⌈w/8⌉), uint8: the spikes as bits,
+      lowest bit first.
+    - ``tfp`` and ``tfi`` (L, h, w), float32: a grey image of each frame, see `Steps`.
+    - ``valid_extent`` and ``spike_valid_extent`` (2,), int64: number of rows and columns of the crop with
+      data, in pixels of the images, and in pixels of voxels and spikes.
+    - ``valid`` and ``spike_valid`` (h, w), bool: True for pixels with data.
+    - ``source`` (of the first frame), ``sequence`` (name), ``frame`` (row of the first frame in the
+      store) and ``corner`` (2,), int64, in pixels of the images.
+    - columns that were attached to ``frames``: (L, …).
 
     Parameters
     ----------
-    length
-        Frames of a clip. If every sequence is shorter, that is refused.
-    stride
-        Frames between the starts of two clips.
-    crop
-        Rows and columns, in pixels of the images (of the spikes where there are none). One number is a
-        square. None: whole frames. Fields of another resolution give the same part of the scene.
-    fields
-        Keys to read, unless the Dataset names them.
-    voxel_bins
-        Bins B of ``voxel``. None: the store's set (of several, the one with the fewest bins). A set that is
-        not stored is computed from the spikes, bit for bit what conversion would store.
-    random
-        True: the crop is uniform over the frame, another one each epoch, one for all frames and fields of a
-        clip. False: the centre.
-    pad
-        What a crop has below and right of a frame that is smaller than it. None: such crops are refused, with
-        the largest that fits. ``"edge"``: the last row and column are repeated, in every field. ``"zero"``:
-        zeros. A number: that, in the images. Voxels and spikes are 0. ``"valid"``: zeros, with
-        ``valid_extent`` and ``spike_valid_extent`` among the keys. ``"drop"``: such clips are no samples.
+    length : int, default 5
+        Number of frames of a clip. If every sequence is shorter, reading raises InputError.
+    stride : int, default 1
+        Number of frames between the starts of two clips.
+    crop : int or (int, int), default 256
+        Rows and columns, in pixels of the images, or of the spikes if there are no images. One number is a
+        square. Fields of another resolution give the same part of the scene. None: whole frames.
+    fields : tuple of str, optional
+        Keys to read, unless the Dataset names them. None: the default keys.
+    voxel_bins : int, optional
+        Number of bins B of ``voxel``. A set that is not stored is computed from the spikes, with the
+        values that a conversion would store. None: the stored set; of several, the one with the fewest
+        bins.
+    random : bool, default True
+        True: the crop is uniform over the frame, another one in every epoch. False: the centre.
+    pad : {"edge", "zero", "valid", "drop"} or number, optional
+        Value of pixels outside a frame that is smaller than the crop. ``"edge"``: the last row and column are
+        repeated, in every field. ``"zero"``: zeros. A number: that value in the images, and 0 in voxels and
+        spikes. ``"valid"``: zeros, and the two keys of valid extents. ``"drop"``: such clips are not samples.
+        None: such a crop is an error, which states the largest crop that fits.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid.
+
+    Examples
+    --------
+    Eight frames with voxels of 5 bins, and the sharp images:
+
+    >>> dataset = unistore.Dataset(  # doctest: +SKIP
+    ...     "spikes.zarr", unistore.Clips(length=8, crop=128, voxel_bins=5), fields=["voxel", "sharp"]
+    ... )
     """
 
     reader: ClassVar = ClipReader
@@ -417,11 +547,11 @@ class Clips(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, SEQUENCE_OFFSETS)
-        natural, on_request = frame_fields(store)
+        default_keys, on_request = frame_fields(store)
         if self.voxel_bins is not None and "voxel" in on_request:
-            on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]
-            natural = ["voxel", *(key for key in natural if key in IMAGES)]
-        natural += _EXTENTS if self.pad == "valid" else ()
+            on_request = [key for key in (*default_keys, *on_request) if key not in ("voxel", *IMAGES)]
+            default_keys = ["voxel", *(key for key in default_keys if key in IMAGES)]
+        default_keys += _EXTENTS if self.pad == "valid" else ()
         further = (
             *on_request,
             *attached_columns(store),
@@ -432,7 +562,7 @@ class Clips(SampleKind):
             *_EXTENTS,
             *_MASKS,
         )
-        keys = select_keys(natural, self.fields if fields is None else fields, further)
+        keys = select_keys(default_keys, self.fields if fields is None else fields, further)
         if "voxel" in keys:
             frame_field(store, "voxel", self.voxel_bins)
         return keys
@@ -440,33 +570,49 @@ class Clips(SampleKind):
 
 @dataclass(frozen=True, slots=True)
 class Steps(SampleKind):
-    """Samples of a spike-camera store: `length` consecutive time steps of one recording.
+    """Samples of a spike-camera store: consecutive time steps of one recording.
 
-    Keys: ``spike`` (T, h, w) u1 of 0 and 1 or, where `voxel_bins` asks for them, ``voxel`` (B, h, w),
-    the spikes of the window in bins of time, bin = (t * B) // T with T = `length`. On request:
-    ``spike_packed`` (T, h, ⌈w/8⌉) u1, least significant bit first, an eighth of the bytes. ``tfp`` and
-    ``tfi`` (h, w) float32, gray pictures from 0 to 1 by the mean of the spikes and by the interval between
-    two (`unistore.data.kinds.frames` has formulas and source). ``step``, the window's first step in its
-    recording. ``frame``, the recording's row in the store. ``source``, ``sequence``, ``corner`` (2,) int64.
+    A window lies in one recording, because the files of a folder may have gaps between them. Batches are
+    dense unless whole frames differ in size (several cameras); these keys are then packed.
 
-    A window lies in one recording: one file, as nothing says that the files of a folder follow each other
-    without a gap. Where whole pictures differ in size (several cameras), the keys concerned are ragged.
+    Keys of a sample, with T of `length` and (h, w) of the crop:
+
+    - ``spike`` (T, h, w), uint8, 0 or 1.
+    - with `voxel_bins`, instead: ``voxel`` (B, h, w), the number of spikes in B bins of time. Step t is
+      in bin ``(t * B) // T``.
+
+    Optional keys, read with ``fields=[…]``:
+
+    - ``spike_packed`` (T, h, ⌈w/8⌉), uint8: the spikes as bits, lowest bit first; an eighth of the bytes.
+    - ``tfp`` and ``tfi`` (h, w), float32, 0 to 1: grey images from the mean of the spikes, and from the
+      interval between two spikes. See `unistore.data.kinds.frames` for the formulas and their source.
+    - ``step`` (first step of the window in its recording), ``frame`` (row of the recording in the store),
+      ``source``, ``sequence`` (name) and ``corner`` (2,), int64.
 
     Parameters
     ----------
-    length
-        Time steps of a window. If every recording is shorter, that is refused.
-    stride
-        Time steps between the starts of two windows.
-    crop
-        Rows and columns in pixels. One number is a square. None: whole pictures. A crop larger than a
-        recording's pictures is refused.
-    fields
-        Keys to read, unless the Dataset names them.
-    voxel_bins
-        Bins B of ``voxel``.
-    random
-        True: the crop is uniform over the picture, another one each epoch. False: the centre.
+    length : int, default 200
+        Number of time steps of a window. If every recording is shorter, reading raises InputError.
+    stride : int, default 1
+        Number of time steps between the starts of two windows.
+    crop : int or (int, int), optional
+        Rows and columns in pixels. One number is a square. A crop larger than the frames of a recording is an
+        error. None: whole frames.
+    fields : tuple of str, optional
+        Keys to read, unless the Dataset names them. None: the default keys.
+    voxel_bins : int, optional
+        Number of bins B of ``voxel``. None: spikes.
+    random : bool, default True
+        True: the crop is uniform over the frame, another one in every epoch. False: the centre.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid. Opening a Dataset raises it if the store has no spikes.
+
+    Examples
+    --------
+    >>> dataset = unistore.Dataset("spikes.zarr", unistore.Steps(length=400, stride=200))  # doctest: +SKIP
     """
 
     reader: ClassVar = ClipReader
@@ -487,5 +633,7 @@ class Steps(SampleKind):
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, SEQUENCE_OFFSETS)
         require_arrays(store, self, BITS)
-        natural = ["spike"] if self.voxel_bins is None else ["voxel"]
-        return select_keys(natural, self.fields if fields is None else fields, (*VIEWS, *natural, *_OF_STEPS))
+        default_keys = ["spike"] if self.voxel_bins is None else ["voxel"]
+        return select_keys(
+            default_keys, self.fields if fields is None else fields, (*VIEWS, *default_keys, *_OF_STEPS)
+        )

@@ -1,4 +1,4 @@
-"""The clocks of a store of episodes: times of rows, and rows of one clock at the times of another."""
+"""The clocks of a trajectory store: times of rows, and rows of one clock at the times of another."""
 
 from __future__ import annotations
 
@@ -24,14 +24,30 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 
 class Clock(ABC):
-    """When the rows of a table were recorded. Times rise, or stay, within a range of rows."""
+    """Base class of clocks: the times at which the rows of a table were recorded.
+
+    Times ascend, or stay equal, within a range of rows.
+    """
 
     @abstractmethod
     def times(self, rows: Int64s) -> AnyArray:
-        """Return the times of rows (n,), in any order."""
+        """Return the times of rows (n,), which may be in any order."""
 
     def search(self, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-        """Find the first row of each range ``lo:hi`` (n,) that is later than its time, else `hi`."""
+        """Find the first row of each range that is later than a time.
+
+        Parameters
+        ----------
+        times : array of shape (n,)
+            One time for each range.
+        lo, hi : int64 array of shape (n,)
+            Range i has rows ``lo[i]:hi[i]``.
+
+        Returns
+        -------
+        int64 array of shape (n,)
+            The rows; `hi` if no row of the range is later.
+        """
         return _bisect(lambda rows, _: self.times(rows), times, lo, hi)
 
 
@@ -47,7 +63,15 @@ def _bisect(times_of: Callable[[Int64s, Mask], AnyArray], times: AnyArray, lo: I
 
 
 class StoredClock(Clock):
-    """A column of timestamps, of which a search reads a few chunks and keeps the first time of each."""
+    """A clock with stored timestamps. A search reads few chunks and remembers the first time of each.
+
+    Parameters
+    ----------
+    column : ArrayView
+        Timestamps of the rows, (rows,).
+    convert : callable, default numpy.asarray
+        Converts timestamps to times. It keeps their order.
+    """
 
     def __init__(
         self,
@@ -92,7 +116,17 @@ class StoredClock(Clock):
 
 
 class CountedClock(Clock):
-    """Times in nanoseconds that follow from a rate, and in each range of rows begin with its own."""
+    """A clock with a rate. Times are in nanoseconds, and each range of rows begins at a time of its own.
+
+    Parameters
+    ----------
+    rate : float
+        Rows per second.
+    offsets : int64 array of shape (ranges + 1,)
+        First row of each range, from 0.
+    begin : callable
+        Called with the numbers of ranges, (n,); returns the times of their first rows.
+    """
 
     def __init__(
         self,
@@ -112,13 +146,16 @@ class CountedClock(Clock):
 
 
 def previous(clock: Clock, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-    """Find the last row of each range ``lo:hi`` that is not later than its time, else ``lo - 1``."""
+    """Find the last row of each range ``lo:hi`` that is not later than its time, or ``lo - 1``."""
     return clock.search(times, lo, hi) - 1
 
 
 def nearest(clock: Clock, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
-    """Find the row nearest to its time in each range ``lo:hi``, none of them empty."""
-    # Of two that are as near the earlier one, of equal timestamps the last
+    """Find the row of each range ``lo:hi`` that is nearest to its time.
+
+    Of two rows that are equally near, the earlier one; of rows with equal times, the last one. Ranges
+    must not be empty.
+    """
     behind = clock.search(times, lo, hi)
     before = np.maximum(behind - 1, lo)
     after = np.minimum(behind, hi - 1)
@@ -130,9 +167,15 @@ def nearest(clock: Clock, times: AnyArray, lo: Int64s, hi: Int64s) -> Int64s:
 
 
 class Clocks:
-    """Clocks of a store by name."""
+    """The clocks of a trajectory store by name.
 
-    # Path of each column by sample key, by clock; without the timestamps of other clocks than the steps
+    Attributes
+    ----------
+    columns : dict of str to mapping
+        For each clock, the path of each of its columns by key. Timestamps of clocks other than the steps
+        are not among them.
+    """
+
     columns: dict[str, Mapping[str, str]]
 
     def __init__(self, store: Store) -> None:
@@ -152,28 +195,44 @@ class Clocks:
         return self._described.get(name, {}).get("timestamps")
 
     def has_times(self, *names: str) -> bool:
-        """Return whether the store tells the times of all of some clocks."""
+        """Return whether the store has times for all of these clocks."""
         return all(name in self._described for name in names)
 
     def of(self, key: str) -> str | None:
-        """Return the name of the clock of a sample key, or of the clock itself. None: there is none such."""
+        """Return the name of the clock of a key, or of the clock itself. None: there is no such name."""
         if key in self.columns:
             return key
         return next((name for name, columns in self.columns.items() if key in columns), None)
 
     def offsets(self, name: str) -> Int64s:
-        """Return the rows of each episode in the table of a clock, (episodes + 1,)."""
+        """Return the offsets of the rows of each episode in the table of a clock, (episodes + 1,) int64."""
         require_rule(self._store, offsets_path(name), offsets_of=table_of(name))
         return whole(self._store, offsets_path(name))
 
     def timestamps_at(self, name: str, rows: Int64s) -> AnyArray:
-        """Return timestamps of rows of a clock, in any shape, as stored, or nanoseconds of a rate."""
+        """Return the timestamps of rows of a clock.
+
+        Parameters
+        ----------
+        name : str
+            Name of the clock.
+        rows : int64 array of any shape
+            Rows of its table.
+
+        Returns
+        -------
+        array of the shape of `rows`
+            As stored; for a clock with a rate, int64 nanoseconds.
+        """
         path = self._timestamps(name)
         read = self.clock(name).times if path is None else self._store.array(path).read_rows
         return read(rows.reshape(-1)).reshape(rows.shape)
 
     def clock(self, name: str) -> Clock:
-        """Return the times of a clock, in nanoseconds, from the steps of an episode on for rates."""
+        """Return a clock by name.
+
+        Its times are in nanoseconds. For a clock with a rate, they count from the first step of the episode.
+        """
         if name not in self._clocks:
             stored = self._described[name]
             if "timestamps" in stored:
@@ -189,36 +248,77 @@ class Clocks:
 
 
 class Ticks(NamedTuple):
-    """Ticks that windows are around, (B,) each. Times are in nanoseconds."""
+    """Ticks of a clock, with times in nanoseconds.
 
-    rows: Int64s  # of the clock's table
+    Attributes
+    ----------
+    rows : int64 array of shape (B,)
+        Rows of the table of the clock.
+    episodes : int64 array of shape (B,)
+        Episode of each tick.
+    times : int64 array of shape (B,)
+        Time of each tick.
+    first, last : int64 array of shape (B,)
+        Times of the first and the last tick of the episode.
+    """
+
+    rows: Int64s
     episodes: Int64s
     times: Int64s
-    first: Int64s  # times of the first and the last tick of these episodes
+    first: Int64s
     last: Int64s
 
 
 class Places(NamedTuple):
-    """Rows for the steps of windows, (B, k) each."""
+    """Rows for the steps of windows.
 
-    rows: Int64s  # all of them in their episodes; any row, where these have none
-    is_real: Mask  # whether the row is the one that was asked for
-    weights: Float64s | None = None  # how much of the row after it is in a value between both; None: nothing
+    Attributes
+    ----------
+    rows : int64 array of shape (B, k)
+        Rows inside the episode; if the episode has no rows, any row.
+    is_real : bool array of shape (B, k)
+        Whether the row is the requested one, not padding.
+    weights : float64 array of shape (B, k), optional
+        Share of the following row in an interpolated value. None: no interpolation.
+    """
+
+    rows: Int64s
+    is_real: Mask
+    weights: Float64s | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFinder:
-    """Finds rows of one table around the ticks of a clock. Times are in nanoseconds."""
+    """Finds rows of one table around the ticks of a clock. Times are in nanoseconds.
 
-    offsets: Int64s  # rows of each episode in the table, (episodes + 1,)
-    clock: Clock | None  # times of its rows; None: the ticks are its rows
-    steps: Int64s  # rows, or times, from a tick on, (k,)
-    in_time: bool = False  # whether `steps` are times
-    align: Align = "previous"  # which row stands for a time
-    tolerance: int | None = None  # most time between a row and what it stands for
-    shift: int = 0  # what is added to the times of the rows, since their clock is early
+    Attributes
+    ----------
+    offsets : int64 array of shape (episodes + 1,)
+        First row of each episode in the table.
+    clock : Clock or None
+        Times of the rows. None: the ticks are rows of this table.
+    steps : int64 array of shape (k,)
+        Rows, or times, counted from the tick.
+    in_time : bool, default False
+        Whether `steps` are times.
+    align : {"previous", "nearest", "linear"}, default "previous"
+        Row that is used for a time, as in `Windows`.
+    tolerance : int, optional
+        Largest distance between a row and its time. None: any distance.
+    shift : int, default 0
+        Time to add to the times of the rows, because their clock is early.
+    """
+
+    offsets: Int64s
+    clock: Clock | None
+    steps: Int64s
+    in_time: bool = False
+    align: Align = "previous"
+    tolerance: int | None = None
+    shift: int = 0
 
     def places(self, ticks: Ticks) -> Places:
+        """Return the rows for the steps around each tick."""
         lo = self.offsets[ticks.episodes]
         hi = self.offsets[ticks.episodes + 1]
         if self.in_time:
@@ -233,7 +333,7 @@ class RowFinder:
         return Places(_inside(rows, lo[:, None], hi[:, None]), is_inside & is_near[:, None])
 
     def reaches(self, ticks: Ticks) -> Mask:
-        """Return whether all rows for a tick are real, (B,)."""
+        """Return whether all rows for a tick are in its episode and near enough, (B,) bool."""
         steps = self.steps if self.in_time else np.array([self.steps.min(), self.steps.max()])
         is_real = replace(self, steps=steps).places(ticks).is_real
         all_real: Mask = np.logical_and.reduce(is_real, axis=1)

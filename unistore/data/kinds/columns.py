@@ -1,4 +1,4 @@
-"""Columns with any number of values in a row, columns of texts, and images as in the sources."""
+"""Read columns with any number of values in a row, columns of text, and images as in the sources."""
 
 from __future__ import annotations
 
@@ -25,7 +25,15 @@ def row_axes(store: Store, path: str) -> tuple[str, ...]:
 
 
 class UnevenColumn:
-    """A column with any number of values, (*row_shape) each, or with a text in a row."""
+    """A column whose rows have any number of values, or a text.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    group : str
+        Path of the group of the column, with ``data`` and ``offsets``.
+    """
 
     def __init__(self, store: Store, group: str) -> None:
         self._is_text = group.endswith(TEXT_SUFFIX)
@@ -37,8 +45,27 @@ class UnevenColumn:
     def read(
         self, key: str, rows: Int64s, allocate: Allocate, is_wanted: NDArray[np.bool_] | None = None
     ) -> tuple[Packed, Int64s | None]:
-        """Return values of rows (B, …), one after the other, and how many each row has, or texts (B, …)."""
-        # None, and an empty text, where a row is not wanted
+        """Read rows.
+
+        Parameters
+        ----------
+        key : str
+            Group of the offsets of the values.
+        rows : int64 array of shape (B, …)
+            Numbers of the rows.
+        allocate : callable
+            Called as ``allocate(shape, dtype)`` for the memory of the values.
+        is_wanted : bool array of the shape of `rows`, optional
+            Rows to read. Others have no values, or an empty text. None: all rows.
+
+        Returns
+        -------
+        values : Packed
+            Values of the rows, one after another, with offsets (B + 1,); for a column of texts, dense
+            texts of the shape of `rows`.
+        counts : int64 array of the shape of `rows`, or None
+            Number of values of each row. None: the column has texts.
+        """
         if self._is_text:
             return Packed(self._texts(rows, is_wanted)), None
         lo, hi = self._offsets.ranges(rows.reshape(-1))
@@ -64,17 +91,17 @@ class UnevenColumn:
 
 
 def is_ragged(path: str) -> bool:
-    """Return whether a column, by its path in `step_paths`, has any number of values in a row."""
+    """Return whether rows have any number of values, for a column by its path in `step_paths`."""
     return path.endswith(RAGGED_SUFFIX)
 
 
 def is_uneven(path: str) -> bool:
-    """Return whether a column, by its path in `step_paths`, is ragged or holds texts."""
+    """Return whether rows have any number of values, or text, for a column by its path in `step_paths`."""
     return path.endswith((RAGGED_SUFFIX, TEXT_SUFFIX))
 
 
 def count_key(key: str) -> str:
-    """Return the key of how many values each row of a ragged key has."""
+    """Return the key of the number of values in each row of a column."""
     return f"{key}_counts"
 
 
@@ -82,7 +109,22 @@ def count_key(key: str) -> str:
 
 
 class EncodedImages:
-    """PNG or JPEG bytes of frames, ``data`` flat u1 and ``offsets`` (n + 1). Decoded as in the conversion."""
+    """Reads frames that are stored as PNG or JPEG files, decoded as in a conversion.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    group : str
+        Path of the group with the bytes, ``data``, and ``offsets`` (n + 1,). The attribute ``colour`` of
+        ``data`` is ``"swapped"`` if frames were compressed with red and blue exchanged, so that OpenCV's
+        BGR output has the true colours.
+    exact : bool, default False
+        False: frames are (H, W, 3), uint8 RGB. Grey is repeated, alpha dropped, 16 bits reduced to the
+        upper 8, and EXIF rotation ignored. True: PNG frames keep their channels and depth.
+    blank : array, optional
+        Frame for rows without bytes. None: every row has bytes.
+    """
 
     def __init__(
         self,
@@ -106,6 +148,13 @@ class EncodedImages:
         self._blank = blank
 
     def read(self, frames: Int64s) -> list[AnyArray]:
+        """Return the frames with these numbers, each as an array of its own shape.
+
+        Raises
+        ------
+        CorruptionError
+            If the bytes of a frame are not an image. The message names the frame.
+        """
         lo, hi = self._offsets.ranges(frames)
         stored = self._data.read_ranges(lo, hi)
         bounds = pairwise(offsets_from_lengths(hi - lo).tolist())

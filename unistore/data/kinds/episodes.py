@@ -1,4 +1,4 @@
-"""Samples of episodes: whole ones, and steps with the next observation."""
+"""The `Episodes` and `Transitions` sample kinds: whole episodes, and steps with the next observation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NEXT = "next."
 
 
 class EpisodeKind(SampleKind):
-    """Samples of a trajectory store."""
+    """Base class of the sample kinds of trajectory stores."""
 
     __slots__ = ()
 
@@ -56,7 +56,7 @@ class EpisodeKind(SampleKind):
 
 
 class EpisodeReader(SampleReader):
-    """Reads episodes."""
+    """Reads batches of `Episodes`."""
 
     def __init__(self, store: Store, _: Episodes, fields: Sequence[str], units: Int64s) -> None:
         clocks = Clocks(store)
@@ -102,11 +102,24 @@ class EpisodeReader(SampleReader):
 class Episodes(EpisodeKind):
     """Samples of a trajectory store: whole episodes.
 
-    Keys: every column of the steps, (T, …) with the T steps of the episode, ragged. Images are (T, 3, H, W)
-    u1 RGB. Columns of other clocks have rows of their own number and are ragged in the group of the clock's
-    name. A column with any number of values in a row has those of all rows, ragged in a group of its own, and
-    ``<key>_counts`` (T,). Texts are lists of T. On request: ``source``, ``episode`` (number),
-    ``episode_name``, and what the store tells of an episode, as ``episode.task``.
+    An episode has T steps, and T differs, so batches are packed: ``action`` of a batch has shape
+    (sum of T, …), and episode i is ``action[offsets[i]:offsets[i + 1]]``.
+
+    Keys of a sample:
+
+    - every column of the steps by its dotted name, such as ``observation.joint``, ``action`` or ``reward``:
+      (T, …), in the stored dtype. Images are (T, 3, H, W), uint8 RGB. Texts are lists of T str.
+    - every column of another clock: it has its own number of rows, and offsets with the name of the clock.
+    - ``<key>_counts`` (T,), for a column with any number of values in a row. Its key then has the values of
+      all rows, one row after another, and offsets of its own.
+    - ``<key>_present`` and ``<key>_mask``, as in `Transitions`.
+
+    Optional keys, read with ``fields=[…]``: ``source``, ``episode`` (number), ``episode_name``, and values of
+    the episode, such as ``episode.task``.
+
+    Examples
+    --------
+    >>> dataset = unistore.Dataset("demos.zarr", unistore.Episodes(), fields=["action"])  # doctest: +SKIP
     """
 
     reader: ClassVar = EpisodeReader
@@ -126,7 +139,7 @@ class Episodes(EpisodeKind):
 
 
 class TransitionReader(SampleReader):
-    """Reads transitions."""
+    """Reads batches of `Transitions`."""
 
     def __init__(self, store: Store, kind: Transitions, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -207,24 +220,37 @@ class TransitionReader(SampleReader):
 
 @dataclass(frozen=True, slots=True)
 class Transitions(EpisodeKind):
-    """Samples of a trajectory store: step t, and the next observation of the same episode.
+    """Samples of a trajectory store: a step, and the next observation of the same episode.
 
-    Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
-    ``terminated``, ``truncated``, ``next_valid``, …, ``next.observation.<name>`` for every observation.
-    Images are (3, H, W) u1 RGB. Columns with any number of values in a row, as scans of a lidar, are ragged.
-    On request: ``source``, ``episode`` (number), ``episode_name``, ``step`` (inside the episode), and what
-    the store tells of an episode, as ``episode.task``.
+    Keys of a sample:
 
-    ``<key>_present`` () bool stands beside columns that only some episodes have, and ``<key>_mask`` bool, of
-    the shape of the column, beside those that are padded with zeros (``--columns union``).
-    ``next_valid`` is False at the last step of an episode whose next observation was not recorded. The next
-    observation is then a copy of the step's own, and must not be used.
+    - every column of the steps by its dotted name: ``observation.<name>``, ``action``, ``reward``,
+      ``terminated``, ``truncated``, …, in the stored dtype. Images are (3, H, W), uint8 RGB. Columns with any
+      number of values in a row, such as scans of a lidar, have variable length.
+    - ``next.observation.<name>``, for every observation.
+    - ``next_valid``, a bool: False at the last step of an episode if its next observation was not
+      recorded. The next observation is then a copy of the step's own, and must not be used.
+    - ``<key>_present``, a bool, for a column that only some episodes have (``--columns union``).
+    - ``<key>_mask``, bool with the shape of the row, for a column whose rows differ in shape and are padded
+      with zeros (``--columns union``): True for values of the source, False for padding.
+
+    Optional keys, read with ``fields=[…]``: ``source``, ``episode`` (number), ``episode_name``, ``step``
+    (number of the step in its episode), and values of the episode, such as ``episode.task``.
 
     Parameters
     ----------
-    only_valid
-        True: leave out steps without a recorded next observation, except terminal ones, where it is not
-        needed. An error if none are left.
+    only_valid : bool, default False
+        True: leave out steps without a recorded next observation, except terminal steps, which do not
+        need one. If no step is left, reading raises InputError.
+
+    Raises
+    ------
+    InputError
+        If `only_valid` is not a bool.
+
+    Examples
+    --------
+    >>> dataset = unistore.Dataset("demos.zarr", unistore.Transitions(only_valid=True))  # doctest: +SKIP
     """
 
     reader: ClassVar = TransitionReader

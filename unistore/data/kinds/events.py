@@ -1,4 +1,4 @@
-"""One sample = the events of a window of a recording, by time or by number. Voxels and frames of them."""
+"""The `Events` sample kind: a sample is the events of a window of a recording."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ UInt16s: TypeAlias = NDArray[np.uint16]
 
 
 class EventReader(SampleReader):
-    """Reads windows of recordings."""
+    """Reads batches of `Events`."""
 
     # Windows are cut from times or, with `count`, from the numbers of events: both are called places
 
@@ -198,34 +198,61 @@ class EventReader(SampleReader):
 class Events(SampleKind):
     """Samples of recordings of event cameras: the events of a window.
 
-    Keys: ``t`` (N,) int64 microseconds, ``x``, ``y`` (N,) uint16, ``p`` (N,) uint8, 1 or 0: ragged, in the
-    order of time. With `voxel` or `frame`, those instead, dense, and the others on request. Also on request:
-    ``start``, int64, when the window begins. ``source``, ragged ``frames.t``, ``frames.image`` and
-    ``boxes.<field>``: what lies beside the recording, of the time of the window.
+    A window has N events, so batches are packed: ``t`` of a batch has shape (sum of N,), and window i is
+    ``t[offsets[i]:offsets[i + 1]]``. Voxels and frames are dense: (B, …).
+
+    Keys of a sample, in the order of time:
+
+    - ``t`` (N,), int64: time in microseconds; ``x`` and ``y`` (N,), uint16: column and row of the pixel;
+      ``p`` (N,), uint8: polarity, 1 or 0.
+    - with `voxel`, instead: ``voxel`` (B, H, W), float32.
+    - with `frame`, instead: ``frame`` (2, H, W), int32.
+
+    Optional keys, read with ``fields=[…]``: the keys that `voxel` or `frame` replace; ``start``, int64,
+    the time at which the window begins; ``source``; and data recorded with the events, of the time of the
+    window: ``frames.t``, ``frames.image`` and ``boxes.<field>``, with variable length.
 
     Parameters
     ----------
-    window
-        Duration of a window with its unit: ``"50ms"``, ``"500us"``, ``"0.1s"``. An event at its end belongs
-        to the next one. None, without `count`: 50 ms.
-    count
-        Number of events of a window, instead of a duration.
-    stride
-        From the start of a window to that of the next one: a duration, or with `count` a number of events.
-        None: the window. Windows begin with the first event of the recording. What is left at its end gives
-        none.
-    voxel
-        Number of bins B of ``voxel`` (B, H, W) float32, (height, width) of the store's largest sensor. With
-        the first and last time of the window, ``position = (B - 1) * (t - first) / (last - first)``: an event
-        adds ``2 p - 1`` to both bins around its position, in shares of its distance from the other one (Zhu
-        et al., Unsupervised Event-based Learning of Optical Flow, Depth, and Egomotion, CVPR 2019, equation
-        1). Sums are float64, first the shares of the earlier bins and then those of the later ones, in the
-        order of the events.
-    frame
-        Whether there is ``frame`` (2, H, W) int32: how many events of p = 0, and of p = 1, each pixel has.
-    random
-        True: each window begins anywhere in its recording, elsewhere in each epoch. An epoch has as many
+    window : str, optional
+        Duration of a window with its unit: ``"50ms"``, ``"500us"``, ``"0.1s"``. An event at the end of a
+        window belongs to the next one. Not together with `count`. None: 50 ms, or no duration if `count`
+        is given.
+    count : int, optional
+        Number of events of a window, instead of a duration. None: windows have a duration.
+    stride : str or int, optional
+        From the start of a window to the start of the next one: a duration, or with `count` a number of
+        events. The first window begins with the first event of the recording; an incomplete last window
+        is left out. None: windows follow each other without a gap.
+    voxel : int, optional
+        Number of bins B of ``voxel``; H and W are the size of the largest sensor of the store. With the
+        first and last time of the window, ``position = (B - 1) * (t - first) / (last - first)``. An event
+        adds ``2 p - 1`` to the two bins around its position, in shares that depend on the distance (Zhu
+        et al., Unsupervised Event-based Learning of Optical Flow, Depth, and Egomotion, CVPR 2019,
+        equation 1). Sums are float64: first the shares of the earlier bins, then those of the later bins,
+        in the order of the events. None: no voxels.
+    frame : bool, default False
+        Whether samples have ``frame``: the number of events of each pixel, with p = 0 and with p = 1.
+    random : bool, default False
+        True: each window begins anywhere in its recording, elsewhere in every epoch. An epoch has as many
         windows as without.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or `window` is given together with `count`. Reading raises it if every
+        recording is shorter than a window.
+
+    Examples
+    --------
+    Windows of 20 ms as voxels of 5 bins, at random places:
+
+    >>> kind = unistore.Events(window="20ms", voxel=5, random=True)  # doctest: +SKIP
+    >>> dataset = unistore.Dataset("events.zarr", kind)  # doctest: +SKIP
+
+    Windows of 4096 events each:
+
+    >>> kind = unistore.Events(count=4096)  # doctest: +SKIP
     """
 
     reader: ClassVar = EventReader
@@ -260,12 +287,12 @@ class Events(SampleKind):
 
     @property
     def length(self) -> int:
-        """Return the microseconds, or with `count` events, of a window."""
+        """Length of a window: microseconds, or with `count` the number of events."""
         return _microseconds(self.window) if self.count is None else self.count
 
     @property
     def step(self) -> int:
-        """Return the microseconds, or with `count` events, from one window to the next."""
+        """From one window to the next: microseconds, or with `count` the number of events."""
         if self.stride is None:
             return self.length
         return self.stride if isinstance(self.stride, int) else _microseconds(self.stride)
@@ -311,7 +338,24 @@ def _between(times: AnyArray, start: np.int64, stop: np.int64) -> tuple[int, int
 
 
 def voxel_grid(t: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: Shape) -> Float64s:
-    """Return the voxels of events as `Events.voxel` defines them, of a shape (bins, height, width)."""
+    """Return the voxels of the events of a window, as `Events` defines them.
+
+    Parameters
+    ----------
+    t : int64 array of shape (N,)
+        Times in microseconds, ascending.
+    x, y : uint16 array of shape (N,)
+        Column and row of each event.
+    p : uint8 array of shape (N,)
+        Polarity, 0 or 1.
+    shape : (int, int, int)
+        Number of bins, height and width.
+
+    Returns
+    -------
+    float64 array of shape (bins, height, width)
+        Zeros if there are no events.
+    """
     bins, height, width = shape
     if not len(t):
         return np.zeros(shape)
@@ -330,7 +374,24 @@ def voxel_grid(t: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: Shape) -> Fl
 
 
 def event_counts(_: Int64s, x: UInt16s, y: UInt16s, p: UInt8s, shape: Shape) -> Int64s:
-    """Return how many events of each polarity each pixel has, of a shape (2, height, width)."""
+    """Return the number of events of each pixel and polarity.
+
+    Parameters
+    ----------
+    _ : int64 array of shape (N,)
+        Times, which are not used.
+    x, y : uint16 array of shape (N,)
+        Column and row of each event.
+    p : uint8 array of shape (N,)
+        Polarity, 0 or 1.
+    shape : (2, int, int)
+        Two polarities, height and width.
+
+    Returns
+    -------
+    int64 array of shape (2, height, width)
+        Counts of events with p = 0, then with p = 1.
+    """
     polarities, height, width = shape
     cells = (p.astype(np.int64) * height + y) * width + x
     return np.bincount(cells, minlength=polarities * height * width).reshape(shape)

@@ -1,4 +1,4 @@
-"""Fields of a spike-camera store, read by boxes of frames or time steps, and what is made of spikes."""
+"""Read the fields of a spike-camera store: crops of frames and time steps, and images made of spikes."""
 
 from __future__ import annotations
 
@@ -41,12 +41,21 @@ _U1 = np.dtype(np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class StepsView:
-    """What is made of the bits of consecutive time steps."""
+    """A form in which the spikes of consecutive time steps are delivered.
 
-    # ``shape(steps, height, width)``
+    Attributes
+    ----------
+    shape : callable
+        ``shape(steps, height, width)`` returns the shape of the result.
+    fill : callable
+        ``fill(bits, left, width, out)`` writes the result. `bits` is uint8 (t, h, bytes), lowest bit
+        first, with the first of `width` pixels at bit `left` of each row. `out` may have memory for more
+        steps than t.
+    dtype : numpy.dtype, default uint8
+        Dtype of the result.
+    """
+
     shape: Callable[[int, int, int], Shape]
-    # ``fill(bits, left, width, out)``, from bits (t, h, bytes) with the first of `width` pixels at bit `left`
-    # of each row; `out` may have room for more steps
     fill: Callable[[UInt8s, int, int, AnyArray], None]
     dtype: np.dtype[Any] = _U1
 
@@ -75,7 +84,15 @@ def _fill_picture(
 
 
 def voxels(bins: int, most_steps: int) -> StepsView:
-    """Return spikes counted in bins of time, (B, h, w), as `unistore.schemas.spike.fields.voxelize` does."""
+    """Return the form of spikes counted in `bins` bins of time: (B, h, w).
+
+    Parameters
+    ----------
+    bins : int
+        Number of bins B.
+    most_steps : int
+        Largest number of time steps, which determines the dtype of the counts.
+    """
     dtype = np.dtype(count_dtype(most_steps, bins))
     return StepsView(lambda _, height, width: (bins, height, width), _fill_voxels, dtype)
 
@@ -94,19 +111,52 @@ def _shift_bits(bits: UInt8s, left: int, width: int, out: UInt8s) -> None:
 
 
 def tfp(bits: UInt8s, left: int, width: int) -> Float32s:
-    """Reconstruct texture from playback: the mean (h, width) of packed spikes (T, h, bytes), 0 to 1."""
-    # Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for visual texture reconstruction", ICME
-    # 2019, doi:10.1109/ICME.2019.00248: n spikes in T steps give n / T, gray levels are 255 n / T
+    """Return a grey image by "texture from playback": the mean of the spikes of each pixel.
+
+    n spikes in T steps give n / T; grey levels are 255 n / T. See Zhu, Dong, Huang and Tian, "A
+    retina-inspired sampling method for visual texture reconstruction", ICME 2019,
+    doi:10.1109/ICME.2019.00248.
+
+    Parameters
+    ----------
+    bits : uint8 array of shape (T, h, bytes)
+        Spikes as bits, lowest bit first.
+    left : int
+        Bit of the first pixel of each row.
+    width : int
+        Number of pixels of a row.
+
+    Returns
+    -------
+    float32 array of shape (h, width)
+        Values from 0 to 1.
+    """
     counts = voxelize(bits, width, 1, left=left)[0]
     mean: Float32s = counts.astype(np.float32) / np.float32(max(1, len(bits)))
     return mean
 
 
 def tfi(bits: UInt8s, left: int, width: int) -> Float32s:
-    """Reconstruct texture (h, width) from the interval of packed spikes around the middle, 0 to 1."""
-    # Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for visual texture reconstruction", ICME
-    # 2019, doi:10.1109/ICME.2019.00248: with the last spike up to step T // 2 at a and the next at b, 1 /
-    # (b - a), gray levels are 255 / (b - a). 0 where the window lacks one of the two
+    """Return a grey image by "texture from interval": the interval between the spikes around the middle.
+
+    With the last spike up to step T // 2 at step a, and the next one at step b, the value is 1 / (b - a);
+    grey levels are 255 / (b - a). See Zhu, Dong, Huang and Tian, "A retina-inspired sampling method for
+    visual texture reconstruction", ICME 2019, doi:10.1109/ICME.2019.00248.
+
+    Parameters
+    ----------
+    bits : uint8 array of shape (T, h, bytes)
+        Spikes as bits, lowest bit first.
+    left : int
+        Bit of the first pixel of each row.
+    width : int
+        Number of pixels of a row.
+
+    Returns
+    -------
+    float32 array of shape (h, width)
+        Values from 0 to 1. 0 if a pixel does not have both spikes.
+    """
     middle = len(bits) // 2 + 1
     before = _steps_behind(bits[:middle][::-1], left, width)
     behind = _steps_behind(bits[middle:], left, width)
@@ -137,7 +187,7 @@ VIEWS = {
 
 
 class Box(NamedTuple):
-    """A crop in pixels of a field."""
+    """A crop, in pixels of a field: first row and column, number of rows and columns."""
 
     top: int
     left: int
@@ -146,7 +196,7 @@ class Box(NamedTuple):
 
 
 class Images:
-    """``frames/blur`` or ``frames/sharp``, (L, h, w, 3), stored as an array or as compressed files."""
+    """Reads ``frames/blur`` or ``frames/sharp``, (L, h, w, 3) uint8, stored as an array or as image files."""
 
     dtype = np.dtype(np.uint8)
 
@@ -159,9 +209,26 @@ class Images:
         self._encoded = None if self._pixels is not None else EncodedImages(store, file_table_name(name))
 
     def shape(self, count: int, height: int, width: int) -> Shape:
+        """Return the shape of `count` frames with these rows and columns."""
         return count, height, width, 3
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
+        """Read a crop of some frames into `out`.
+
+        Parameters
+        ----------
+        rows : slice
+            Frames of the store, with start and stop.
+        box : Box
+            The crop, in pixels of the images.
+        out : C-contiguous array
+            Receives the values, in the shape that `shape` returns.
+
+        Raises
+        ------
+        CorruptionError
+            If an image does not have the stored extent.
+        """
         top, left, height, width = box
         if self._pixels is not None:
             lo = (rows.start, top, left, 0)
@@ -180,7 +247,7 @@ class Images:
 
 
 class StoredVoxels:
-    """A stored voxel set."""
+    """Reads a stored set of voxels, (L, B, h, w)."""
 
     def __init__(self, store: Store, bins: int) -> None:
         self._array = store.array(voxel_path(bins))
@@ -189,16 +256,18 @@ class StoredVoxels:
         self._bins = bins
 
     def shape(self, count: int, height: int, width: int) -> Shape:
+        """Return the shape of `count` frames with these rows and columns."""
         return count, self._bins, height, width
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
+        """Read a crop of some frames into `out`; see `Images.read`."""
         top, left, height, width = box
         hi = (rows.stop, self._bins, top + height, left + width)
         self._array.read_box((rows.start, 0, top, left), hi, out)
 
 
 class StepSpikes:
-    """A view of some time steps."""
+    """Reads time steps in one of the forms of spikes."""
 
     def __init__(self, store: Store, view: StepsView) -> None:
         self._bits = store.array(BITS)
@@ -207,9 +276,11 @@ class StepSpikes:
         self.dtype = view.dtype
 
     def shape(self, count: int, height: int, width: int) -> Shape:
+        """Return the shape of `count` time steps with these rows and columns."""
         return self._view.shape(count, height, width)
 
     def read(self, rows: slice, box: Box, out: AnyArray) -> None:
+        """Read a crop of some time steps, by their rows in the store, into `out`; see `Images.read`."""
         is_as_stored = self._view is PACKED_BITS and box.left % 8 == 0
         bits = self._read_bits(rows.start, rows.stop, box, out if is_as_stored else None)
         self._view.fill(bits, box.left % 8, box.width, out)
@@ -221,7 +292,7 @@ class StepSpikes:
 
 
 class FrameSpikes(StepSpikes):
-    """A view of the spikes of each frame of a clip. T is that of the longest frame of the store."""
+    """Reads the spikes of each frame of a clip in one of the forms. T is the length of the longest frame."""
 
     def __init__(self, store: Store, view: StepsView) -> None:
         super().__init__(store, view)
@@ -244,7 +315,7 @@ FrameField: TypeAlias = Images | StoredVoxels | StepSpikes
 
 
 def longest_frame(store: Store) -> int:
-    """Return the time steps of the longest frame of a store."""
+    """Return the number of time steps of the longest frame of a store."""
     return int(np.diff(whole(store, FRAME_OFFSETS)).max(initial=0))
 
 
@@ -253,7 +324,7 @@ def _stored_bins(store: Store) -> list[int]:
 
 
 def frame_fields(store: Store) -> tuple[list[str], list[str]]:
-    """Return default keys of clips, and keys on request."""
+    """Return the default keys of clips, and their optional keys."""
     paths = {name: (f"{FRAMES}/{name}", f"{file_table_name(name)}/data") for name in IMAGES}
     images = [name for name in IMAGES if any(map(store.has, paths[name]))]
     raw = ["spike", "spike_length"] if store.has(BITS) else []
@@ -264,7 +335,27 @@ def frame_fields(store: Store) -> tuple[list[str], list[str]]:
 
 
 def frame_field(store: Store, key: str, bins: int | None) -> FrameField:
-    """Return the reader of ``voxel``, ``blur``, ``sharp`` or one of `VIEWS`."""
+    """Return the reader of a field of frames.
+
+    Parameters
+    ----------
+    store : Store
+        A spike-camera store.
+    key : str
+        ``"voxel"``, ``"blur"``, ``"sharp"``, or a form of spikes.
+    bins : int or None
+        Number of bins of voxels. None: the stored set; of several, the one with the fewest bins.
+
+    Returns
+    -------
+    Images, StoredVoxels or StepSpikes
+        A stored set of voxels, or one that is computed from the spikes.
+
+    Raises
+    ------
+    InputError
+        If the store has neither these voxels nor spikes to compute them from.
+    """
     if key in IMAGES:
         return Images(store, key)
     if key in VIEWS:

@@ -1,4 +1,4 @@
-"""Kinds of samples by name and as code: those of unistore and of packages, the default of each family."""
+"""Sample kinds by name and as code: kinds of unistore and of installed packages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OWN = {
 
 @cache
 def installed_kinds() -> Mapping[str, type[Kind]]:
-    """Return kinds of installed packages by name, and print those that fail on standard error."""
+    """Return the sample kinds of installed packages by name. Kinds that fail are named on standard error."""
     from importlib.metadata import entry_points
 
     kinds: dict[str, type[Kind]] = {}
@@ -64,12 +64,33 @@ def _what_is_wrong(kind: Any, others: Collection[str]) -> str:
 
 
 def leave_kind_out(name: str, why: str) -> None:
-    """Print on standard error that a kind is left out, and why."""
+    """Print on standard error that a sample kind is skipped, and why."""
     leave_out(name, why, "kind of samples")
 
 
 def parse_kind(expression: str) -> SampleKind:
-    """Parse ``unistore.Patches(96)``, ``Patches(96)`` or ``Rows``. No code is run."""
+    """Parse a sample kind written as code. The code is not run.
+
+    Parameters
+    ----------
+    expression : str
+        A call with literal arguments: ``"unistore.Patches(96)"``, ``"Patches(96)"`` or ``"Rows"``.
+
+    Returns
+    -------
+    SampleKind
+        The sample kind.
+
+    Raises
+    ------
+    InputError
+        If there is no such kind, its arguments are invalid, or the text is not such a call.
+
+    Examples
+    --------
+    >>> parse_kind("Patches(96, random=False)")  # doctest: +SKIP
+    Patches(size=(96, 96, 96), random=False, per_volume=1, pad=None, step=1, overlap=0.0, foreground=None)
+    """
     fix = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
         code = ast.parse(expression.removeprefix("unistore."), mode="eval").body
@@ -98,7 +119,13 @@ def _named(name: str) -> Callable[..., Any]:
 
 
 def as_code(kind: Any) -> str:
-    """Return a kind as Python code without default values: ``unistore.Patches(size=32)``."""
+    """Return a sample kind as Python code, without options that have their default value.
+
+    Examples
+    --------
+    >>> as_code(unistore.Patches(32, random=False))  # doctest: +SKIP
+    'unistore.Patches(size=32, random=False)'
+    """
     if not is_dataclass(kind):
         return repr(kind)
     arguments = []

@@ -1,4 +1,4 @@
-"""Boxes of a batch, crops, patches and windows, and what is put where they leave their data."""
+"""Patches, crops and windows of a batch, and the values outside of their data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,20 @@ _WORDS = ("valid", "edge", "zero", "drop")
 
 
 def checked_pad(check: Arguments, pad: Any) -> Pad:
-    """Return a `Pad`, its number as Python int or float, so that equal ones have the same repr."""
+    """Check the argument `pad` of a sample kind.
+
+    Parameters
+    ----------
+    check : Arguments
+        Collects a problem if the argument is invalid.
+    pad : object
+        Value of the argument.
+
+    Returns
+    -------
+    Pad
+        The same value; a number as Python int or float, so that equal kinds have the same repr.
+    """
     if isinstance(pad, str) and pad in _WORDS:
         return pad  # type: ignore[return-value]
     is_number = matches_type(pad, float) or isinstance(pad, (float, np.floating))  # NaN and inf, too
@@ -35,7 +48,25 @@ def checked_pad(check: Arguments, pad: Any) -> Pad:
 
 
 def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, float]:
-    """Return the fill value of each key, 0 unless `pad` is a number."""
+    """Return the value that each key is padded with.
+
+    Parameters
+    ----------
+    pad : Pad
+        Option of a sample kind.
+    dtypes : mapping of str to dtype
+        Dtype of each key that is padded with a number.
+
+    Returns
+    -------
+    dict of str to number
+        `pad` if it is a number, otherwise 0.
+
+    Raises
+    ------
+    InputError
+        If the number is not a value of a dtype. The message names the keys.
+    """
     if pad is None or isinstance(pad, str):
         return dict.fromkeys(dtypes, 0)
     wrong = [key for key, dtype in dtypes.items() if not _is_representable(dtype, pad)]
@@ -61,7 +92,24 @@ def _is_representable(dtype: np.dtype[Any], number: float) -> bool:
 
 
 def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
-    """Copy data to the low corner of `out` and pad the rest, as ``np.pad``."""
+    """Copy data to the low corner of `out` and pad the rest.
+
+    Parameters
+    ----------
+    inside : array
+        Data, at most as large as `out` on each axis.
+    out : array
+        Receives the data.
+    pad : Pad
+        ``"edge"``: the last values are repeated, as in ``np.pad``. Otherwise `fill` is used.
+    fill : scalar
+        Value of the padding.
+
+    Raises
+    ------
+    InputError
+        If `pad` is ``"edge"`` and there is no value to repeat.
+    """
     if pad == "edge" and not inside.size:
         message = "is 'edge', and there are no data to repeat: an extent is 0"
         raise wrong_argument("pad", message, 'give a number, or "drop"')
@@ -82,14 +130,35 @@ def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
 
 
 def packed_boxes(
-    key: str,  # group of their offsets if they are ragged
-    shapes: Int64s,  # (B, n)
-    common: Shape | None,  # shape of the boxes of all samples; None if they differ
+    key: str,
+    shapes: Int64s,
+    common: Shape | None,
     dtype: np.dtype[Any],
     allocate: Allocate,
-    read: Callable[[int, AnyArray], None],  # fills the box of a number
+    read: Callable[[int, AnyArray], None],
 ) -> Packed:
-    """Read the boxes of a batch: dense where all have one shape, else flat and one after the other."""
+    r"""Read the patches of a batch: dense if all have one shape, otherwise flat, one after another.
+
+    Parameters
+    ----------
+    key : str
+        Group of their offsets and shapes, if they differ in shape.
+    shapes : int64 array of shape (B, n)
+        Shape of each patch.
+    common : tuple of int or None
+        Shape of the patches of all samples. None: they differ.
+    dtype : numpy.dtype
+        Dtype of the values.
+    allocate : callable
+        Called as ``allocate(shape, dtype)`` for the memory of the batch.
+    read : callable
+        Called as ``read(number, out)`` to fill the memory of patch `number`.
+
+    Returns
+    -------
+    Packed
+        Values of shape (B, \*common), or flat values with offsets and shapes.
+    """
     offsets = offsets_from_lengths(shapes.prod(axis=1))
     values = allocate((int(offsets[-1]),), dtype)
     for number, shape in enumerate(shapes.tolist()):
@@ -100,7 +169,26 @@ def packed_boxes(
 
 
 def valid_masks(key: str, sizes: Int64s, inside: Int64s, common: Shape | None, allocate: Allocate) -> Packed:
-    """Return masks of boxes of `sizes` (B, n), True in their low corner of the extents `inside` (B, n)."""
+    """Return masks of patches that are True inside the data.
+
+    Parameters
+    ----------
+    key : str
+        Group of their offsets and shapes, if they differ in shape.
+    sizes : int64 array of shape (B, n)
+        Shape of each patch.
+    inside : int64 array of shape (B, n)
+        Extent, from the low corner on, that is inside the data.
+    common : tuple of int or None
+        Shape of the patches of all samples. None: they differ.
+    allocate : callable
+        Called as ``allocate(shape, dtype)`` for the memory of the batch.
+
+    Returns
+    -------
+    Packed
+        Bool values.
+    """
 
     def fill(number: int, mask: AnyArray) -> None:
         mask[...] = False
@@ -110,18 +198,39 @@ def valid_masks(key: str, sizes: Int64s, inside: Int64s, common: Shape | None, a
 
 
 def common_shape(sizes: AnyArray) -> Shape | None:
-    """Return the shape that all boxes of `sizes` (n, k) have, None if they differ or there are none."""
+    """Return the shape that all patches of `sizes` (n, k) have. None: they differ, or there are none."""
     return tuple(sizes[0].tolist()) if len(sizes) and (sizes == sizes[:1]).all() else None
 
 
 def reach_of_boxes(
     kind: Any,
-    option: str,  # name of the one with the size of the boxes, (k,); None: whole extents
-    extents: Int64s,  # (n, k): of the data that boxes are cut from
-    counts: Int64s,  # (n,): samples that are cut from each
-    nouns: tuple[str, str],  # what boxes are, and what they are cut from
+    option: str,
+    extents: Int64s,
+    counts: Int64s,
+    nouns: tuple[str, str],
 ) -> tuple[Reach, NDArray[np.bool_]]:
-    """Return how boxes go with their data, and which of the data have samples."""
+    """Return how patches fit their data, and which data have samples.
+
+    Parameters
+    ----------
+    kind : SampleKind
+        The sample kind.
+    option : str
+        Name of its option with the size of the patches, (k,). If the option is None, patches are whole.
+    extents : int64 array of shape (n, k)
+        Extents of the data that patches are taken from.
+    counts : int64 array of shape (n,)
+        Number of samples from each.
+    nouns : (str, str)
+        Words of the message for patches (with ``{}`` for their size) and for data.
+
+    Returns
+    -------
+    reach : Reach
+        The fit of the kind.
+    has_samples : bool array of shape (n,)
+        False for data without samples, because ``pad="drop"`` and patches are larger.
+    """
     size = getattr(kind, option)
     smaller = np.zeros(len(extents), np.bool_) if size is None else (extents < size).any(axis=1)
     samples = int(counts.sum())
@@ -144,7 +253,7 @@ def reach_of_boxes(
 
 
 def set_sizes(kind: Any, option: str, count: int) -> None:
-    """Make a tuple of the sizes that an option gives: one for all axes, or one each."""
+    """Replace an option of a kind that gives one size for `count` axes by a tuple with a size for each."""
     sizes = getattr(kind, option)
     if sizes is not None:
         several = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,) * count

@@ -1,4 +1,4 @@
-"""Kinds of samples (options), their readers (bound to a store), and what readers share."""
+"""Base classes of sample kinds and their readers, and the functions that they share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,19 @@ SOURCE = "source"  # Key of the source's name; on request
 
 @dataclass(frozen=True, slots=True)
 class SampleIndices:
-    """The samples of a batch, and the state of their random numbers."""
+    """The samples of a batch, and the state of their random numbers.
+
+    Random numbers depend only on the seed, the epoch and the index of a sample.
+
+    Attributes
+    ----------
+    index : int64 array of shape (B,)
+        Positions of the samples in their Dataset; in a reader, among its own samples.
+    epoch : int64 array of shape (B,)
+        Epoch of each sample.
+    seed : int, default 0
+        Seed of the Dataset.
+    """
 
     index: Int64s
     epoch: Int64s
@@ -39,55 +51,108 @@ class SampleIndices:
         return len(self.index)
 
     def below(self, bounds: Int64s) -> Int64s:
-        """Return uniform integers in ``[0, bounds)``, (B, k) for bounds (B, k)."""
+        """Return uniform random integers from 0 to ``bounds - 1``.
+
+        Parameters
+        ----------
+        bounds : int64 array of shape (B, k)
+            Exclusive upper limits, at least 1.
+
+        Returns
+        -------
+        int64 array of shape (B, k)
+            k random integers for each sample.
+        """
         return below(self.random_words(bounds.shape[1]), bounds)
 
     def random_words(self, count: int) -> NDArray[np.uint64]:
+        """Return `count` random numbers for each sample, (B, count) uint64."""
         return random_words(self.seed, self.epoch, self.index, count)
 
     def generator(self, sample: int) -> np.random.Generator:
-        """Return random generator of one sample of the batch, for many numbers."""
+        """Return the random generator of a sample of the batch, for many random numbers.
+
+        Parameters
+        ----------
+        sample : int
+            Position of the sample in the batch.
+
+        Returns
+        -------
+        numpy.random.Generator
+            A new generator, seeded by the seed, the epoch and the index.
+        """
         return generator(self.seed, int(self.epoch[sample]), int(self.index[sample]))
 
 
 class Reach(NamedTuple):
-    """Whether the sizes and limits of a kind fit the data of a store."""
+    """Result of the fit check: whether the sizes and limits of a sample kind fit the data of a store.
 
-    samples: int  # per epoch
-    beyond: int = 0  # samples that extend beyond their data
-    padded: bool = False  # whether the kind has `pad` set
-    problem: str = ""  # what extends beyond what, or which limit leaves no samples
-    fitting: SampleKind | None = None  # the most similar kind without the problem, if there is one
+    Attributes
+    ----------
+    samples : int
+        Number of samples in an epoch.
+    beyond : int, default 0
+        Number of samples that extend beyond their data.
+    padded : bool, default False
+        Whether the kind has `pad` set, so that such samples are padded.
+    problem : str
+        What extends beyond what, or which limit leaves no samples. Empty: there is no problem.
+    fitting : SampleKind, optional
+        The most similar kind without the problem. None: there is no such kind, or no problem.
+    """
+
+    samples: int
+    beyond: int = 0
+    padded: bool = False
+    problem: str = ""
+    fitting: SampleKind | None = None
 
 
 class Shareable(Protocol):
-    """Values by number that a Loader's cache can keep: chunks of an array, or what is computed of them."""
+    """Values by number that a Loader's cache can keep: chunks of an array, or values computed from them."""
 
     @property
     def chunk_count(self) -> int:
-        """Return how many there are; numbers are below."""
+        """Count of the values. Their numbers are 0 to ``chunk_count - 1``."""
 
     def share(self, chunks: SharedChunks | None) -> None:
-        """Look up and keep values in a cache. None: stop doing so."""
+        """Use a cache for values from now on. None: use no cache."""
 
 
 class SampleReader(ABC):
-    """Reader of the samples of one kind from a store."""
+    """Base class of readers of the samples of one kind from a store."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of samples."""
+        """Return the number of samples in an epoch."""
 
     @abstractmethod
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
-        """Read a batch into allocated memory, and decode each chunk once."""
+        """Read a batch. Each chunk is decoded once.
+
+        Parameters
+        ----------
+        picks : SampleIndices
+            Positions of the samples, with their epochs and the seed.
+        allocate : callable
+            Called as ``allocate(shape, dtype)`` for the memory of the batch.
+
+        Returns
+        -------
+        dict of str to Packed
+            Every key that the reader was made for.
+        """
 
     def reach(self) -> Reach:
-        """Return whether sizes of the kind fit the data, and its limits leave samples."""
+        """Return whether the sizes of the kind fit the data, and its limits leave samples."""
         return Reach(len(self))
 
     def box_shape(self, key: str) -> Shape | None:  # noqa: ARG002
-        """Return the common shape of a key that is a box in all samples, None if they differ, or no boxes."""
+        """Return the shape of a key that is a patch, crop or volume.
+
+        None: samples differ in shape, or the key is something else.
+        """
         return None
 
     def axis_names(self, key: str) -> Sequence[str]:  # noqa: ARG002
@@ -95,71 +160,143 @@ class SampleReader(ABC):
         return ()
 
     def shareable(self) -> Sequence[Shareable]:
-        """Return what is computed of the store and takes long."""
+        """Return values that take long to compute, for a cache of a Loader. The default has none."""
         return ()
 
 
 class SampleKind(ABC):
-    """A kind of samples: a frozen dataclass of its options."""
+    """Base class of sample kinds: a frozen dataclass with the options of the samples.
+
+    To add a sample kind in a package, inherit `unistore.plugin.Kind` instead.
+
+    Attributes
+    ----------
+    reader : callable
+        Called as ``reader(store, kind, fields, units)`` by `bind`; returns a `SampleReader`.
+    """
 
     __slots__ = ()
-    reader: ClassVar[Callable[..., SampleReader]]  # What `bind` calls
+    reader: ClassVar[Callable[..., SampleReader]]
 
     @property
     def repeats(self) -> bool:
-        """Return whether samples are the same in every epoch and share no rows, so that caches keep them."""
+        """Whether samples are the same in every epoch and share no rows, so that caches may keep them."""
         return False
 
     @abstractmethod
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return keys of samples (without `INDEX`) for the requested `fields`, from metadata only."""
+        """Return the keys to read, without ``"index"``. Only metadata is read.
+
+        Parameters
+        ----------
+        store : Store
+            The store.
+        fields : sequence of str or None
+            Keys that the user named. None: the default keys.
+
+        Returns
+        -------
+        tuple of str
+            The named keys in their order, or the default keys.
+
+        Raises
+        ------
+        InputError
+            If the store has no such samples or keys. The message lists the valid keys.
+        """
 
     def bind(self, store: Store, fields: Sequence[str], units: Int64s | None) -> SampleReader:
-        """Return the reader of the samples in `units`, rows of the store's sample table. None: all rows."""
+        """Return a reader of samples of a store.
+
+        Parameters
+        ----------
+        store : Store
+            The store.
+        fields : sequence of str
+            Keys to read, as `select` returns them.
+        units : int64 array or None
+            Rows of the store's sample table to use. None: all rows.
+
+        Returns
+        -------
+        SampleReader
+            Reader of the samples of these rows.
+        """
         every = np.arange(store.sample_count) if units is None else units
         return self.reader(store, self, fields, every)
 
     def chosen(self, store: Store) -> SampleKind | None:  # noqa: ARG002
-        """Return the kind for a store, with a name that it has of several. None: the store has none such."""
+        """Return this kind with the names that a store requires, or None if the store has no such samples."""
         return self
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows, of which crops and subsets are taken, or None."""
+        """The kind whose samples are the whole data that crops and subsets are taken from, or None."""
         return None
 
     def validity(self, store: Store, key: str) -> tuple[str, ...]:  # noqa: ARG002
-        """Return the keys that say which values of `key` are real, and not filled in."""
+        """Return the keys that mark which values of `key` are data, not padding. The default has none."""
         return ()
 
     def computes(self, key: str) -> bool:  # noqa: ARG002
-        """Return whether values of a key are computed, and are not those of `whole`."""
+        """Return whether the values of `key` are computed, so that they differ from the values of `whole`."""
         return False
 
 
 def select_keys(
-    natural: Iterable[str],  # default keys
-    fields: Sequence[str] | None,  # requested keys; None: the default ones
-    on_request: Iterable[str] = (),
+    default_keys: Iterable[str],
+    fields: Sequence[str] | None,
+    optional_keys: Iterable[str] = (),
 ) -> tuple[str, ...]:
-    """Return the keys to read: the requested ones in their order, or the default ones."""
-    # The Dataset adds `INDEX`, and `EPOCH` where it is no known key
-    natural = list(natural)
+    """Return the keys to read: the requested ones in their order, or the default ones.
+
+    The Dataset itself adds ``"index"``, and ``"epoch"`` if it is requested and not a key of the store.
+
+    Parameters
+    ----------
+    default_keys : iterable of str
+        Default keys.
+    fields : sequence of str or None
+        Requested keys. None: the default keys.
+    optional_keys : iterable of str
+        Optional keys, which are read only if they are requested.
+
+    Returns
+    -------
+    tuple of str
+        Keys without duplicates, without ``"index"`` and ``"epoch"``.
+
+    Raises
+    ------
+    InputError
+        If a requested key is unknown. The message lists the default and the optional keys.
+    """
+    default_keys = list(default_keys)
     fields = as_names(fields)
     if fields is None:
-        return tuple(natural)
-    readable = {*natural, *on_request}
+        return tuple(default_keys)
+    readable = {*default_keys, *optional_keys}
     unknown = [name for name in fields if name not in readable | {INDEX, EPOCH}]
     if unknown:
-        extra = ", ".join(sorted({*on_request, EPOCH}.difference(natural)))
-        shown_keys = f"samples have {', '.join(natural)}; on request: {extra}"
+        extra = ", ".join(sorted({*optional_keys, EPOCH}.difference(default_keys)))
+        shown_keys = f"samples have {', '.join(default_keys)}; on request: {extra}"
         msg = f"unknown field {', '.join(map(repr, unknown))}: {shown_keys}"
         raise InputError(msg)
     return tuple(dict.fromkeys(name for name in fields if name in readable and name != INDEX))
 
 
 def require_arrays(store: Store, kind: object, *paths: str) -> None:
-    """Raise an InputError if a store lacks arrays that a kind reads, whatever family wrote it."""
+    """Raise InputError if a store lacks arrays that a sample kind reads.
+
+    Parameters
+    ----------
+    store : Store
+        The store, of any family.
+    kind : SampleKind
+        The sample kind, which the message names.
+    *paths : str
+        Paths of the arrays.
+    """
     missing = [path for path in paths if not store.has(path)]
     if missing:
         msg = (
@@ -177,7 +314,7 @@ _OF_EVERY_STORE = ("path", "bytes", "digest", "format")
 
 
 def source_keys(store: Store) -> dict[str, str]:
-    """Return the path of each value of a source, ``sources/rate``, by its key, ``sources.rate``."""
+    """Return the path of each value of a source, such as ``sources/rate``, by its key, ``sources.rate``."""
     keys = {SOURCE: f"{_PREFIX}path"}
     for path in store.paths():
         name = path.removeprefix(_PREFIX).removesuffix("/data")
@@ -188,7 +325,21 @@ def source_keys(store: Store) -> dict[str, str]:
 
 
 def source_numbers(store: Store, column: str | None) -> Callable[[Int64s], Int64s]:
-    """Return what gives the numbers of the sources of rows (k,), of the main table if `column` is None."""
+    """Return a function from rows of a table to the numbers of their sources.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    column : str or None
+        Path of the column with the numbers of the sources. None: rows are rows of the main table, whose
+        sources are stored one after another.
+
+    Returns
+    -------
+    callable
+        Called with rows, int64 (k,); returns numbers of sources, int64 (k,).
+    """
     if column is not None:
         require_rule(store, column, indexes=f"{_PREFIX}path/offsets")
         return IndexColumn(store, column).take
@@ -198,18 +349,18 @@ def source_numbers(store: Store, column: str | None) -> Callable[[Int64s], Int64
 
 
 class TextColumn:
-    """Texts of rows."""
+    """A column of texts, read into memory."""
 
     def __init__(self, store: Store, path: str) -> None:
         self._texts = np.array(store.text(path), object)
 
     def take(self, rows: Int64s) -> NDArray[np.str_]:
-        """Return the texts of rows (k,), as fixed-width unicode."""
+        """Return the texts of rows (k,), as fixed-width Unicode."""
         return self._texts[rows].astype(np.str_)
 
 
 def value_column(store: Store, path: str) -> IndexColumn | TextColumn:
-    """Return the numbers or texts at a path."""
+    """Return the column of numbers or texts at a path."""
     return IndexColumn(store, path) if store.has(path) else TextColumn(store, path)
 
 
@@ -218,7 +369,22 @@ MASK_SUFFIX = "_mask"  # ends the key that says which values of a row are no pad
 
 
 def masks_of(extents: Int64s, row_shape: Shape, allocate: Allocate) -> NDArray[np.bool_]:
-    """Return which values of rows are no padding, (B, *row_shape), by how far these reach, (B, axes)."""
+    r"""Return which values of padded rows are data.
+
+    Parameters
+    ----------
+    extents : int64 array of shape (B, axes)
+        Extent of the data on each axis of a row, from its low corner on.
+    row_shape : tuple of int
+        Shape of a row.
+    allocate : callable
+        Called as ``allocate(shape, dtype)`` for the memory of the masks.
+
+    Returns
+    -------
+    bool array of shape (B, \*row_shape)
+        False for padding.
+    """
     masks = allocate((len(extents), *row_shape), np.dtype(bool))
     masks[...] = True
     for axis, size in enumerate(row_shape):
@@ -229,7 +395,19 @@ def masks_of(extents: Int64s, row_shape: Shape, allocate: Allocate) -> NDArray[n
 
 
 class RowValues:
-    """Reads numbers and texts of rows of a table, and what their sources say."""
+    """Reads numbers and texts of rows of a table, and of their sources.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    fields : sequence of str
+        Keys to read. Keys that are neither in `paths` nor values of sources are ignored.
+    paths : mapping of str to str
+        Path of numbers or texts of the table, by key.
+    source : str or None
+        Column with the numbers of the sources; see `source_numbers`.
+    """
 
     def __init__(
         self,
@@ -245,7 +423,7 @@ class RowValues:
         self._numbers = source_numbers(store, source) if named else None
 
     def read(self, rows: Int64s, allocate: Allocate) -> Batch:
-        """Return the values of a batch of rows, (B, …) each."""
+        """Return the values of rows (B,) by key, each (B, …)."""
         batch = {key: read(rows, allocate) for key, read in self._columns.items()}
         if self._numbers is not None:
             numbers = self._numbers(rows)
@@ -267,16 +445,16 @@ def _values_at(store: Store, key: str, path: str) -> Callable[[Int64s, Allocate]
 
 @dataclass(frozen=True, slots=True)
 class UnitIndices(SampleIndices):
-    """The samples of a batch, and where they are in the store.
+    """The samples of a batch, and their places in the store.
 
     Attributes
     ----------
-    units
-        (B,) int64: row of the store's table of samples that each is made from.
-    numbers
-        (B,) int64: which of the samples of that row, from 0. See `Kind.counts`.
-    allocate
-        ``allocate(shape, dtype)`` gives memory of the batch: values in it are delivered without a copy.
+    units : int64 array of shape (B,)
+        Row of the store's sample table that each sample is made from.
+    numbers : int64 array of shape (B,)
+        Number of the sample among the samples of that row, from 0; see `Kind.counts`.
+    allocate : callable
+        ``allocate(shape, dtype)`` returns memory of the batch. Values in it are delivered without a copy.
     """
 
     units: Int64s = field(kw_only=True)
@@ -285,7 +463,7 @@ class UnitIndices(SampleIndices):
 
 
 class UnitReader(SampleReader):
-    """Reads samples by `Kind.read`."""
+    """Reads samples with `Kind.read`, and checks the result."""
 
     def __init__(self, store: Store, kind: Kind, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -375,10 +553,29 @@ def _wrong_batch(packed: Packed, samples: int) -> str:
 
 
 class Kind(SampleKind):
-    """A kind of samples, for every store that has what it reads: a frozen dataclass of its options.
+    """Base class of a sample kind that a package adds: a frozen dataclass with the options of the samples.
 
-    A package adds it by the entry point group ``unistore.kinds``. It is then given by name,
-    ``unistore.Dataset(store, samples="Window(frames=400)")``, and `unistore.inspect` suggests it.
+    A kind works for every store with the data that it reads. Register it in the entry point group
+    ``unistore.kinds``. Users then write its name, ``unistore.Dataset(store, samples="RandomFrame()")``, and
+    `unistore.inspect` suggests it.
+
+    Examples
+    --------
+    One random frame of each clip:
+
+    >>> @dataclass(frozen=True)  # doctest: +SKIP
+    ... class RandomFrame(Kind):
+    ...     def keys(self, store):
+    ...         if not store.has("clips/offsets"):
+    ...             raise InputError(f"{store.path}: has no clips")
+    ...         return ["pcm"]
+    ...
+    ...     def read(self, store, keys, picks):
+    ...         offsets = store.array("clips/offsets")
+    ...         first = offsets.read_rows(picks.units)
+    ...         lengths = offsets.read_rows(picks.units + 1) - first
+    ...         frames = first + picks.below(lengths[:, None])[:, 0]
+    ...         return {"pcm": store.array("frames/pcm").read_rows(frames)}
     """
 
     reader: ClassVar = UnitReader
@@ -387,7 +584,17 @@ class Kind(SampleKind):
 
     @abstractmethod
     def keys(self, store: StoreView) -> Sequence[str]:
-        """Return the keys of samples. Reads metadata only.
+        """Return the keys of samples. Read metadata only.
+
+        Parameters
+        ----------
+        store : StoreView
+            The store.
+
+        Returns
+        -------
+        sequence of str
+            Default keys. Keys of sources, such as ``"source"``, are added as optional keys.
 
         Raises
         ------
@@ -396,16 +603,41 @@ class Kind(SampleKind):
         """
 
     def counts(self, store: StoreView) -> Int64s | None:  # noqa: ARG002
-        """Return how many samples each row of the table of samples gives. None, the default: one."""
+        """Return the number of samples of each row of the store's sample table.
+
+        Parameters
+        ----------
+        store : StoreView
+            The store.
+
+        Returns
+        -------
+        integer array of shape (rows,), or None
+            Numbers of at least 0. None, the default: one sample for each row.
+        """
         return None
 
     @abstractmethod
     def read(
         self, store: StoreView, keys: Sequence[str], picks: UnitIndices
     ) -> Mapping[str, NDArray[np.generic] | Packed]:
-        """Read a batch of samples, which may be empty: for each of `keys` an array (B, …), or ragged values.
+        """Read a batch of samples, which may be empty.
 
-        Random numbers come from `picks`: they depend on the seed, the epoch and the sample alone.
+        Take random numbers from `picks`, so that they depend only on the seed, the epoch and the sample.
+
+        Parameters
+        ----------
+        store : StoreView
+            The store.
+        keys : sequence of str
+            Keys to read: some of those that `keys` returns.
+        picks : UnitIndices
+            The samples, with their rows in the store and their random numbers.
+
+        Returns
+        -------
+        mapping of str to array or Packed
+            For each key, an array of shape (B, …) or, for variable length, `Packed` values.
         """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:

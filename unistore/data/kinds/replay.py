@@ -1,4 +1,4 @@
-"""`ReplayBuffer`: random batches of transitions from a store, prefetched by a thread."""
+"""The `ReplayBuffer`: random batches of transitions from a store, prefetched by a thread."""
 
 from __future__ import annotations
 
@@ -44,16 +44,26 @@ _OBSERVATIONS = (
 
 
 class Flat(NamedTuple):
-    """The flat layout of a batch."""
+    """The layout of a batch as a tuple.
 
-    keys: tuple[str, ...]  # of the observations
-    size: int | None  # side that images have; None: as they are stored
+    Attributes
+    ----------
+    keys : tuple of str
+        Keys of the observations, in order.
+    size : int or None
+        Side of the images. None: as stored.
+    """
+
+    keys: tuple[str, ...]
+    size: int | None
 
     @property
     def fields(self) -> list[str]:
+        """Keys to read for a tuple."""
         return [*self.keys, "action", *(f"next.{key}" for key in self.keys), "reward", "terminated"]
 
     def of(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return a batch of tensors by key as a tuple; see `ReplayBuffer`."""
         now = [self._ready(batch[key]) for key in self.keys]
         after = [self._ready(batch[f"next.{key}"]) for key in self.keys]
         reward = batch["reward"].float().reshape(-1, 1)
@@ -69,7 +79,22 @@ class Flat(NamedTuple):
 
 
 def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
-    """Return the observations of the flat layout."""
+    """Return the layout of a batch as a tuple.
+
+    Parameters
+    ----------
+    where : str
+        Path of the store, which the message names.
+    known : sequence of str
+        Keys that the store has.
+    size : int or None
+        Side of the images. None: as stored.
+
+    Raises
+    ------
+    InputError
+        If the store lacks an observation of the tuple. The message states the options that name it.
+    """
     stored = [_stored(names, known, size) for names in _OBSERVATIONS]
     keys = tuple(key for key in stored if key is not None)
     if len(keys) == len(stored):
@@ -111,52 +136,63 @@ _WHAT_DIFFERS = {
 
 
 class ReplayBuffer:
-    """Uniform random transitions of a trajectory store, with replacement, prefetched by a thread.
+    """Uniform random transitions of a trajectory store, drawn with replacement and prefetched by a thread.
 
-    Steps whose next observation was not recorded are never drawn, except terminal ones (there `not_done` is
-    0, and the next observation is the step's own). The n-th batch is a function of (`seed`, n, batch size,
-    rank). The n-th batches of all ranks, joined, are the n-th batch of a single rank that draws as many.
-    Thread-safe. A forked process needs a buffer of its own.
+    Steps whose next observation was not recorded are never drawn, except terminal steps: there `not_done`
+    is 0, and the next observation is the step's own.
+
+    **Reproducible.** Batch n depends only on `seed`, n, the batch size and the rank. Batch n of all ranks
+    together is batch n of a single process that draws as many transitions.
+
+    **Processes and threads.** Several threads may use one buffer. A forked process needs a buffer of its own.
 
     Parameters
     ----------
-    store
-        Folder of the store, or an open `Store`. A list: several stores with the same fields.
-    output
+    store : path, URL, Store, or list of paths
+        Folder of the store, or an open `Store`. A list joins several stores with the same fields.
+    output : {"tuple", "dict"}, default "tuple"
         ``"tuple"``: (left, right, global, joint, action, next left, next right, next global, next joint,
-        reward, not_done): images (B, 3, H, W) u1, everything else float32, reward and not_done (B, 1).
-        ``"dict"``: tensors by key in their stored dtypes, as `Transitions`, of any trajectory store.
-    fields
-        Keys of the dict. None: all.
-    limit
-        Number of transitions, from the first on, to draw from. None: all.
-    split
-        Name of a split, or several. None: all episodes.
-    indices
-        Draw from these transitions only: their numbers in the split, in any order. None: all.
-    weights
+        reward, not_done). Images are (B, 3, H, W), uint8; everything else is float32; reward and not_done
+        are (B, 1). ``"dict"``: tensors by key in their stored dtypes, as in `Transitions`, for any
+        trajectory store.
+    fields : list of str, optional
+        Keys of the dict. Not with ``"tuple"``. None: all default keys of `Transitions`.
+    limit : int, optional
+        Draw only from the first so many transitions. None: from all.
+    split : str or list of str, optional
+        Draw only from the episodes of this split, or of these splits. None: from all episodes.
+    indices : sequence of int, optional
+        Draw only from these transitions: their numbers in the split, in any order. None: from all.
+    weights : sequence of float, optional
         Draw in proportion to these weights: one per transition (of `indices`, in their order), or one per
-        store of several, whose transitions are then alike. None: every transition alike. `set_weights`
-        changes them.
-    image_size
-        Side of the images (tuple only): those of the store that have it, else what the store has, resized on
-        read as ``cv2.resize`` does. None: as stored.
-    seed
+        store of several, with equal weights for its transitions. `set_weights` changes them. None: equal
+        weights.
+    image_size : int, optional
+        Side of the images, only with ``"tuple"``. Images that the store has in this size are read; others are
+        resized while reading, as ``cv2.resize`` does. None: as stored.
+    seed : int, default 0
         Seed of the draws.
-    prefetch
-        Batches to prefetch. 0: none, and no thread. Fewer where all together would take more than 256 MB, but
-        one at least.
-    device
+    prefetch : int, default 2
+        Number of batches to prepare ahead; fewer if they would take more than 256 MB together, but at
+        least one. 0: no prefetching, and no thread.
+    device : torch.device or str, optional
         Device of the batches. None: host memory.
-    rank, world_size
-        This process among those that draw together, as in `unistore.Loader`. None: from ``torch.distributed``
-        where it is initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
+    rank, world_size : int, optional
+        Number of this process, and number of processes that draw together, as in `unistore.Loader`. None:
+        from ``torch.distributed`` if it is initialised, otherwise from ``RANK`` and ``WORLD_SIZE``,
+        otherwise 0 and 1.
 
     Raises
     ------
     InputError
-        If an argument is invalid, the store is not a trajectory store, or lacks observations of the requested
-        tuple.
+        If an argument is invalid, the store is not a trajectory store, or lacks observations of the tuple.
+
+    Examples
+    --------
+    >>> with unistore.ReplayBuffer("demos.zarr", output="dict", seed=1) as buffer:  # doctest: +SKIP
+    ...     batch = buffer.sample(256)
+    >>> batch["reward"].shape  # doctest: +SKIP
+    torch.Size([256])
     """
 
     def __init__(
@@ -228,12 +264,12 @@ class ReplayBuffer:
 
     @cached_property
     def action_mean(self) -> torch.Tensor:
-        """Return the mean (A,) float32 of all actions of the store, accumulated in float64."""
+        """Mean of all actions of the store, (A,) float32, accumulated in float64."""
         return torch.as_tensor(self._action_statistics.mean).float()
 
     @cached_property
     def action_std(self) -> torch.Tensor:
-        """Return the standard deviation (A,) float32 of all actions of the store, in float64, ddof 0."""
+        """Standard deviation (ddof 0) of all actions of the store, (A,) float32, accumulated in float64."""
         return torch.as_tensor(self._action_statistics.std).float()
 
     def __enter__(self) -> Self:
@@ -247,13 +283,13 @@ class ReplayBuffer:
 
         Parameters
         ----------
-        batch_size
-            Number of transitions B. Batches of the last requested size are prefetched.
+        batch_size : int
+            Number of transitions B. Batches of the size that was last requested are prefetched.
 
         Returns
         -------
-        tuple or dict of tensors
-            As `output` says.
+        tuple or dict of Tensor
+            See `output`. The batch never changes while you hold it.
 
         Raises
         ------
@@ -305,7 +341,7 @@ class ReplayBuffer:
             self._ring.observe(needed)
 
     def close(self) -> None:
-        """Stop prefetching. Batches that were returned stay valid."""
+        """Stop prefetching. Batches that you hold stay valid. Leaving a ``with`` block closes the buffer."""
         if self._owner != os.getpid():  # a forked child has no such thread
             return
         with self._lock:
@@ -318,19 +354,19 @@ class ReplayBuffer:
     def set_weights(self, weights: Sequence[float] | NDArray[np.floating] | torch.Tensor) -> None:
         """Draw in proportion to other weights from the next `sample` on.
 
-        Batches that were prefetched are drawn again. Where ranks draw together, all of them need the same
-        weights after as many batches.
+        Batches that were prefetched are drawn again. If several ranks draw together, set the same weights
+        on all of them after the same number of batches.
 
         Parameters
         ----------
-        weights
-            One per transition (of `indices`, in their order), or one per store of several: non-negative,
-            finite, not all 0. They are rounded to float32, which `state_dict` holds.
+        weights : sequence of float, array or Tensor
+            One per transition (of `indices`, in their order), or one per store of several: finite, at
+            least 0, and not all 0. They are rounded to float32, as `state_dict` stores them.
 
         Raises
         ------
         InputError
-            If they are no such numbers. Those from before stay.
+            If the weights are invalid. The buffer then keeps its weights.
         """
         rounded = torch.as_tensor(weights).detach().to("cpu", torch.float32, copy=True)
         draws = self._weighted_draws(rounded.numpy())
@@ -344,23 +380,33 @@ class ReplayBuffer:
         self._has_new_weights = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the draws stand: the next batch is the same in a buffer that loads it.
+        """Return the state of the draws: a buffer that loads it returns the same next batch.
 
-        JSON values. After `set_weights` also ``weights``, a float32 tensor. It is the same on every rank
-        after as many batches, so that one checkpoint serves all of them.
+        The state is the same on every rank after the same number of batches, so one checkpoint is enough
+        for all.
+
+        Returns
+        -------
+        dict
+            JSON values; after `set_weights` also ``"weights"``, a float32 tensor.
         """
         with self._lock:
             state = {"served": self._next_number, **self._identity()}
             return state if self._changed_weights is None else {**state, "weights": self._changed_weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where another buffer stood.
+        """Continue where another buffer stopped.
+
+        Parameters
+        ----------
+        state : dict
+            Result of `state_dict` of a buffer with the same stores, split, indices, limit, weights, seed
+            and number of ranks.
 
         Raises
         ------
         InputError
-            If it is no state, or that of other stores, split, indices, limit or weights, of another seed, or
-            of another number of ranks.
+            If it is not such a state. The message names the difference.
         """
         if not isinstance(state, Mapping) or not state.keys() >= {"served", *_WHAT_DIFFERS}:
             raise wrong_argument("state", f"is no state of a ReplayBuffer: {state!r:.80}")

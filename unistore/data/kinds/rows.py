@@ -1,4 +1,4 @@
-"""One sample = one row of every column of the main table, or a range of rows."""
+"""The `Rows` and `Ragged` sample kinds: a sample is one row, or a range of rows, of the main table."""
 
 from __future__ import annotations
 
@@ -39,16 +39,26 @@ from unistore.zarr3.array import StoredArray
 
 @dataclass(frozen=True, slots=True)
 class Rows(SampleKind):
-    """Samples of any store: row i of every column of its main table, under the column's name.
+    """Samples of any store: row i of every column of its main table.
 
-    The main table is ``rows`` for plain arrays, ``points`` for clouds, ``steps`` for episodes.
+    The main table is ``rows`` for plain arrays, ``points`` for point clouds and ``steps`` for episodes.
 
-    Keys: one per column, with the stored dtype and row shape, ``<key>_present`` () bool of columns that only
-    some sources have, and ``<key>_mask`` bool, of the row shape, of those that are padded with zeros
-    (``--columns union``). Columns with reserved names (``index``,
-    ``source``) get the table's name before theirs: ``rows.index``, ``rows.source``. Columns of a table whose
-    rows belong to samples are ragged, as in `Ragged`. On request: ``source``,
-    numbers and texts of the source: ``sources.facts`` (JSON).
+    Keys of a sample:
+
+    - every column of the main table by its name, in the stored dtype and row shape. A column named ``index``
+      or ``source`` gets the name of its table, too: ``rows.index``.
+    - ``<key>_present``, a bool, for a column that only some sources have (``--columns union``).
+    - ``<key>_mask``, bool with the shape of the row, for a column whose rows differ in shape and are padded
+      with zeros (``--columns union``): True for values of the source, False for padding.
+    - columns of another table whose rows belong to samples, such as ``notes.text``: variable length, as in
+      `Ragged`.
+
+    Optional keys, read with ``fields=[…]``: ``source`` (str), and numbers and texts of the source, such as
+    ``sources.rate`` or ``sources.facts`` (JSON).
+
+    Examples
+    --------
+    >>> dataset = unistore.Dataset("arrays.zarr", unistore.Rows(), fields=["data", "label"])  # doctest: +SKIP
     """
 
     @property
@@ -56,10 +66,10 @@ class Rows(SampleKind):
         return self
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        natural = [*_paths(store), *_of_sources(store)]
+        default_keys = [*_paths(store), *_of_sources(store)]
         if store.sample_table == _main_table(store):
-            natural += _keys_of_tables(store)
-        return select_keys(natural, fields, source_keys(store))
+            default_keys += _keys_of_tables(store)
+        return select_keys(default_keys, fields, source_keys(store))
 
     def validity(self, store: Store, key: str) -> tuple[str, ...]:
         known = _of_sources(store)
@@ -70,7 +80,7 @@ class Rows(SampleKind):
 
 
 class RowReader(SampleReader):
-    """Reads rows."""
+    """Reads batches of `Rows`."""
 
     def __init__(self, store: Store, fields: Sequence[str], units: Int64s | None) -> None:
         paths = _paths(store)
@@ -233,18 +243,41 @@ def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Rows of a batch of ragged samples."""
+    """Rows of a batch of samples with variable length.
 
-    # (B,): sample i has rows ``lo[i]:hi[i]``
+    Attributes
+    ----------
+    lo, hi : int64 array of shape (B,)
+        Sample i has rows ``lo[i]:hi[i]`` of the table.
+    offsets : int64 array of shape (B + 1,)
+        Where each sample begins in the batch.
+    rows : int64 array of shape (offsets[-1],), optional
+        Rows that are read, relative to `lo` of their sample and ascending in each sample. None: all rows.
+    """
+
     lo: Int64s
     hi: Int64s
-    offsets: Int64s  # (B + 1,): offset of each sample in the batch
-    # rows of all samples, (offsets[-1],), relative to the sample's ``lo`` and ascending in each; None: all
+    offsets: Int64s
     rows: Int64s | None = None
 
     @classmethod
     def draw(cls, picks: SampleIndices, lo: Int64s, hi: Int64s, most: int | None = None) -> Spans:
-        """Return rows ``lo:hi`` of each sample, or a uniform subset of `most` rows where it has more."""
+        """Return the rows of samples, or a random subset of the rows of large ones.
+
+        Parameters
+        ----------
+        picks : SampleIndices
+            The samples of the batch. They determine the random subsets.
+        lo, hi : int64 array of shape (B,)
+            Sample i has rows ``lo[i]:hi[i]``.
+        most : int, optional
+            Limit for the rows of a sample. A larger sample is reduced to a uniform subset. None: no limit.
+
+        Returns
+        -------
+        Spans
+            The rows to read.
+        """
         lengths = hi - lo
         if most is None or not (lengths > most).any():
             return cls(lo, hi, offsets_from_lengths(lengths))
@@ -257,7 +290,20 @@ class Spans:
 
     @classmethod
     def of(cls, lo: Int64s, hi: Int64s, rows: Sequence[Int64s]) -> Spans:
-        """Return given rows of each sample, relative to its ``lo`` and ascending. They may repeat."""
+        """Return the given rows of samples.
+
+        Parameters
+        ----------
+        lo, hi : int64 array of shape (B,)
+            Sample i has rows ``lo[i]:hi[i]``.
+        rows : sequence of int64 arrays
+            Rows of each sample, relative to its `lo` and ascending. They may repeat.
+
+        Returns
+        -------
+        Spans
+            The rows to read.
+        """
         lengths = np.array([len(some) for some in rows], np.int64)
         joined = np.concatenate([np.empty(0, np.int64), *rows])
         return cls(lo, hi, offsets_from_lengths(lengths), joined)
@@ -266,13 +312,26 @@ class Spans:
         return int(self.offsets[-1])
 
     def numbers(self) -> Int64s:
-        """Return the numbers of these rows in their table, ``(offsets[-1],)``."""
+        """Return the numbers of these rows in their table, (offsets[-1],) int64."""
         if self.rows is None:
             return rows_of_ranges(self.lo, self.hi)
         return self.rows + np.repeat(self.lo, np.diff(self.offsets))
 
     def read(self, array: StoredArray, out: AnyArray | None = None) -> AnyArray:
-        """Read the values of these rows, ``(offsets[-1], …)``, into `out` if given."""
+        """Read the values of these rows.
+
+        Parameters
+        ----------
+        array : StoredArray
+            An array of the table.
+        out : array of shape (offsets[-1], …), optional
+            Memory to read into, in the dtype of `array`. None: new memory.
+
+        Returns
+        -------
+        array of shape (offsets[-1], …)
+            The values, one sample after another.
+        """
         if self.rows is None:
             return array.read_ranges(self.lo, self.hi, out)
         if out is None:
@@ -292,7 +351,7 @@ class Spans:
         return out
 
     def take(self, values: AnyArray) -> AnyArray:
-        """Take these rows of `values`, all rows of one sample after the other."""
+        """Return the values of these rows, from `values` of all rows of one sample after another."""
         if self.rows is None:
             return values
         starts = offsets_from_lengths(self.hi - self.lo)[:-1]
@@ -301,7 +360,21 @@ class Spans:
 
 
 class SpanColumns:
-    """Columns of a table, of ranges of its rows that belong to samples."""
+    """Reads columns of a table whose rows belong to samples, one range of rows for each sample.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    columns : mapping of str to str
+        Path of each column by key. For a column of variable length, the path of its group.
+    fields : sequence of str
+        Keys to read.
+    group : str
+        Name of the table. Empty: the main table.
+    offsets : str
+        Path of the offsets that assign rows to samples.
+    """
 
     def __init__(
         self,
@@ -328,16 +401,30 @@ class SpanColumns:
         return self._uneven[key].axis_names if key in self._uneven else self._axis_names.get(key, ())
 
     def ranges(self, samples: Int64s) -> tuple[Int64s, Int64s]:
-        """Return the first row of each sample, and the row behind its last one."""
+        """Return the first row of each sample, and the row after its last one: two int64 arrays (B,)."""
         return self._offsets.ranges(samples)
 
     def spans(self, samples: Int64s) -> Spans:
-        """Return all rows of samples."""
+        """Return all rows of these samples."""
         lo, hi = self.ranges(samples)
         return Spans(lo, hi, offsets_from_lengths(hi - lo))
 
     def read(self, spans: Spans, allocate: Allocate) -> Batch:
-        """Return the rows of a batch, ragged by sample. Ragged columns are so in groups of their own."""
+        """Read the rows of a batch.
+
+        Parameters
+        ----------
+        spans : Spans
+            Rows of each sample.
+        allocate : callable
+            Called as ``allocate(shape, dtype)`` for the memory of every array.
+
+        Returns
+        -------
+        dict of str to Packed
+            Variable length, with one set of offsets for the table. Columns with any number of values in a
+            row have offsets of their own.
+        """
         batch = {}
         for key, array in self._plain.items():
             out = allocate((len(spans), *array.shape[1:]), array.dtype)
@@ -354,7 +441,7 @@ class SpanColumns:
 
 
 class RaggedReader(SampleReader):
-    """Reads ranges of rows."""
+    """Reads batches of `Ragged`."""
 
     def __init__(self, store: Store, kind: Ragged, fields: Sequence[str], units: Int64s) -> None:
         self._most = kind.max_rows
@@ -384,25 +471,37 @@ class RaggedReader(SampleReader):
 
 @dataclass(frozen=True, slots=True)
 class Ragged(SampleKind):
-    """Samples of any store whose samples are ranges of rows: clips of a recording, events of a window.
+    """Samples of any store whose samples are ranges of rows, such as clips of a recording.
 
-    Keys: one per column of the main table, (N, …) with the sample's own number of rows N, and one per number
-    of the table of samples, (…). Columns with reserved names (``index``, ``source``) get the table's name
-    before theirs. Columns of a further table whose rows belong to samples have its name before theirs,
-    ``notes.time``, and are ragged in the group of this name. Texts are lists of N. A column with any number
-    of values in a row has those of all rows, ragged in a group of its own, and ``<key>_counts`` (N,).
-    On request: ``source``,
-    numbers and texts of the source: ``sources.rate``, ``sources.facts`` (JSON).
+    A sample has N rows, and N differs, so batches are packed: a column of a batch has shape (sum of N, …).
+
+    Keys of a sample:
+
+    - every column of the main table by its name, (N, …), in the stored dtype. A column named ``index`` or
+      ``source`` gets the name of its table, too: ``rows.index``. Texts are lists of N str.
+    - every number of the table of samples by its name, such as ``label``.
+    - every column of another table whose rows belong to samples, with the name of that table:
+      ``notes.time``. These have offsets of their own, ``notes_offsets`` in a batch.
+    - ``<key>_counts`` (N,), for a column with any number of values in a row. Its key then has the values of
+      all rows, one row after another, and offsets of its own.
+
+    Optional keys, read with ``fields=[…]``: ``source`` (str), and numbers and texts of the source, such as
+    ``sources.rate`` or ``sources.facts`` (JSON).
 
     Parameters
     ----------
-    max_rows
-        Take a random subset of so many rows of a larger sample, ascending, another in each epoch. None: all.
+    max_rows : int, optional
+        Limit for the number of rows. A larger sample is reduced to a random subset, in ascending order,
+        another one in every epoch. None: all rows.
 
     Raises
     ------
     InputError
-        If `max_rows` is not a whole number of at least 1.
+        If `max_rows` is not an integer of at least 1.
+
+    Examples
+    --------
+    >>> dataset = unistore.Dataset("clips.zarr", unistore.Ragged(max_rows=1024))  # doctest: +SKIP
     """
 
     reader: ClassVar = RaggedReader
@@ -421,8 +520,8 @@ class Ragged(SampleKind):
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
         of_main = _with_counts(_columns(store, _main_table(store)))
-        natural = [*of_main, *_keys_of_tables(store), *_numbers(store)]
-        return select_keys(natural, fields, source_keys(store))
+        default_keys = [*of_main, *_keys_of_tables(store), *_numbers(store)]
+        return select_keys(default_keys, fields, source_keys(store))
 
 
 def _offsets(store: Store) -> str:

@@ -1,4 +1,4 @@
-"""One sample = one segment of a point cloud: a ragged number of points."""
+"""The `Segments` sample kind: a sample is one segment of a point cloud, with any number of points."""
 
 from __future__ import annotations
 
@@ -47,21 +47,44 @@ _TILE = 2048  # Repetitions of a row of three numbers: with half as many, numpy 
 
 
 def quantised_view(out: AnyArray) -> NDArray[np.int32]:
-    """Return the part of `out` that its quantised coordinates (N, 3) i4 are converted in place from."""
-    # All of the memory for float32, the second half for float64: a conversion from front to back never
-    # overwrites values that are not yet read
+    """Return the part of `out` to read quantised coordinates into, so that `convert` decodes in place.
+
+    Parameters
+    ----------
+    out : float32 or float64 array of shape (N, 3)
+        Memory of the decoded coordinates.
+
+    Returns
+    -------
+    int32 array of shape (N, 3)
+        A view of `out`: all of it for float32, its second half for float64.
+    """
     memory = out.reshape(-1).view(np.int32)
     return memory[len(memory) - out.size :].reshape(out.shape)
 
 
 def convert(
-    stored: AnyArray,  # (N, 3); quantised ones may be `quantised_view` of `out`
-    out: NDArray[np.floating[Any]],  # (N, 3) float32 or float64
-    form: Quantum | None,  # None: coordinates are not quantised
-    source: int,  # whose they are
-    origin: Float64s | None = None,  # (3,)
+    stored: AnyArray,
+    out: NDArray[np.floating[Any]],
+    form: Quantum | None,
+    source: int,
+    origin: Float64s | None = None,
 ) -> None:
-    """Write ``absolute``, or with an origin ``absolute - origin``, to C-contiguous `out`."""
+    """Decode the stored coordinates of one source into `out`.
+
+    Parameters
+    ----------
+    stored : int32, float32 or float64 array of shape (N, 3)
+        Coordinates as the store holds them. Quantised ones may be the `quantised_view` of `out`.
+    out : C-contiguous float32 or float64 array of shape (N, 3)
+        Receives the absolute coordinates, in the units of the source, minus `origin` if it is given.
+    form : Quantum or None
+        Scale and offset of each source. None: the coordinates are not quantised.
+    source : int
+        Row of the source in `form`.
+    origin : float64 array of shape (3,), optional
+        Point that is subtracted from every coordinate. None: nothing is subtracted.
+    """
     library = kernel()
     in_rows = stored.flags.c_contiguous and out.flags.c_contiguous and len(stored) == len(out)
     if library is not None and form is not None and stored.dtype == np.int32 and in_rows:
@@ -138,7 +161,7 @@ Int32s: TypeAlias = NDArray[np.int32]
 
 
 class SegmentReader(SampleReader):
-    """Reads segments."""
+    """Reads batches of `Segments`."""
 
     def __init__(self, store: Store, kind: Segments, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -227,35 +250,70 @@ class SegmentReader(SampleReader):
 
 @dataclass(frozen=True, slots=True)
 class Segments(SampleKind):
-    """Samples of a point cloud: the points of one segment, ragged.
+    """Samples of a point cloud: the points of one segment.
 
-    Keys: ``xyz`` (N, 3). ``origin`` (3,) float64, the segment's minimum, or 0 where ``"auto"`` leaves ``xyz``
-    unmoved: under ``"auto"`` and ``"local"``, ``xyz + origin`` is where points are. Every column of the
-    points under its own name, (N,) or (N, k) in the stored dtype. Values of the whole segment, such as
-    ``label`` where objects are labelled (``segment_label`` where the points have a ``label`` too). On
-    request: ``source``, ``source_row`` (N,), ``number``, ``bounds`` (2, 3).
+    A sample has N points, and N differs from segment to segment, so batches are packed: ``xyz`` of a batch
+    has shape (sum of N, 3), and segment i is ``xyz[offsets[i]:offsets[i + 1]]``. With `exactly`, all samples
+    have the same number of points, and batches are dense: (B, N, 3).
+
+    Keys of a sample:
+
+    - ``xyz`` (N, 3), float32 or float64: positions in the units of the source; see `coordinates`.
+    - ``origin`` (3,), float64: the minimum of the segment, or 0 if ``"auto"`` leaves ``xyz`` unchanged.
+      Except with ``coordinates="absolute"``, ``xyz + origin`` is the absolute position.
+    - every column of the points by its name, such as ``intensity``: (N,) or (N, k), in the stored dtype.
+    - every value of the segment by its name, such as ``label``, in the stored dtype. It is called
+      ``segment_label`` if the points have a ``label``, too.
+    - with `voxel`, all int32: ``voxel_coords`` (V, 3), the coordinates of the V occupied voxels;
+      ``voxel_counts`` (V,), the points of the whole segment in each voxel; ``point_voxel`` (N,), the voxel of
+      each point, below V.
+
+    Optional keys, read with ``fields=[…]``: ``source`` (str), ``source_row`` (N,), ``number`` and ``bounds``
+    (2, 3).
 
     Parameters
     ----------
-    coordinates
-        ``"auto"``: where sources are float32, ``xyz`` is theirs, unmoved and exact, else as ``"local"``.
-        ``"local"``: ``xyz`` is float32, ``float32(absolute - origin)``. ``"absolute"``: float64, exact.
-    max_points
-        Of larger segments, a uniform subset of this size in point order, another one each epoch.
-    voxel
-        Size of voxels. Adds ``voxel_coords`` (V, 3) int32, ``voxel_counts`` (V,) int32 (points in each voxel
-        of the whole segment, ragged group ``voxel``) and ``point_voxel`` (N,) int32, each point's voxel
-        inside the sample. A grid that the store holds is read, and any other size is computed alike.
-    min_points
-        Segments with fewer points are no samples: they are left out of the index. If all have fewer, that is
-        refused.
-    exactly
-        Points of every sample, dense in a batch: (B, N, …). Of larger segments a uniform subset in point
-        order, another one each epoch. The points of smaller ones are repeated, all equally often but for the
-        remainder. Segments without points are no samples.
-    sample
-        Points that a sample is drawn from. ``"random"``: all. ``"grid"``: one point of each voxel of size
-        `voxel`, uniform among its points, another one each epoch.
+    coordinates : {"auto", "local", "absolute"}, default "auto"
+        ``"local"``: float32, relative to the segment: ``float32(absolute - origin)``. ``"absolute"``:
+        float64, exact. ``"auto"``: the values of the source, unchanged, if they are float32; otherwise as
+        ``"local"``.
+    max_points : int, optional
+        Limit for the number of points. A larger segment is reduced to a uniform random subset, in point
+        order, another one in every epoch. Not together with `exactly`. None: all points.
+    voxel : float, optional
+        Edge of a voxel, in the units of the coordinates. Adds the three voxel keys; in a batch, voxels have
+        their own offsets, ``voxel_offsets``. A grid of this size in the store is read, any other size is
+        computed, with equal results. None: no voxels.
+    min_points : int, default 0
+        Segments with fewer points are not samples. If that leaves no segment, reading raises InputError.
+    exactly : int, optional
+        Number of points of every sample. Larger segments are reduced as with `max_points`. Points of smaller
+        ones are repeated, all equally often except for the remainder. Segments without points are not
+        samples. None: samples keep their size.
+    sample : {"random", "grid"}, default "random"
+        Points that `max_points` and `exactly` choose from. ``"random"``: all points. ``"grid"``: one random
+        point of each voxel, another one in every epoch; needs `voxel`. Without those two, a sample has all of
+        them.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, `exactly` is given together with `max_points`, or ``sample="grid"``
+        without `voxel`.
+
+    Examples
+    --------
+    Segments of any size:
+
+    >>> dataset = unistore.Dataset("clouds.zarr", unistore.Segments())  # doctest: +SKIP
+
+    Dense batches (B, 1024, 3) for a PointNet:
+
+    >>> dataset = unistore.Dataset("clouds.zarr", unistore.Segments(exactly=1024))  # doctest: +SKIP
+
+    One point per voxel of edge 0.5, at most 4096 of them, without tiny segments:
+
+    >>> kind = unistore.Segments(voxel=0.5, sample="grid", max_points=4096, min_points=16)  # doctest: +SKIP
     """
 
     reader: ClassVar = SegmentReader
@@ -291,17 +349,17 @@ class Segments(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, _XYZ, f"{_SEGMENTS}offsets")
-        natural = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
+        default_keys = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
         if self.voxel is not None:
-            natural += _VOXEL_KEYS
-        return select_keys(natural, fields, (SOURCE, *_ON_REQUEST))
+            default_keys += _VOXEL_KEYS
+        return select_keys(default_keys, fields, (SOURCE, *_ON_REQUEST))
 
     def unmoved(self, store: Store) -> bool:
-        """Return whether ``xyz`` is the float32 of the sources."""
+        """Return whether ``xyz`` is the float32 of the sources, unchanged."""
         return self.coordinates == "auto" and store.array(_XYZ).dtype == np.float32
 
     def voxel_group(self, store: Store) -> str | None:
-        """Return the path of the voxel grid of this size, or None if the store holds no such grid."""
+        """Return the path of the stored voxel grid of size `voxel`, or None if the store has none."""
         groups = {
             path.split("/")[1]: path.rpartition("/")[0]
             for path in store.paths()
@@ -317,13 +375,34 @@ class Segments(SampleKind):
 
 def draw_rows(
     kind: Segments,
-    length: int,  # points of the segment
-    point_voxel: Int32s | None,  # (length,) voxel of each point, of which one point each is taken
+    length: int,
+    point_voxel: Int32s | None,
     picks: SampleIndices,
-    sample: int,  # in the batch
-    word: int,  # that decides which points are drawn
+    sample: int,
+    word: int,
 ) -> Int64s:
-    """Draw rows of a segment, ascending."""
+    """Draw the points of one sample, as `max_points`, `exactly` and `sample` of its kind say.
+
+    Parameters
+    ----------
+    kind : Segments
+        The sample kind.
+    length : int
+        Number of points of the segment.
+    point_voxel : int32 array of shape (length,) or None
+        Voxel of each point; one point of each voxel is drawn first. None: all points can be drawn.
+    picks : SampleIndices
+        The samples of the batch, whose seed, epoch and index determine the draw.
+    sample : int
+        Position of the sample in the batch.
+    word : int
+        Random number, below 2**64, that chooses the subset.
+
+    Returns
+    -------
+    int64 array
+        Rows of the segment, ascending. Rows repeat if `exactly` exceeds their number.
+    """
     rows = np.arange(length)
     if point_voxel is not None:
         order = picks.generator(sample).permutation(length)
@@ -387,7 +466,18 @@ class _ComputedGrid:
 
 
 def voxels_of(cells: Int32s) -> dict[str, Int32s]:
-    """Return the voxels of a segment by sample key, lexicographic, from the cells of its points (N, 3)."""
+    """Return the voxel keys of a segment.
+
+    Parameters
+    ----------
+    cells : int32 array of shape (N, 3)
+        Voxel coordinates of each point.
+
+    Returns
+    -------
+    dict
+        ``voxel_coords`` (V, 3), sorted by x, y, z; ``voxel_counts`` (V,); ``point_voxel`` (N,). All int32.
+    """
     order = np.lexsort(cells.T[::-1])
     ordered = cells[order]
     is_first = np.ones(len(cells), np.bool_)

@@ -1,4 +1,4 @@
-"""One sample = the voxels of one CT volume inside an intensity window, as points."""
+"""The `SparsePoints` sample kind: a sample is the voxels of a CT volume inside a window, as points."""
 
 from __future__ import annotations
 
@@ -50,11 +50,22 @@ _BLOCK_VOXELS = 4 << 20
 
 
 def find_points(
-    bits: UInt8s,  # (D, H, ⌈W/8⌉), lowest bit first; padding bits are 0
-    ranks: Int64s | None,  # (n,), ascending, each below the number of set bits; None: all
-    out: NDArray[np.int32],  # (n, 3): depth, height and width index of each, in C order
+    bits: UInt8s,
+    ranks: Int64s | None,
+    out: NDArray[np.int32],
 ) -> None:
-    """Write coordinates of the set voxels with the given ranks in C order."""
+    """Write the coordinates of set voxels of a packed mask.
+
+    Parameters
+    ----------
+    bits : uint8 array of shape (D, H, ⌈W/8⌉)
+        The mask as bits, lowest bit first. Bits of padding are 0.
+    ranks : int64 array of shape (n,), or None
+        Numbers of the set voxels to find, in C order and ascending, each below the number of set bits.
+        None: all set voxels.
+    out : int32 array of shape (n, 3)
+        Receives depth, height and width index of each voxel, in C order.
+    """
     library = kernel()
     arrays: list[AnyArray] = [bits, out] if ranks is None else [bits, ranks, out]
     if library is not None and all(array.flags.c_contiguous for array in arrays):
@@ -71,7 +82,13 @@ def find_points(
 
 
 def all_points(bits: UInt8s, out: NDArray[np.int32]) -> None:
-    """Write coordinates of all set voxels, by numpy."""
+    """Write the coordinates of all set voxels to `out`, as `find_points`, with NumPy only.
+
+    Raises
+    ------
+    ValueError
+        If `out` has more rows than voxels are set.
+    """
     depth, height, columns = bits.shape
     step = max(1, _BLOCK_VOXELS // max(1, height * columns * 8))
     done = 0
@@ -86,7 +103,7 @@ def all_points(bits: UInt8s, out: NDArray[np.int32]) -> None:
 
 
 def points_at_ranks(bits: UInt8s, ranks: Int64s, out: NDArray[np.int32]) -> None:
-    """Write coordinates of the set voxels with given ranks, by numpy."""
+    """Write the coordinates of the set voxels with the given ranks, as `find_points`, with NumPy only."""
     flat = bits.reshape(-1)
     places = np.flatnonzero(flat != 0)
     values = flat[places].astype(np.int64)
@@ -124,7 +141,7 @@ _SLAB = 8 << 20
 
 
 class PointReader(SampleReader):
-    """Reads points of a window."""
+    """Reads batches of `SparsePoints`."""
 
     def __init__(self, store: Store, kind: SparsePoints, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -151,11 +168,11 @@ class PointReader(SampleReader):
         return len(self._volumes)
 
     def shareable(self) -> Sequence[Shareable]:
-        """Return the points of the mask, which are found in it."""
+        """Return the points found in the stored mask, if the store has one, for a Loader's cache."""
         return [self._source] if isinstance(self._source, _StoredMask) else []
 
     def reach(self) -> Reach:
-        """Return whether the sizes and limits of the kind fit the store."""
+        """Return whether `min_points` leaves any samples."""
         if len(self) or not len(self._counts):
             return Reach(len(self))
         least = self._kind.min_points
@@ -164,7 +181,7 @@ class PointReader(SampleReader):
         return Reach(0, problem=what, fitting=replace(self._kind, min_points=most))
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
-        """Read a batch of points."""
+        """Read a batch; see `SampleReader.read`."""
         volumes = self._volumes[picks.index]
         nothing = np.zeros((len(volumes), 3), np.int64)
         batch = self._values.read_boxes(volumes, nothing, nothing, None, allocate)
@@ -178,26 +195,47 @@ class PointReader(SampleReader):
 
 @dataclass(frozen=True, slots=True)
 class SparsePoints(SampleKind):
-    """Samples of a CT store: points of a window in C order of their volume, ragged.
+    """Samples of a CT store: the voxels of one volume inside a window, as points.
 
-    Keys: ``coords`` (N, 3) int32, depth, height and width index. ``values`` (N, 1), the voxels there in
-    their stored dtype. On request: ``source``, ``name``, ``extent``, ``spacing``, ``origin``, ``direction``.
-    A store that holds the window as points, one that holds it as a mask, and one that holds images alone
-    give equal samples.
+    A sample has N points, in C order of the volume, and N differs, so batches are packed: ``coords`` of a
+    batch has shape (sum of N, 3). Samples are equal whether the store has the window as points, has it as
+    a mask, or has only the images.
+
+    Keys of a sample:
+
+    - ``coords`` (N, 3), int32: depth, height and width index of each voxel.
+    - ``values`` (N, 1), in the dtype of the image: the voxels at these positions.
+
+    Optional keys, read with ``fields=[…]``: those of `Volumes` that do not have a value per voxel, such as
+    ``source``, ``name``, ``extent``, ``spacing``, ``origin`` and ``direction``.
 
     Parameters
     ----------
-    window
-        Name of a window of the store (or of a distance field, ``"sdf/<name>"``). None: the only one. Any
-        other preset (``"mediastinum"``) and ``"name:width:level"`` are cut of the images while reading.
-    min_points
-        Volumes with fewer points are no samples: they are left out of the index. If all have fewer, that is
-        refused, and so is a window cut while reading, whose points are not counted before.
-    max_points
-        Of larger samples, a uniform subset of this size in C order, another one each epoch.
-    values
-        ``"hu"``: images hold HU even if all values of a volume are in -200…255. Else cutting a window of such
-        a volume while reading is an error. A store that was converted with ``--values hu`` needs none.
+    window : str, optional
+        Name of a window of the store, or of a distance field (``"sdf/<name>"``). Any other preset
+        (``"mediastinum"``) or ``"name:width:level"`` is computed from the images while reading. None: the
+        only window of the store.
+    min_points : int, default 0
+        Volumes with fewer points are not samples. If that leaves no volume, reading raises InputError.
+        Not for a window that is computed while reading, because its points are not counted beforehand.
+    max_points : int, optional
+        Limit for the number of points. A larger sample is reduced to a uniform random subset, in C order,
+        another one in every epoch. None: all points.
+    values : {"hu"}, optional
+        ``"hu"``: the images are in HU, even if all values of a volume are in -200…255. Without it,
+        computing a window of such a volume while reading is an error. Not needed for a store that was
+        converted with ``--values hu``. It does not change samples.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or `max_points` is below `min_points`. Opening a Dataset raises it if
+        the store has no such window, or has several and `window` is None.
+
+    Examples
+    --------
+    >>> kind = unistore.SparsePoints("lung", max_points=20_000)  # doctest: +SKIP
+    >>> dataset = unistore.Dataset("ct.zarr", kind)  # doctest: +SKIP
     """
 
     reader: ClassVar = PointReader
@@ -222,34 +260,35 @@ class SparsePoints(SampleKind):
 
     @property
     def repeats(self) -> bool:
-        """Return whether samples are the same in every epoch and share no rows."""
+        """Whether samples are the same in every epoch and share no rows."""
         return self.max_points is None
 
     @property
     def whole(self) -> SampleKind | None:
-        """Return the kind whose samples are whole rows of the sample table."""
+        """The same points without limits."""
         return SparsePoints(self.window, values=self.values)
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Return the keys of samples."""
+        """Return the keys of samples; see `SampleKind.select`."""
         require_arrays(store, self, EXTENT)
         self.group(store)
         return select_keys(("coords", "values"), fields, (*on_request(store), *volume_columns(store)))
 
     def chosen(self, store: Store) -> SampleKind | None:
-        """Return the kind for a store, with a name that it has of several."""
+        """Return this kind with the name of a window of the store, or None if the store has no points."""
         groups = point_groups(store)
         if self.window is not None or len(groups) == 1:
             return self
         return replace(self, window=groups[0].removeprefix("windows/")) if groups else None
 
     def group(self, store: Store) -> str | None:
-        """Return the group of the window, or None if it is cut of the images.
+        """Return the path of the group of the window, or None if the window is computed from the images.
 
         Raises
         ------
         InputError
-            If there is no such window, none was named and there are several, or `min_points` are not counted.
+            If there is no such window, if none is named and the store has several, or if `min_points` is
+            given for a window whose points are not counted.
         """
         groups = point_groups(store)
         if self.window is None and len(groups) == 1:
@@ -442,9 +481,28 @@ def image_planes(
     image: ImageBox,
     volume: int,
     extent: Sequence[int],
-    depths: NDArray[np.int32] | None = None,  # ascending depths of points; planes without any are not read
+    depths: NDArray[np.int32] | None = None,
 ) -> Iterator[tuple[int, AnyArray]]:
-    """Yield the planes of a volume a few at a time: number of the first, and their voxels (n, H, W)."""
+    """Iterate over the planes of a volume, a few at a time.
+
+    Parameters
+    ----------
+    image : ImageBox
+        Reader of the images.
+    volume : int
+        Number of the volume.
+    extent : sequence of int
+        Depth, height and width of the volume.
+    depths : int32 array of shape (n,), optional
+        Depths of points, ascending. Planes without points are not read. None: all planes are read.
+
+    Yields
+    ------
+    int
+        Number of the first plane.
+    array of shape (planes, height, width)
+        Voxels of these planes.
+    """
     depth, height, width = extent
     step = max(1, _SLAB // max(1, height * width * image.dtype.itemsize))
     for first in range(0, depth, step):
@@ -457,14 +515,17 @@ def image_planes(
 
 
 def points_between(depths: NDArray[np.int32], first: int, last: int) -> tuple[int, int]:
-    """Return which of the points, of ascending depths, lie in planes ``first:last``."""
+    """Return the range of points in planes ``first:last``, as start and stop in their ascending `depths`."""
     # Bounds of the dtype of the keys: numpy would copy all keys into that of Python's integers
     lo, hi = np.searchsorted(depths, np.array((first, last), depths.dtype)).tolist()
     return lo, hi
 
 
 def point_limits(store: Store, group: str) -> Int64s:
-    """Return where points of each volume lie, (V, 3): below its extent, or in the cube of its source."""
+    """Return the exclusive limits of the coordinates of points, (V, 3) int64.
+
+    They are the extent of the volume, or the resolution of the cube that a distance field was sampled in.
+    """
     extents: Int64s = whole(store, EXTENT).astype(np.int64)
     if not store.has(f"{group}/resolution"):
         return extents
@@ -473,7 +534,7 @@ def point_limits(store: Store, group: str) -> Int64s:
 
 
 def point_groups(store: Store) -> list[str]:
-    """Return the groups that hold points of volumes: windows, then distance fields."""
+    """Return the paths of all groups with points of volumes: windows first, then distance fields."""
     groups = {
         path.rpartition("/")[0]
         for path in store.paths()

@@ -1,4 +1,4 @@
-"""Columns of the steps of episodes, and which rows are of which episode."""
+"""Read the columns of the steps of episodes, and assign rows to episodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,17 @@ _MAX_FRAME_VALUES = 1 << 30  # Largest number of values of a frame: more than an
 
 
 class StepColumn(ABC):
-    """One value per step."""
+    """Base class of readers of a column with one value per step.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Dtype of the values.
+    row_shape : tuple of int
+        Shape of a row.
+    image : bool
+        Whether rows are images of shape (H, W, 3), which samples have as (3, H, W).
+    """
 
     dtype: np.dtype[Any]
     row_shape: Shape
@@ -65,10 +75,23 @@ class StepColumn(ABC):
 
     @abstractmethod
     def read(self, rows: Int64s, out: AnyArray) -> None:
-        """Read rows into `out`, C-contiguous (rows, *row_shape)."""
+        r"""Read rows (n,) into `out`, a C-contiguous array of shape (n, \*row_shape)."""
 
     def values(self, rows: Int64s, allocate: Allocate = np.empty) -> AnyArray:
-        """Read rows of any shape, (…, *row_shape)."""
+        r"""Read rows of any shape.
+
+        Parameters
+        ----------
+        rows : int64 array of shape (…)
+            Rows of the table.
+        allocate : callable, default numpy.empty
+            Called as ``allocate(shape, dtype)`` for the memory of the values.
+
+        Returns
+        -------
+        array of shape (…, \*row_shape)
+            The values.
+        """
         out = allocate((*rows.shape, *self.row_shape), self.dtype)
         self.read(rows.reshape(-1), out.reshape(-1, *self.row_shape))
         return out
@@ -79,12 +102,12 @@ class StepColumn(ABC):
         return (self.stored_axes[-1], *self.stored_axes[:-1]) if self.image else self.stored_axes
 
     def as_samples(self, values: AnyArray) -> AnyArray:
-        """Return values (…, *row_shape) as samples have them: images as a view with channels first."""
+        r"""Return values (…, \*row_shape) as samples have them: images as a view with channels first."""
         return np.moveaxis(values, -1, -3) if self.image else values
 
 
 class PlainColumn(StepColumn):
-    """A stored array."""
+    """Reads a column that is stored as an array."""
 
     def __init__(self, store: Store, path: str) -> None:
         self._array = store.array(path)
@@ -98,7 +121,7 @@ class PlainColumn(StepColumn):
 
 
 class EncodedColumn(StepColumn):
-    """Compressed frames, each decoded once per batch."""
+    """Reads a column of compressed images or video. Each frame is decoded once per batch."""
 
     def __init__(self, store: Store, group: str) -> None:
         data = store.array(f"{group}/data")
@@ -141,7 +164,15 @@ def _is_frame_shape(shape: Any) -> TypeGuard[list[int]]:
 
 
 class StepColumns:
-    """The columns that are read of a table, by sample key."""
+    """Readers of the columns of a table, by key.
+
+    Attributes
+    ----------
+    dense : dict of str to StepColumn
+        Columns with one value per row.
+    uneven : dict of str to UnevenColumn
+        Columns whose rows have any number of values, or a text.
+    """
 
     def __init__(self, store: Store, paths: Mapping[str, str], keys: Collection[str]) -> None:
         needed = {key: path for key, path in paths.items() if key in keys or count_key(key) in keys}
@@ -155,12 +186,12 @@ class StepColumns:
 
 
 def step_column(store: Store, path: str) -> StepColumn:
-    """Return the reader of a column by its path in `step_paths`."""
+    """Return the reader of a column, given by its path in `step_paths`."""
     return EncodedColumn(store, path) if path.endswith(KEPT_SUFFIXES) else PlainColumn(store, path)
 
 
 def step_paths(store: Store) -> dict[str, str]:
-    """Return the path of each column of the steps by sample key, the group's where rows have any length."""
+    """Return the path of each column of the steps by key; for rows of any length, the path of the group."""
     paths = {}
     for path in store.paths():
         if path.startswith(f"{STEPS}/") and not path.startswith(f"{NEXT}/"):
@@ -170,7 +201,7 @@ def step_paths(store: Store) -> dict[str, str]:
 
 
 def validity_keys(store: Store) -> dict[str, str]:
-    """Return the path of what says which episodes have a column, and how far its rows reach, by key."""
+    """Return the path of the values behind each ``<key>_present`` and ``<key>_mask``, by key."""
     keys: dict[str, str] = {}
     for group, suffix in ((PRESENT, PRESENT_SUFFIX), (EXTENT, MASK_SUFFIX)):
         paths = [path for path in store.paths() if path.startswith(f"{group}/")]
@@ -179,7 +210,7 @@ def validity_keys(store: Store) -> dict[str, str]:
 
 
 def keys_on_request(store: Store, fields: Sequence[str] | None) -> list[str]:
-    """Return the keys that samples have on request, with what the store tells of episodes if that is read."""
+    """Return the optional keys of samples. Values of episodes are listed only if `fields` names one."""
     is_read = any(name.startswith(_OF_EPISODES) for name in fields or ())
     return [*ON_REQUEST, *(_known_of_episodes(store) if is_read else ())]
 
@@ -189,7 +220,26 @@ def _known_of_episodes(store: Store) -> Known:
 
 
 class EpisodeRows:
-    """The episodes of a store, their rows in one table, and where these come from."""
+    """The episodes of a store, their rows in one table, and values of the episodes.
+
+    Parameters
+    ----------
+    store : Store
+        A trajectory store.
+    fields : sequence of str
+        Keys to read.
+    units : int64 array
+        Numbers of the episodes to use.
+    offsets : str, default "episodes/offsets"
+        Path of the offsets of their rows in the table.
+
+    Attributes
+    ----------
+    offsets : int64 array of shape (episodes + 1,)
+        First row of each episode.
+    used : int64 array
+        Numbers of the episodes to use.
+    """
 
     def __init__(
         self,
@@ -216,15 +266,31 @@ class EpisodeRows:
         self._of_episodes = {key: known[key]() for key in fields if key in known}
 
     def rows(self, stride: int = 1) -> Int64s:
-        """Return every `stride`-th row of the used episodes."""
+        """Return every `stride`-th row of the used episodes, episode after episode."""
         lo = self.offsets[self.used]
         return rows_of_ranges(lo, self.offsets[self.used + 1], stride)
 
     def of(self, rows: Int64s) -> Int64s:
+        """Return the number of the episode of each row."""
         return range_of_rows(self.offsets, rows)
 
     def labels(self, episodes: Int64s, rows: Int64s, allocate: Allocate) -> Batch:
-        """Return the values of the keys `ON_REQUEST` that are read, of rows of episodes."""
+        """Return the values of the optional keys that are read.
+
+        Parameters
+        ----------
+        episodes : int64 array of shape (B,)
+            Episode of each sample.
+        rows : int64 array of shape (B,)
+            Row of each sample, from which ``step`` is computed.
+        allocate : callable
+            Called as ``allocate(shape, dtype)`` for the memory of the values.
+
+        Returns
+        -------
+        dict of str to Packed
+            Values of shape (B, …).
+        """
         numbers = {"episode": episodes, "step": rows - self.offsets[episodes]}
         batch = self._labels.read(episodes, allocate)
         for key, column in self._padded.items():

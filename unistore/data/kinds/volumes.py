@@ -1,4 +1,4 @@
-"""Samples of CT volumes: whole ones, and boxes at random, in a grid, or centred on labelled voxels."""
+"""The `Volumes` and `Patches` sample kinds: a sample is a CT volume, or a patch of one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,20 @@ _WORDS = 3  # Random words of a box: which name, which class, which voxel
 
 
 def shares_of(check: Arguments, foreground: object) -> Shares:
-    """Check a name, or shares by name, and return them as pairs."""
+    """Check the argument `foreground` of `Patches`.
+
+    Parameters
+    ----------
+    check : Arguments
+        Collects a problem if the argument is invalid.
+    foreground : str, mapping of str to float, or pairs
+        A name, or the share of the patches by name.
+
+    Returns
+    -------
+    tuple of (str, float)
+        Each name with its share, above 0. Empty if the argument is invalid.
+    """
     shares = {foreground: 1.0} if isinstance(foreground, str) else foreground
     if isinstance(shares, tuple):
         shares = dict(shares)
@@ -68,14 +81,30 @@ def shares_of(check: Arguments, foreground: object) -> Shares:
 
 
 class BoxTarget(NamedTuple):
-    """What boxes are centred on: a label, mask or window, or one class of it."""
+    """What patches are centred on: a label, mask or window, or one class of it.
 
-    group: str  # "labels/seg"
-    class_number: int | None  # None: any class
+    Attributes
+    ----------
+    group : str
+        Path of its group in the store: ``"labels/seg"``.
+    class_number : int or None
+        Number of the class. None: any class.
+    """
+
+    group: str
+    class_number: int | None
 
 
 class Foreground:
-    """Draws voxels of labels, masks and windows, from the locations of a store."""
+    """Draws the voxels that patches are centred on, from the locations that a store holds.
+
+    Parameters
+    ----------
+    store : Store
+        A store that was converted with ``--foreground-locations``.
+    shares : tuple of (str, float)
+        Share of the patches for each name of a mask, label, window or class.
+    """
 
     def __init__(self, store: Store, shares: Shares) -> None:
         self._targets = [_Locations(store, name) for name, _ in shares]
@@ -83,11 +112,28 @@ class Foreground:
         self._ends = np.rint(ends * _PARTS).astype(np.int64)
 
     def has_any(self, volumes: Int64s) -> bool:
+        """Return whether any of these volumes has a voxel to centre a patch on."""
         return any(target.lengths[volumes].any() for target in self._targets)
 
     def draw(self, picks: SampleIndices, skip: int, volumes: Int64s) -> tuple[Int64s, NDArray[np.int32]]:
-        """Draw the voxels (B, 3) that boxes are centred on, and their classes (B,), 0 for uniform boxes."""
-        # Random numbers are those that follow the first `skip` of each sample
+        """Draw a voxel for each patch of a batch.
+
+        Parameters
+        ----------
+        picks : SampleIndices
+            The samples of the batch.
+        skip : int
+            Random numbers of each sample that are already used; the draw takes those that follow.
+        volumes : int64 array of shape (B,)
+            Volume of each patch.
+
+        Returns
+        -------
+        centres : int64 array of shape (B, 3)
+            Depth, height and width index of the voxel in the stored volume.
+        classes : int32 array of shape (B,)
+            Class of the voxel. 0: the patch is not centred on anything.
+        """
         words = picks.random_words(skip + _WORDS)[:, skip:]
         names = np.searchsorted(self._ends, below(words[:, 0], _PARTS), side="right")
         centres = np.zeros((len(picks), 3), np.int64)
@@ -165,7 +211,7 @@ def _named_classes(store: Store, group: str) -> Iterator[tuple[str, BoxTarget]]:
 
 
 class WholeVolumeReader(SampleReader):
-    """Reads volumes."""
+    """Reads batches of `Volumes`."""
 
     def __init__(self, store: Store, kind: Volumes, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -198,35 +244,58 @@ class WholeVolumeReader(SampleReader):
 
 @dataclass(frozen=True, slots=True)
 class Volumes(SampleKind):
-    """Samples of a CT store: whole volumes without padding.
+    """Samples of a CT store: whole volumes.
 
-    Keys: ``image`` (D, H, W) in the stored dtype. Every window and mask by its name, (D, H, W) u1 of 0 and 1.
-    ``spacing``, ``origin``, ``direction`` if stored, ``<mask>_present``. On request: ``source``, ``name``,
-    ``extent`` (3,) of the stored volume, ``affine`` (4, 4) float64 from (depth, height, width, 1) of the
-    sample to (z, y, x, 1) in mm toward head, back and left, NaN where the source states less, ``info`` (the
-    text of the case's ``info.json``), ``metadata`` (its row of ``metadata.csv``, as JSON), ``header`` (what
-    is kept of that of its file, as JSON), ``patient`` and ``series`` (digests of DICOM).
+    Without `size`, volumes keep their extents. If all have the same extent, batches are dense, (B, D, H, W).
+    Otherwise a packed batch has flat values with ``offsets`` and ``shapes`` (B, 3), and a padded batch is
+    padded to the largest extent.
 
-    Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
-    have flat values with ``offsets`` and ``shapes`` (B, 3), padded ones are padded to the largest.
+    Keys of a sample:
+
+    - ``image`` (D, H, W), in the stored dtype; float32 with `window`.
+    - every window, mask and label by its name, (D, H, W): windows and masks as uint8, 0 or 1.
+    - ``spacing`` (3,) and ``origin`` (3,), in mm, and ``direction`` (9,), direction cosines row by row,
+      if the store has them.
+    - ``<mask>_present``, a bool: whether the source has this mask or label.
+
+    Optional keys, read with ``fields=[…]``: ``source``, ``name``, ``extent`` (3,) of the stored volume,
+    ``info`` (text of the case's ``info.json``), ``metadata`` (its row of ``metadata.csv``, as JSON),
+    ``header`` (the stored part of the header of its file, as JSON), ``patient`` and ``series`` (hashes of
+    DICOM identifiers), and ``affine`` (4, 4), float64: it maps (depth, height, width, 1) of the sample to
+    (z, y, x, 1) in mm toward head, back and left, with NaN if the source does not state it.
 
     Parameters
     ----------
-    window
-        Limit the image to an intensity window: one of the store, a preset (``"lung"``), or
-        ``"name:width:level"``. Values below and above become its ends. NaN stays. The image is float32 then.
-    scale
-        Scale the window to 0…1: (value - low) / (high - low).
-    size
-        Depth, height and width of all samples, dense in a batch. One number is a cube. Their first
-        voxel is the volume's: what is longer is cut off at the end, what is shorter is padded there. None:
-        the true extents.
-    pad
-        What is padded with: ``"edge"``, the last voxel, of masks too. ``"zero"``, or a number, of the image:
-        masks are 0. None: volumes shorter than `size` are refused.
-    step
-        Take every `step`-th voxel of each axis, the first one included, of images, masks and labels alike: 2
-        makes 256 of 512. ``spacing`` is that of the voxels taken. `size` counts them.
+    window : str, optional
+        Limit the image to a CT window: one of the store, a preset (``"lung"``), or ``"name:width:level"``.
+        Values below and above become the ends of the window, NaN stays. None: the values as stored.
+    scale : bool, default False
+        Scale the window to 0…1: ``(value - low) / (high - low)``. Needs `window`.
+    size : int or (int, int, int), optional
+        Depth, height and width of all samples; one number is a cube. Samples begin at the first voxel of the
+        volume: longer axes are cut off at the end, shorter ones are padded there. None: the true extents.
+    pad : {"edge", "zero"} or number, optional
+        Value of voxels that a volume shorter than `size` does not have. ``"edge"``: the last voxel is
+        repeated, in masks too. ``"zero"``, or a number: that value in the image, and 0 in masks. None: a
+        volume shorter than `size` is an error.
+    step : int, default 1
+        Take every `step`-th voxel of each axis, beginning with the first, of images, masks and labels: 2
+        makes 256 of 512. ``spacing`` and `size` then refer to the voxels that are taken.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid: `scale` without `window`, or `pad` without `size`.
+
+    Examples
+    --------
+    Whole volumes in the lung window, scaled to 0…1:
+
+    >>> dataset = unistore.Dataset("ct.zarr", unistore.Volumes(window="lung", scale=True))  # doctest: +SKIP
+
+    Dense batches (B, 128, 256, 256) of every second voxel:
+
+    >>> kind = unistore.Volumes(size=(128, 256, 256), pad="edge", step=2)  # doctest: +SKIP
     """
 
     reader: ClassVar = WholeVolumeReader
@@ -274,7 +343,7 @@ class Volumes(SampleKind):
 
 
 class PatchReader(SampleReader):
-    """Reads boxes."""
+    """Reads batches of `Patches`."""
 
     def __init__(self, store: Store, kind: Patches, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -334,6 +403,7 @@ class PatchReader(SampleReader):
         return classes
 
     def cell(self, index: int) -> GridCell:
+        """Return the grid cell that is sample `index`, for `stitch`."""
         picks = SampleIndices(np.array([index]), np.zeros(1, np.int64))
         which = range_of_rows(self._first, picks.index)
         (corner,) = self._corners(picks, which).tolist()
@@ -353,39 +423,63 @@ class PatchReader(SampleReader):
 
 @dataclass(frozen=True, slots=True)
 class Patches(SampleKind):
-    """Samples of a CT store: boxes of one size.
+    """Samples of a CT store: patches of one size, at random or in a grid.
 
-    Keys: as `Volumes`, with (d, h, w) of `size` in place of (D, H, W), and ``corner`` (3,) int64, the box's
-    first voxel, counted in steps. On request, the former always under ``pad="valid"``: ``valid_extent`` (3,)
-    int64, how far the volume reaches into the box from its corner. ``valid`` (d, h, w) bool, True inside the
-    volume. With `foreground`, ``foreground`` () int32: the class of the voxel that the box is centred on, 0
-    of a uniform box.
+    Batches are dense: ``image`` of a batch has shape (B, d, h, w).
+
+    Keys of a sample:
+
+    - the keys of `Volumes`, with (d, h, w) of `size` instead of (D, H, W).
+    - ``corner`` (3,), int64: index of the first voxel of the patch in the volume, counted in steps.
+    - ``valid_extent`` (3,), int64, with ``pad="valid"``: number of voxels, from the corner on, that are
+      inside the volume.
+
+    Optional keys, read with ``fields=[…]``: those of `Volumes`; ``valid_extent`` with any `pad`; ``valid``
+    (d, h, w), bool: True inside the volume; with `foreground`, ``foreground``, int32: the class of the voxel
+    that the patch is centred on, or 0 for a uniform patch.
 
     Parameters
     ----------
-    size
+    size : int or (int, int, int), default 96
         Depth, height and width in voxels. One number is a cube.
-    random
-        True: the corner is uniform over the volume, another one each epoch. False: the cells of a grid that
-        covers the volume. The last cell of an axis is moved back so that it ends with the volume.
-    per_volume
-        Random boxes of each volume an epoch.
-    pad
-        What a box has behind a volume that is smaller than it. None: such boxes are refused, with the
-        largest size that fits. ``"edge"``: the last voxel is repeated, of masks too. ``"zero"``: zeros. A
-        number: that, of the image. Masks are 0. ``"valid"``: zeros, with ``valid_extent`` among the keys.
-        ``"drop"``: volumes smaller than the box have no samples.
-    step
-        Take every `step`-th voxel of each axis, as `Volumes` does: boxes are those of ``Volumes(step=…)``.
-    overlap
-        Share of a box, on each axis, that the next cell of a grid has in common with it: 0.5 halves the step.
-        `unistore.stitch` joins predictions of the cells.
-    foreground
-        Centre boxes on voxels of a mask, label or window, as far as the volume's border allows: by its name,
-        by the name of a class of a label, or ``"seg:2"``. A class of the volume is drawn first, then one of
-        its voxels, from those that ``unistore convert --foreground-locations`` stored. Shares by name:
-        ``{"tumour": 0.3, "liver": 0.1}``, and 0.6 of the boxes are uniform. In volumes that lack it, boxes
-        are uniform.
+    random : bool, default True
+        True: the corner is uniform over the volume, another one in every epoch. False: patches are the cells
+        of a grid that covers the volume. The last cell of an axis is moved back to end with the volume.
+    per_volume : int, default 1
+        Number of random patches of each volume in an epoch.
+    pad : {"edge", "zero", "valid", "drop"} or number, optional
+        Value of voxels outside a volume that is smaller than the patch. ``"edge"``: the last voxel is
+        repeated, in masks too. ``"zero"``, or a number: that value in the image, and 0 in masks.
+        ``"valid"``: zeros, and the key ``valid_extent``. ``"drop"``: such volumes have no samples. None:
+        such a patch is an error, which states the largest size that fits.
+    step : int, default 1
+        Take every `step`-th voxel of each axis. Patches are then patches of ``Volumes(step=step)``.
+    overlap : float, default 0.0
+        Share of a patch, on each axis, that it has in common with the next cell of the grid: 0.5 halves
+        the distance between cells. Needs ``random=False``. `unistore.stitch` joins predictions of the cells.
+    foreground : str or dict of str to float, optional
+        Centre patches on voxels of a mask, label or window, as far as the border of the volume allows. A
+        string is its name, the name of a class of a label, or ``"seg:2"``. A class that the volume has is
+        drawn first, then one of its voxels, from those that ``unistore convert --foreground-locations``
+        stored. A dict states the share of the patches by name: with ``{"tumour": 0.3, "liver": 0.1}``,
+        0.6 of the patches are uniform. In volumes that do not have it, patches are uniform. None: all are
+        uniform.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or does not fit `random`. Reading raises it if patches are larger than
+        their volumes and `pad` is None, or if no volume has a voxel of `foreground`.
+
+    Examples
+    --------
+    Four random patches per volume and epoch, half of them centred on a tumour:
+
+    >>> kind = unistore.Patches(96, per_volume=4, foreground={"tumour": 0.5})  # doctest: +SKIP
+
+    A grid for inference, with cells that overlap by half:
+
+    >>> kind = unistore.Patches(96, random=False, overlap=0.5, pad="edge")  # doctest: +SKIP
     """
 
     reader: ClassVar = PatchReader
@@ -422,24 +516,25 @@ class Patches(SampleKind):
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """Depth, height and width of a patch in voxels."""
         assert isinstance(self.size, tuple)
         return self.size
 
     @property
     def shares(self) -> Shares:
-        """Return the share of the boxes that are centred on each name."""
+        """Share of the patches that are centred on each name: pairs of name and share."""
         assert not isinstance(self.foreground, (str, Mapping))
         return self.foreground or ()
 
     def cells(self, extents: Int64s) -> Int64s:
-        """Return how many cells of the grid volumes of `extents` (V, 3) have along each axis, (V, 3)."""
+        """Return the number of grid cells along each axis, (V, 3) int64, for volumes of `extents` (V, 3)."""
         room = np.maximum(extents - self.shape, 0)
         cells: Int64s = -(-room // self.strides) + 1
         return np.where(extents > 0, cells, 0)
 
     @property
     def strides(self) -> Int64s:
-        """Return the voxels from one cell of the grid to the next, (3,)."""
+        """Number of voxels from one grid cell to the next, (3,) int64."""
         return np.maximum(1, np.rint(np.array(self.shape) * (1 - self.overlap))).astype(np.int64)
 
     @property
@@ -457,9 +552,21 @@ class Patches(SampleKind):
 
 
 class GridCell(NamedTuple):
-    """Where a cell of a grid lies."""
+    """A cell of the grid of a volume.
 
-    volume: int  # number of its volume among those of the split
-    corner: tuple[int, ...]  # its first voxel
-    extent: Shape  # depth, height and width of the volume, in steps
-    cells: int  # that cover the volume
+    Attributes
+    ----------
+    volume : int
+        Number of its volume among the volumes of the split.
+    corner : tuple of int
+        Index of its first voxel: depth, height and width, in steps.
+    extent : tuple of int
+        Depth, height and width of the volume, in steps.
+    cells : int
+        Number of cells that cover the volume.
+    """
+
+    volume: int
+    corner: tuple[int, ...]
+    extent: Shape
+    cells: int

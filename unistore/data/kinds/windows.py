@@ -1,4 +1,4 @@
-"""Samples of windows: steps, or times, around each tick of a clock, of streams of any rate (`Windows`)."""
+"""The `Windows` sample kind: a sample is the steps, or times, around each tick of a clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _TICKS_TOGETHER = 1 << 16  # Ticks whose windows are looked up together where al
 
 
 class WindowReader(SampleReader):
-    """Reads windows."""
+    """Reads batches of `Windows`."""
 
     def __init__(self, store: Store, kind: Windows, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind
@@ -166,49 +166,83 @@ class WindowReader(SampleReader):
 class Windows(EpisodeKind):
     """Samples of a trajectory store: a window around each tick of a clock, inside one episode.
 
-    In short, ``Windows(history=2, horizon=8)``: keys ``observation.<name>`` (history, …) of the steps
-    ``t - history + 1`` to ``t``. Every other column of the steps, ``action``, ``reward``, …, (horizon, …) of
-    the steps ``t`` to ``t + horizon - 1``. ``history_valid`` (history,) and ``horizon_valid`` (horizon,)
-    bool, False where the window leaves the episode.
+    There are two forms. The short one, ``Windows(history=2, horizon=8)``, gives observations a history
+    and everything else a horizon. The long one, ``Windows({"left": (-4, -2, 0), "action": range(16)},
+    clock="left")``, gives each key or clock its own window. Whole numbers are steps: rows of the key's
+    own table, counted from the row of the tick. Numbers with a decimal point are seconds from the tick.
 
-    At length, ``Windows({"left": (-4, -2, 0), "action": range(16)}, clock="left")``: each column of the named
-    keys or clocks, (k, …), and ``<name>_valid`` (k,) bool for each name. Whole numbers are steps: rows of the
-    key's own table from the one on that stands for the tick. Numbers with a point are seconds from the tick.
+    Keys of a sample in the short form, at step t:
 
-    Images are (k, 3, H, W) u1 RGB. Of columns with any number of values in a row, as scans of a lidar, a
-    window has those of its k rows one after the other, and ``<key>_counts`` (k,) says how many each row has.
-    On request: ``<name>_timestamps`` (k,), as the source has them (of a rate: int64 nanoseconds). ``source``,
-    ``episode``, ``episode_name``, ``step`` (the tick inside the episode), ``episode.task``.
+    - ``observation.<name>`` (history, …): steps ``t - history + 1`` to ``t``.
+    - every other column of the steps, such as ``action`` or ``reward``, (horizon, …): steps ``t`` to
+      ``t + horizon - 1``.
+    - ``history_valid`` (history,) and ``horizon_valid`` (horizon,), bool: False for steps outside the
+      episode.
+
+    Keys of a sample in the long form:
+
+    - every column of the named keys and clocks, (k, …), with one row for each of the k numbers.
+    - ``<name>_valid`` (k,), bool, for each name.
+
+    In both forms, images are (k, 3, H, W), uint8 RGB. A column with any number of values in a row, such
+    as scans of a lidar, has the values of its k rows, one row after another, and ``<key>_counts`` (k,)
+    states their numbers. ``<key>_present`` and ``<key>_mask`` are as in `Transitions`.
+
+    Optional keys, read with ``fields=[…]``: ``<name>_timestamps`` (k,), as in the source, or int64
+    nanoseconds for a clock with a rate; ``source``, ``episode`` (number), ``episode_name``, ``step``
+    (number of the tick in its episode), and values of the episode, such as ``episode.task``.
 
     Parameters
     ----------
-    around
-        Steps or seconds around a tick, by key or clock.
-    history
-        Steps of observation, the current one included.
-    horizon
-        Steps of everything else, the current one included.
-    stride
-        Ticks between successive windows.
-    pad
-        Padding of windows that leave their episode. None: such windows are an error. ``"edge"``: the
-        episode's first or last step is repeated. ``"zero"`` and ``"valid"``: zeros. A number: that, in every
-        field that is read. ``"drop"``: such windows are left out.
-    clock
-        The clock whose rows are the ticks, or a key of it. By default the steps.
-    align
-        Which row stands for a time. ``"previous"``: the last one that is not later. ``"nearest"``: the
-        nearest. Of two as near, the earlier one. Of equal timestamps both take the last row. ``"linear"``:
-        values of the rows before and after are interpolated, in float64. One for all, or by name.
-    tolerance
-        Milliseconds, at most, between a row and the time that it stands for. Farther ones are not valid.
-    shift
-        Milliseconds, by name, that are added to timestamps of a clock that is early.
-    delta
-        Keys whose values are given relative to another key at the tick: ``{"action": "observation.joint"}``
-        subtracts the joints at the tick from every action of the window, as actions of chunks are often
-        learned. ``{"action": ("observation.joint", range(6))}``: in these components alone, so that a gripper
-        stays absolute. What padding fills in is not changed.
+    around : dict of str to sequence of int or float, optional
+        Steps or seconds around a tick, by key or clock. None: the short form.
+    history : int, optional
+        Number of steps of observations, with the current one. Only for the short form, which needs it.
+    horizon : int, optional
+        Number of steps of everything else, with the current one. Only for the short form, which needs it.
+    stride : int, default 1
+        Number of ticks between the starts of two windows.
+    pad : {"edge", "zero", "valid", "drop"} or number, optional
+        Value of rows outside the episode. ``"edge"``: the first or last row of the episode is repeated.
+        ``"zero"`` and ``"valid"``: zeros. A number: that value, in every key. ``"drop"``: such windows
+        are not samples. None: such a window is an error.
+    clock : str, default "steps"
+        Clock whose rows are the ticks, or a key of that clock.
+    align : {"previous", "nearest", "linear"}, or dict of them by name, default "previous"
+        Row that is used for a time. ``"previous"``: the last one that is not later. ``"nearest"``: the
+        nearest one, or the earlier of two that are equally near. Of equal timestamps, both use the last
+        row. ``"linear"``: values are interpolated between the rows before and after, in float64.
+    tolerance : float, optional
+        Largest distance between a row and its time, in milliseconds. Rows farther away are not valid.
+        None: any distance.
+    shift : dict of str to float, optional
+        Milliseconds to add to the timestamps of a clock, by name, for a clock that is early. None: no shift.
+    delta : dict of str to str or (str, sequence of int), optional
+        Keys whose values become differences from another key at the tick: ``{"action":
+        "observation.joint"}`` subtracts the joints at the tick from every action of the window.
+        ``{"action": ("observation.joint", range(6))}`` does this for six components only, so that a
+        gripper stays absolute. Padding is not changed. None: no differences.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or both forms are mixed. Opening a Dataset raises it if the store has
+        no such key or clock, or no times for seconds and several clocks.
+
+    Examples
+    --------
+    Two observations and eight actions, as for a diffusion policy:
+
+    >>> kind = unistore.Windows(history=2, horizon=8, pad="edge")  # doctest: +SKIP
+    >>> dataset = unistore.Dataset("demos.zarr", kind)  # doctest: +SKIP
+
+    Sixteen actions relative to the joints at the tick of a camera:
+
+    >>> kind = unistore.Windows(  # doctest: +SKIP
+    ...     {"observation.left": (-4, -2, 0), "action": range(16)},
+    ...     clock="observation.left",
+    ...     delta={"action": "observation.joint"},
+    ... )
     """
 
     reader: ClassVar = WindowReader
@@ -263,6 +297,7 @@ class Windows(EpisodeKind):
         return self.delta is not None and key in self.delta
 
     def align_of(self, name: str) -> Align:
+        """Return how rows are chosen for the times of a key or clock."""
         return self.align if isinstance(self.align, str) else self.align.get(name, "previous")
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
@@ -274,9 +309,9 @@ class Windows(EpisodeKind):
             raise wrong_argument("delta", message, f"the windows are of {', '.join(columns)}")
         counts = [count_key(key) for key, path in columns.items() if is_ragged(path)]
         validity = [key for key in validity_keys(store) if key.rpartition("_")[0] in columns]
-        natural = [*columns, *counts, *(part.mask for part in parts), *validity]
+        default_keys = [*columns, *counts, *(part.mask for part in parts), *validity]
         return select_keys(
-            natural, fields, [*keys_on_request(store, fields), *(part.timestamps for part in parts)]
+            default_keys, fields, [*keys_on_request(store, fields), *(part.timestamps for part in parts)]
         )
 
 
@@ -289,19 +324,33 @@ def _is_reference(reference: object) -> bool:
 
 
 class WindowPart(NamedTuple):
-    """One of the windows around a tick."""
+    """One of the windows around a tick.
 
-    name: str  # in `Windows.around`, or ``history`` or ``horizon``
+    Attributes
+    ----------
+    name : str
+        Name in `Windows.around`, or ``"history"`` or ``"horizon"``.
+    clock : str
+        Name of its clock.
+    columns : mapping of str to str
+        Path of each column by key.
+    stream : RowFinder
+        Finds the rows of the window.
+    """
+
+    name: str
     clock: str
-    columns: Mapping[str, str]  # path of each column by sample key
-    stream: RowFinder  # finds its rows
+    columns: Mapping[str, str]
+    stream: RowFinder
 
     @property
     def mask(self) -> str:
+        """Key of the flags of valid rows: ``"history_valid"``."""
         return f"{self.name}_valid"
 
     @property
     def timestamps(self) -> str:
+        """Key of the timestamps of the rows: ``"history_timestamps"``."""
         return f"{self.name}_timestamps"
 
 
@@ -310,7 +359,25 @@ def _columns(parts: Sequence[WindowPart]) -> dict[str, str]:
 
 
 def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
-    """Return the windows around a tick of a store, or raise an `InputError` with all problems."""
+    """Return the windows around a tick.
+
+    Parameters
+    ----------
+    store : Store
+        A trajectory store.
+    kind : Windows
+        The sample kind.
+
+    Returns
+    -------
+    list of WindowPart
+        One for each name in `Windows.around`; in the short form, the history and the horizon.
+
+    Raises
+    ------
+    InputError
+        If the windows do not fit the store. It contains all problems.
+    """
     clocks = Clocks(store)
     if kind.around is None:
         assert kind.history is not None
