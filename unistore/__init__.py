@@ -1,11 +1,15 @@
-"""unistore: research data as sealed, sharded Zarr v3 stores, read by one fork-safe Dataset.
+"""unistore converts research data into sharded Zarr stores and reads them with one fork-safe Dataset.
 
->>> import unistore
->>> dataset = unistore.Dataset("train.zarr")                                     # doctest: +SKIP
->>> loader = unistore.Loader(dataset, batch_size=8, shuffle=True)                # doctest: +SKIP
+>>> import unistore  # doctest: +SKIP
+>>> unistore.convert("recordings/", "train.zarr")  # doctest: +SKIP
+>>> dataset = unistore.Dataset("train.zarr")  # doctest: +SKIP
+>>> loader = unistore.Loader(dataset, batch_size=8, shuffle=True)  # doctest: +SKIP
+
+PyTorch's own loader works, too:
+
 >>> loader = DataLoader(dataset, 8, collate_fn=unistore.collate, num_workers=2)  # doctest: +SKIP
 
-Importing this package imports nothing heavy: every name below is loaded with its first use.
+Importing this package is fast: each name is loaded when it is first used.
 """
 
 from __future__ import annotations

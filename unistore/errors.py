@@ -3,16 +3,17 @@
 ::
 
     UnistoreError                  exit code 1
-    ├── InputError                 exit code 2: source files or arguments are wrong, lists every Problem
+    ├── InputError                 exit code 2: source files or arguments are wrong; lists every Problem
     ├── StoreError                 a store is unfinished, or lacks something
-    │   ├── NoStoreError           exit code 2: there is no store where one was named
-    │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
-    ├── UnsupportedError           a Zarr array that is not as unistore writes arrays, names how
-    ├── ConversionError            writing failed (disk full, rights, source changed), resumable
-    ├── MissingLibraryError        a library is not installed, says which command installs it
-    └── LoaderError                the loader cannot go on, or was used wrongly
-        ├── SampleError            a sample could not be read, names it and its source
-        └── WorkerDiedError        a worker process ended on its own
+    │   ├── NoStoreError           exit code 2: there is no store at the path
+    │   └── CorruptionError        stored bytes do not match their checksum, index or frame
+    ├── UnsupportedError           a Zarr array that is not stored as unistore stores arrays
+    ├── ConversionError            writing failed (disk full, permissions, changed source); can be resumed
+    │   └── StoppedError           exit code 75: a signal ended the conversion; can be resumed
+    ├── MissingLibraryError        a library is not installed; contains the ``pip install`` command
+    └── LoaderError                the loader cannot continue, or was used wrongly
+        ├── SampleError            a sample could not be read; names it and its source
+        └── WorkerDiedError        a worker process was killed or crashed
 """
 
 from __future__ import annotations
@@ -28,10 +29,20 @@ from typing import Any, NamedTuple, TypeAlias
 
 
 class Location(NamedTuple):
-    """A place in a file, which messages call ``"scans/a.h5: data/x row 5"``."""
+    """A place in a file. As text, for example ``"scans/a.h5: data/x row 5"``.
+
+    Attributes
+    ----------
+    file : str
+        Name of the file.
+    dataset : str, default ""
+        Dataset, attribute, key or line in the file. Empty: the whole file.
+    row : int, optional
+        Row of the dataset. None: all rows.
+    """
 
     file: str
-    dataset: str = ""  # or an attribute, a key, a line
+    dataset: str = ""
     row: int | None = None
 
     def __str__(self) -> str:
@@ -46,14 +57,14 @@ Where: TypeAlias = Location | str
 
 @dataclass(frozen=True, slots=True)
 class AddOptions:
-    """A fix: the command that failed, with options added.
+    """A fix: run the command that failed again, with more options.
 
     Attributes
     ----------
-    arguments
-        Words to add at its end: ``("--map", "xyz=points")``.
-    purpose
-        Words that go on after them: ``"if it is a mask"``. May be empty.
+    arguments : tuple of str
+        Words to add at the end of the command: ``("--map", "xyz=points")``.
+    purpose : str, default ""
+        Rest of the sentence: ``"if it is a mask"``.
     """
 
     arguments: tuple[str, ...]
@@ -65,14 +76,14 @@ class AddOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """A fix: a command of unistore to run in place of the one that failed, or before it.
+    """A fix: run another unistore command, instead of the one that failed or before it.
 
     Attributes
     ----------
-    arguments
+    arguments : tuple of str
         Words after ``unistore``: ``("statistics", "a.zarr")``.
-    purpose
-        Words that go on after them. May be empty.
+    purpose : str, default ""
+        Rest of the sentence.
     """
 
     arguments: tuple[str, ...]
@@ -84,14 +95,14 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True)
 class GiveOptions:
-    """A fix: the command that failed, with options whose values only the user knows.
+    """A fix: run the command that failed again, with options whose values only the user knows.
 
     Attributes
     ----------
-    names
+    names : tuple of str
         Options: ``("--height", "--width")``.
-    purpose
-        Words that go on after them: ``"of the camera"``. May be empty.
+    purpose : str, default ""
+        Rest of the sentence: ``"of the camera"``.
     """
 
     names: tuple[str, ...]
@@ -99,7 +110,7 @@ class GiveOptions:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Return words with a name in the place of each value: ``("--height", "HEIGHT")``."""
+        """The options with a placeholder for each value: ``("--height", "HEIGHT", "--width", "WIDTH")``."""
         words: list[str] = []
         for name in self.names:
             words += [name, name.strip("-").upper()]
@@ -117,27 +128,36 @@ Fixes: TypeAlias = Fix | tuple[Fix, ...]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One thing that is wrong, and what to do about it.
 
     Attributes
     ----------
-    file
-        Name of the file, or of an option, an argument, an array of a store.
-    message
-        What was found and what was expected.
-    fix
-        What to do about it: options, a command or a sentence, or several of these. ``""`` if nothing helps.
-    kind
-        A stable, machine-readable word: ``"truncated"``, ``"dtype"``, ``"missing"``, …
-    source
-        Name of the one source (or part of one: an episode) that would have to be left out, empty where
-        several contradict each other, or none is at fault. Two problems are equal whatever it says.
-    dataset
-        Dataset, attribute, key or line in the file, empty where the whole file is meant.
-    row
-        Row of the dataset, None where all of it is meant.
-    trace
-        Traceback of what a library raised, for ``--debug``, empty where the problem was found by a check.
+    file : str
+        Name of the file, option, argument, or array of a store.
+    message : str
+        What was found, and what was expected.
+    fix : str, AddOptions, GiveOptions, RunCommand, or tuple of them, default ""
+        What to do: a sentence, options or a command. A tuple lists several ways, the usual one first. Empty:
+        nothing helps.
+    kind : str, default "invalid"
+        A stable word for programs, such as ``"truncated"``, ``"dtype"`` or ``"missing"``. ``unistore explain
+        KIND`` describes it.
+    source : str, default ""
+        Name of the source, or of a part of it such as an episode, that would have to be skipped. Empty:
+        several sources contradict each other, or no source is at fault. It does not count when problems
+        are compared.
+    dataset : str, default ""
+        Dataset, attribute, key or line in the file. Empty: the whole file.
+    row : int, optional
+        Row of the dataset. None: all rows.
+    trace : str, default ""
+        Traceback of an exception that a library raised, for ``--debug``. Empty: a check found the problem.
+
+    Examples
+    --------
+    >>> problem = Problem.at(Location("a.h5", "data/x", 5), "is not a number", "mend the file")
+    >>> problem.location
+    'a.h5: data/x row 5'
     """
 
     file: str
@@ -159,24 +179,32 @@ class Problem:
     def at(
         cls, location: Where, message: str, fix: Fixes = "", kind: str = "invalid", source: str = ""
     ) -> Problem:
-        """Make the problem of a place in a file, or of a whole file."""
+        """Create the problem of a place in a file, or of a whole file.
+
+        Parameters
+        ----------
+        location : Location or str
+            The place, or the name of the file.
+        message, fix, kind, source
+            As the attributes.
+        """
         file, dataset, row = Location(location) if isinstance(location, str) else location
         return cls(file, message, fix, kind, source, dataset, row)
 
     @property
     def location(self) -> str:
-        """Return the file, dataset and row as messages name them: ``"scans/a.h5: data/x row 5"``."""
+        """File, dataset and row, as messages name them: ``"scans/a.h5: data/x row 5"``."""
         return str(Location(self.file, self.dataset, self.row))
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
-        """Return each fix, none if nothing helps."""
+        """The fixes, the usual one first. Empty: nothing helps."""
         fixes = self.fix if isinstance(self.fix, tuple) else (self.fix,)
         return tuple(fix for fix in fixes if fix)
 
     @property
     def advice(self) -> str:
-        """Return the fixes as text: ``"--map xyz=points, or --exclude a.npy if it is a mask"``."""
+        """The fixes as text: ``"--map xyz=points, or --exclude a.npy if it is a mask"``."""
         return printable(", or ".join(map(str, self.fixes)), line_feeds=True)
 
     def __str__(self) -> str:
@@ -184,7 +212,13 @@ class Problem:
         return f"{self.location}: {self.message}{advice}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the traceback: the fix as text, and each fix with its words apart."""
+        """Return the problem as JSON values, without the traceback.
+
+        Returns
+        -------
+        dict
+            The attributes by name; ``"fix"`` as text, and ``"fixes"``, a list with the words of each fix.
+        """
         return {
             "file": self.file,
             "dataset": self.dataset,
@@ -198,7 +232,7 @@ class Problem:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Problem:
-        """Return the problem that `to_json` made a document of."""
+        """Create the problem from a result of `to_json`."""
         fields = dict(document)
         # journals of earlier versions have the text alone
         fixes = [_fix_from_json(fix) for fix in fields.pop("fixes", [])] or [fields["fix"]]
@@ -206,12 +240,15 @@ class Problem:
 
 
 def shown_once(problems: Iterable[Problem]) -> list[str]:
-    """Return a line for each problem. Those alike but for their place are one, with the first few places."""
+    """Return a line for each problem. Problems that differ only in their place share a line."""
     return [str(problem) for problem in merged(problems)]
 
 
 def merged(problems: Iterable[Problem]) -> list[Problem]:
-    """Return problems, those alike but for their place as one, whose `file` is the first few places."""
+    """Return problems without repetitions.
+
+    Problems that differ only in their place become one, whose `file` lists the first few places.
+    """
     places: dict[tuple[str, Fixes, str], list[str]] = {}
     for problem in problems:
         places.setdefault((problem.message, problem.fix, problem.kind), []).append(problem.location)
@@ -243,13 +280,39 @@ def _fix_from_json(document: Mapping[str, Any]) -> Fix:
 
 
 class UnistoreError(Exception):
-    """Base of every error raised on purpose. ``str(error)`` is written for the user."""
+    """Base class of all errors that unistore raises on purpose. Its text is written for the user.
+
+    Attributes
+    ----------
+    exit_code : int
+        Exit code of a command that ends with this error.
+    """
 
     exit_code = 1
 
 
 class InputError(UnistoreError):
-    """Source files or arguments are wrong. ``problems`` holds all that were found at once."""
+    """Source files or arguments are wrong.
+
+    Parameters
+    ----------
+    problems : Problem, sequence of Problem, or str
+        The problems, or the text of an error without any.
+
+    Attributes
+    ----------
+    problems : tuple of Problem
+        All problems, which were found together. Empty if the error was made from a text.
+
+    Examples
+    --------
+    Name the files that could not be read:
+
+    >>> try:  # doctest: +SKIP
+    ...     unistore.convert("recordings/", "train.zarr")
+    ... except unistore.InputError as error:
+    ...     print({problem.file for problem in error.problems})
+    """
 
     exit_code = 2
 
@@ -265,11 +328,11 @@ class InputError(UnistoreError):
     def at(
         cls, location: Where, message: str, fix: Fixes = "", kind: str = "invalid", source: str = ""
     ) -> InputError:
-        """Make the error of one problem at a place in a file, or of a whole file."""
+        """Create the error of one problem; see `Problem.at`."""
         return cls(Problem.at(location, message, fix, kind, source))
 
     def problems_at(self, location: Where) -> tuple[Problem, ...]:
-        """Return its problems. The text of an error without any becomes one at `location`."""
+        """Return the problems. An error that was made from a text becomes one problem at `location`."""
         return self.problems or (Problem.at(location, str(self)),)
 
     def __reduce__(self) -> tuple[type[InputError], tuple[Sequence[Problem] | str]]:
@@ -281,49 +344,51 @@ class StoreError(UnistoreError):
 
 
 class NoStoreError(StoreError):
-    """There is no store at the path that was named."""
+    """There is no store at the given path."""
 
     exit_code = 2
 
 
 class CorruptionError(StoreError):
-    """Bytes contradict their checksum, shard index or codec frame."""
+    """Stored bytes do not match their checksum, shard index or codec frame."""
 
 
 class UnsupportedError(UnistoreError):
-    """A Zarr array that is not as unistore writes arrays. `unistore.open_zarr` reads it."""
+    """A Zarr array that is not stored as unistore stores arrays. `unistore.open_zarr` reads it."""
 
 
 class ConversionError(UnistoreError):
-    """Writing a store failed. The same command resumes once the cause is gone."""
+    """Writing a store failed. After the cause is removed, the same command resumes."""
 
 
 class StoppedError(ConversionError):
-    """A signal ended a conversion after the steps at work. The same command continues."""
+    """A signal ended a conversion, after the tasks that were running. The same command continues."""
 
     exit_code = 75  # EX_TEMPFAIL: schedulers run the job again
 
 
 class MissingLibraryError(UnistoreError, ImportError):
-    """A library that an extra installs is not there. The message has the ``pip install`` command."""
+    """An optional library is not installed. The message contains the ``pip install`` command."""
 
 
 class LoaderError(UnistoreError):
-    """The loader cannot go on, or was used wrongly."""
+    """The loader cannot continue, or was used wrongly."""
 
 
 class SampleError(LoaderError):
-    """A sample, or the batch it belongs to, could not be made.
+    """A sample, or its batch, could not be made.
 
-    Its text is one line. ``__cause__`` is what the dataset raised, with the traceback. An exception that
-    cannot be sent from a worker is replaced by its traceback.
+    The text is one line. ``__cause__`` is the exception that the dataset raised, with its traceback. If a
+    worker cannot send that exception, ``__cause__`` contains its traceback as text.
 
     Attributes
     ----------
-    sample
-        Index of the sample in the dataset, or None where only the whole batch fails.
-    source
-        Where the sample comes from, in the dataset's own words, empty where the dataset cannot tell.
+    sample : int or None
+        Index of the sample in the dataset. None: only the batch as a whole fails.
+    source : str
+        Source of the sample, as the dataset names it. Empty: the dataset does not know it.
+    message : str
+        The text.
     """
 
     def __init__(self, message: str, sample: int | None = None, source: str = "") -> None:
@@ -337,17 +402,33 @@ class SampleError(LoaderError):
 
 
 class WorkerDiedError(LoaderError):
-    """A worker process ended on its own: killed, out of memory, or crashed in native code."""
+    """A worker process was killed, ran out of memory, or crashed in native code."""
 
 
 def location_of(name: Where, item: str = "") -> Location:
-    """Return the place of something by its path in a file, or below a group of it."""
+    """Return the place of a dataset in a file.
+
+    Parameters
+    ----------
+    name : Location or str
+        The file, or a group in it.
+    item : str, default ""
+        Path of the dataset in that file or group. Empty: the file or group itself.
+    """
     file, group, _ = Location(name) if isinstance(name, str) else name
     return Location(printable(file), printable(f"{group}/{item}".strip("/")))
 
 
 def printable(text: str, *, line_feeds: bool = False) -> str:
-    """Return text safe in a message and encodable as UTF-8, with control characters escaped."""
+    r"""Return text that is safe to print: control characters and stray bytes become escapes such as ``\x1b``.
+
+    Parameters
+    ----------
+    text : str
+        Any text, for example a file name.
+    line_feeds : bool, default False
+        Whether to keep line feeds.
+    """
     if text.isprintable():
         return text
     kept = "\n" if line_feeds else ""
@@ -361,12 +442,22 @@ def _escape(char: str) -> str:
 
 
 def with_source(source: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Return problems with `Problem.source` set, unless it is already set (to a part of the source)."""
+    """Return problems with `Problem.source` set. A problem that has a source (a part of it) keeps its own."""
     return [replace(problem, source=problem.source or source) for problem in problems]
 
 
 def first_few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str:
-    """Return the first `most` names, printable, and how many more there are: ``"a, b and 3 more"``."""
+    """Return the first names, and the number of the others: ``"a, b and 3 more"``.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names.
+    most : int, default 4
+        Number of names to show.
+    separator : str, default ", "
+        Text between two names.
+    """
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(map(printable, names[:most])) + more
 
@@ -376,12 +467,16 @@ _NUMBER = re.compile(r"[0-9]+")
 
 
 def names_without_numbers(names: Iterable[str]) -> list[str]:
-    """Return names with ``N`` for each number, without duplicates: ``segments/segment_N/unique_labels``."""
+    """Return names with ``N`` instead of each number, without duplicates.
+
+    For example, ``segments/segment_12/unique_labels`` becomes ``segments/segment_N/unique_labels``. Names
+    of rows keep their numbers.
+    """
     return list(dict.fromkeys(name if name.startswith(OF_ROWS) else _NUMBER.sub("N", name) for name in names))
 
 
 def length_table(lengths: Mapping[str, object]) -> str:
-    """Return a line for each array: its path, and its length or what stands for it."""
+    """Return a table with a line for each array: its path, and its length."""
     width = max(map(len, lengths))
     return "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
 
@@ -402,7 +497,13 @@ _FIXES = {
 
 
 class WritingError(ConversionError):
-    """Writing failed with the OSError `error`, which has the name of the file."""
+    """Writing a file failed.
+
+    Parameters
+    ----------
+    error : OSError
+        The error of the system, with the name of the file.
+    """
 
     def __init__(self, error: OSError) -> None:
         self.error = error
@@ -413,20 +514,33 @@ class WritingError(ConversionError):
 
 
 def refusal(error: OSError, then: str) -> str:
-    """Return one line: the file, the reason, the fix, and what to do `then`."""
+    """Return one line about a failed write.
+
+    Parameters
+    ----------
+    error : OSError
+        The error of the system, with the name of the file.
+    then : str
+        What to do after the fix.
+
+    Returns
+    -------
+    str
+        The file, the reason, the fix, and `then`.
+    """
     return f"{error.filename}: {error.strerror or error}; {writing_fix(error)}, {then}"
 
 
 def writing_fix(error: OSError) -> str:
-    """Return what to do about an error of the system while a file was written."""
+    """Return what to do about an error of the system while writing a file."""
     return _FIXES.get(error.errno or 0, "fix the destination or choose another")
 
 
 def named(error: OSError, where: Path) -> OSError:
-    """Return the error with a file name: its own, else `where`."""
+    """Return an error with a file name: its own, or `where` if it has none."""
     return OSError(error.errno or 0, error.strerror or str(error), os.fspath(error.filename or where))
 
 
 def writing_failed(error: OSError, where: Path) -> WritingError:
-    """Return `WritingError` of an OSError. `where` is used if that has no file name."""
+    """Return a `WritingError`. If `error` has no file name, it gets the name `where`."""
     return WritingError(named(error, where))

@@ -1,6 +1,6 @@
-"""The one import of whoever adds a format, a family or a kind of samples.
+"""The one module to import from if you add a format, a family or a sample kind.
 
-A package declares what it adds by entry points::
+A package registers its classes as entry points::
 
     [project.entry-points."unistore.formats"]
     wav = "unistore_audio:Wav"
@@ -8,9 +8,15 @@ A package declares what it adds by entry points::
     [project.entry-points."unistore.families"]
     audio = "unistore_audio:Audio"
 
-A `Format` opens a file as named arrays. A `Family` says which arrays make a sample, and its `Schema` says
-what a store of them holds. unistore does the rest: detection, conversion by many workers, checks, resuming,
-``verify``, ``export``, pictures, and reading.
+    [project.entry-points."unistore.kinds"]
+    window = "unistore_audio:Window"
+
+A `Format` opens a file as named arrays. A `Family` decides which arrays make a sample, and its `Schema`
+describes the stores that are made of them. A `Kind` decides what a sample is when a store is read.
+unistore does the rest: detection, conversion with many workers, checks, resuming, ``verify``, ``export``,
+pages, and reading.
+
+`unistore.testing` has checks for the test suite of such a package.
 """
 
 from __future__ import annotations

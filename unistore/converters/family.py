@@ -1,4 +1,7 @@
-"""Describe a family of sources: how files make up samples, and what a store of them holds."""
+"""The interface of families: `Family`, and the values that its methods get and return.
+
+A family is a kind of data, such as point clouds. It decides which files belong together and what a sample is.
+"""
 
 from __future__ import annotations
 
@@ -42,22 +45,23 @@ API = 1
 
 
 class Group(NamedTuple):
-    """Files that are one source.
+    """Files that form one source (a file set).
 
     Attributes
     ----------
-    name
-        What messages and stores call it.
-    files
-        Its files, the one that it is named after first.
-    arrays
-        What the only array of each file is called; empty: the files name their arrays.
-    roles
-        What each file is to the source: ``("image", "mask")``; empty: all are alike.
-    unit
-        What the source is a part of that no split divides: the recording of a frame; empty: it is a whole.
-    detail
-        What else the names say, for the family itself; it can be pickled.
+    name : str
+        Name of the source in messages and stores.
+    files : tuple of SourceFile
+        The files. The first one gives the source its path.
+    arrays : tuple of str, default ()
+        Name for the only array of each file. Empty: the files name their arrays.
+    roles : tuple of str, default ()
+        Role of each file in the source: ``("image", "mask")``. Empty: all files have the same role.
+    unit : str, default ""
+        Whole that the source is a part of, and that no split divides, such as the recording of a frame.
+        Empty: the source is a whole.
+    detail : default None
+        Anything else that the family learned from the names. It must pickle.
     """
 
     name: str
@@ -70,18 +74,18 @@ class Group(NamedTuple):
 
 @dataclass(kw_only=True, eq=False)
 class Grouping:
-    """How files make up sources.
+    """How files form sources: the result of `Family.group`.
 
     Attributes
     ----------
-    sources
-        Files and groups of files that are one source each. A file in one of them is not left out.
-    left_out
-        Files that are in no source, each with the reason.
-    problems
-        What is wrong with names, or with what lies together.
-    notes
-        Remarks for the user.
+    sources : list of SourceFile or Group
+        The sources. Files in them are not skipped.
+    left_out : list of (SourceFile, str)
+        Files that belong to no source, each with the reason.
+    problems : list of Problem
+        Problems of names, or of files that do not fit together.
+    notes : list of str
+        Notes for the user.
     """
 
     sources: list[SourceFile | Group] = field(default_factory=list)
@@ -91,7 +95,7 @@ class Grouping:
 
 
 class Chosen(NamedTuple):
-    """Columns that a file has, and what is said of it.
+    """The columns of a file: the result of `Family.choose`.
 
     Attributes
     ----------
@@ -123,19 +127,20 @@ class Chosen(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """One sample of a file.
+    """One sample of a file: an item of `Family.cut`.
 
     Attributes
     ----------
-    rows
-        How many rows it takes from where the last one ended: 1 if each row is a sample.
-    numbers
-        Values of `Schema.per_sample`, every one of them and no other, by name. A number, or one that NumPy
-        has: whole ones where the column allows ``"i"`` (stored as int64) or, if not, ``"u"`` (uint64), any
-        for ``"f"`` (float64), 0 and 1 for ``"b"`` (bool). Of classes, a name or its number; of a column
-        that ends in ``_utf8``, a text; of one that ends in ``_ragged``, a list of numbers.
-    tables
-        How many rows it takes of each table of `Schema.per` per sample, from where the last one ended.
+    rows : int
+        Number of rows, beginning after the previous sample. 1 if each row is a sample.
+    numbers : mapping
+        One value for each column of `Schema.per_sample`, by name: a Python or NumPy number. It is stored
+        as int64 if the column allows ``"i"``, otherwise as uint64 for ``"u"``, float64 for ``"f"`` and
+        bool for ``"b"``. For a column with classes, the name of a class or its number; for a name that
+        ends with ``_utf8``, a text; for one that ends with ``_ragged``, a list of numbers.
+    tables : mapping of str to int
+        Number of rows of each table of `Schema.per` that belongs to samples, beginning after the previous
+        sample.
     """
 
     rows: int
@@ -144,58 +149,71 @@ class Cut(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A file's arrays and facts, as they are in a store."""
+    """Arrays and facts of a file, restored from a store.
+
+    Attributes
+    ----------
+    arrays : mapping of str to Array
+        Arrays by their name in the file.
+    facts : mapping
+        Metadata of the file.
+    """
 
     arrays: Mapping[str, Array]
     facts: Facts
 
 
 class Openable(Protocol):
-    """A file of a source that a format opens, any number of times, in any process."""
+    """A file of a source. It can be opened any number of times, in any process."""
 
     @property
     def format(self) -> Format:
-        """Its format. While sources are scanned, the first bytes tell it.
+        """Format of the file. In a scan, it is recognised by the first bytes.
 
         Raises
         ------
         InputError
-            If it is of no format of the family.
+            If no format of the family recognises the file.
         """
         ...
 
     def recognised(self) -> Claim:
-        """Return what the formats say of the first bytes of a file that is scanned."""
+        """Return the `Claim` of the format for the first bytes of the file. Only in a scan."""
         ...
 
     @property
     def file(self) -> SourceFile:
-        """The file, which makes problems that name it."""
+        """The file. Use it to make problems that name it."""
         ...
 
     def followed_by(self, parts: Sequence[Path], known: Any = None) -> Openable:
-        """Return the same file, continued by others as a volume is by its slices.
+        """Return the same file with files that continue it, as slices continue a volume.
 
-        `known` is what its format has read of all of them, see `SourceFile`.
+        Parameters
+        ----------
+        parts : sequence of Path
+            The files that follow.
+        known : default None
+            Result of an earlier look of the format at all of them; see `SourceFile.known`.
         """
         ...
 
     def open(self) -> AbstractContextManager[OpenFile]:
-        """Open it. What its format raises is a problem of the file."""
+        """Open the file, as a context manager. Errors of the format become problems of the file."""
         ...
 
 
 class Offer(NamedTuple):
-    """Something that a conversion could have precomputed.
+    """Something that a conversion could precompute.
 
     Attributes
     ----------
-    option
-        What to add to the command: ``"--voxel-bins 5"``.
-    gives
-        What is precomputed: ``"voxels of 5 bins"``.
-    most_bytes
-        What its values take at most, before compression; offsets, a few bytes a sample, are not counted.
+    option : str
+        Words to add to the command: ``"--voxel-bins 5"``.
+    gives : str
+        What is then precomputed: ``"voxels of 5 bins"``.
+    most_bytes : int
+        Largest size of its values in bytes, before compression and without offsets.
     """
 
     option: str
@@ -210,83 +228,112 @@ class Offer(NamedTuple):
 
 
 class Alike(Protocol):
-    """How columns of stores are joined that belong to samples: what several stores would be, made as one."""
+    """How columns of samples are joined, so that several stores equal one store of all sources."""
 
     def arrays(self, stores: Sequence[StoreView]) -> Sequence[ArraysOfStore]:
-        """Return, for each store, the arrays that it would have otherwise."""
+        """Return the arrays of each store that differ in the joined store.
+
+        Returns
+        -------
+        sequence of mapping
+            For each store, its changed arrays by path: field and values, or None if the joined store does
+            not have the array.
+        """
         ...
 
     def column(self, field: Field, form: Merged) -> Field:
-        """Return the field of a column, of what its sources say of its forms."""
+        """Return the field of a column, given the form that all its sources merge into."""
         ...
 
     def missing(self, store: StoreView, path: str) -> Int64s:
-        """Return ranges of rows of a column of samples that lack it, (ranges, 2)."""
+        """Return the ranges of rows of a column of samples without values, (ranges, 2) int64."""
         ...
 
 
 class Family(Options, ABC):
-    """A kind of sources, and the stores made of them: a frozen dataclass whose fields are its options.
+    """Base class of families: a frozen dataclass whose fields are the options of a conversion.
+
+    A family is a kind of data, such as point clouds. A subclass sets class attributes, at least `name`,
+    `summary`, `formats` and `schema`, and overrides the methods whose default does not fit. Most families
+    need `cut`; a simple one needs no method.
+
+    A family with an option ``columns`` (``"exact"``, ``"union"`` or ``"intersection"``) accepts files
+    that differ in their columns, as the option says. Without it, such files are an error.
 
     Attributes
     ----------
-    name
-        As stores record it: ``"audio"``.
-    summary
+    name : str
+        Name that stores record: ``"audio"``.
+    summary : str
         One line for lists of families.
-    description
-        What its sources are, in a sentence of its help. Empty: the first line of its docstring.
-    examples
+    description : str, default ""
+        One sentence about its files, for its help. Empty: the first line of the docstring.
+    examples : tuple of str, default ()
         Command lines for its help.
-    formats
-        Formats of its files, by class or by name: ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"``, ``"jpeg"``,
-        and ``"raw"`` for files without a header.
-    any_format
-        Whether files of further formats are taken if their arrays fit: of every one that is `Format.offered`.
-        Families that name the format are asked first.
-    schema
-        What its stores hold.
-    kind
-        Name of the kind of samples that a Dataset delivers by default: ``"Clips"``. Empty: ``Ragged`` if the
-        schema has a table of samples, ``Volumes`` if it has volumes and no tables of `Schema.per`, else
-        ``Rows``.
-    other_kinds
-        Further kinds that suit, as Python expressions: ``("unistore.Patches(96)",)``. ``inspect`` suggests
+    formats : tuple of Format class or str
+        Formats of its files, by class or by name: ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"``,
+        ``"jpeg"``, and ``"raw"`` for files without a header.
+    any_format : bool, default False
+        Whether to accept files of other formats if their arrays fit, of every format with `Format.offered`.
+        Families that name the format come first.
+    schema : Schema
+        Content of its stores.
+    kind : str, default ""
+        Name of the default sample kind: ``"Clips"``. Empty: ``Ragged`` if the schema has a table of samples,
+        ``Volumes`` if it has volumes and no tables of `Schema.per`, otherwise ``Rows``.
+    other_kinds : tuple of str, default ()
+        Other suitable sample kinds, as Python expressions: ``("unistore.Patches(96)",)``. ``inspect``
+        suggests them.
+    batch_size : int, default 8
+        Batch size that ``inspect`` suggests.
+    exports : tuple of str, default ()
+        Formats of ``unistore export --to``, in addition to the format of the sources: ``("nifti",)``. See
+        `exporter`.
+    derives : tuple of str, default ()
+        Options that ``unistore derive`` can apply to a store: ``("window",)``. See `derive_from`.
+    derive_options : tuple of str, default ()
+        Further options of ``unistore derive`` for these.
+    scan_identifies : bool, default False
+        Whether `scan` decides for every file if it belongs to the family, so that no other family is asked.
+    thread_safe : bool, default False
+        Whether several threads may scan and read files at the same time. False for every family that
+        reads HDF5.
+    reads_in_place : bool, default False
+        Whether `read` needs memory only for a few blocks of rows, in addition to the rows that it fills.
+    reads_planes : bool, default False
+        Whether `read_planes` is implemented, so that rows larger than memory can be stored.
+    unlisted_groups : tuple of str, default ()
+        Paths of groups of HDF5 files that may have millions of members. Files open as if these groups
+        were empty (see `OpenFile.without`), and the family reads members one by one.
+    companions : tuple of str, default ()
+        Endings of files that no format reads but that are parts of sources: ``("info.json",)``. `claim`
+        decides which of them belong to the family, and `group` gets them.
+    groups_excluded : bool, default False
+        Whether `group` also gets files that ``--exclude`` names, so that their partners are skipped with
         them.
-    batch_size
-        Suggested by ``inspect``.
-    exports
-        Formats of ``unistore export --to``, beside the one of the sources: ``("nifti",)``. See `exporter`.
-    derives
-        Options that ``unistore derive`` makes of a store: ``("window",)``. See `derive_from`.
-    derive_options
-        Further options that ``unistore derive`` takes for these.
-    scan_identifies
-        Whether its scan says of every file whether it is the family's, so that no other family is asked.
-    thread_safe
-        Whether several threads may scan and read files at once: true of no family that reads HDF5.
-    reads_in_place
-        Whether `read` holds no more than some blocks of rows beside those that it fills.
-    reads_planes
-        Whether it has `read_planes`, so that rows larger than memory can be stored.
-    unlisted_groups
-        Paths of groups of HDF5 files that may have millions of members: files open as if these held nothing,
-        see `OpenFile.without`, and the family reads members one by one.
-    companions
-        Endings of files of no format that are parts of sources: ``("info.json",)``. `claim` says which of
-        them are the family's, and `group` gets them.
-    groups_excluded
-        Whether `group` gets the files, too, that ``--exclude`` names: what is paired with them is left out
-        with them.
-    general
-        Whether it takes what no other family takes: it is asked last, and refuses what it cannot read.
-    keeps_attributes
-        Whether attributes and single values of HDF5 files are stored as they are, and no facts.
-    follows_links
-        Whether links to folders are followed, and their files called by the names that the links give.
+    general : bool, default False
+        Whether the family accepts files that no other family does. It is asked last, and files that it cannot
+        read are problems.
+    keeps_attributes : bool, default False
+        Whether to store attributes and single values of HDF5 files exactly, instead of facts.
+    follows_links : bool, default False
+        Whether to follow links to folders. Files then get the names of the links.
 
-    An option ``columns`` with the values ``"exact"``, ``"union"`` and ``"intersection"`` says what becomes of
-    columns that only some files have; without it, they are refused.
+    Examples
+    --------
+    A family of recordings, of which each is a sample:
+
+    >>> @dataclass(frozen=True, kw_only=True)  # doctest: +SKIP
+    ... class Audio(Family):
+    ...     name = "audio"
+    ...     summary = "sound recordings"
+    ...     formats = (Wav,)
+    ...     schema = Schema(table="frames", columns={"samples": Column(kinds="if")}, samples="clips")
+    ...
+    ...     def cut(self, opened):
+    ...         yield Cut(len(opened.arrays["samples"]))
+
+    The guide "Write a family" has the whole package and its test.
     """
 
     name: ClassVar[str]
@@ -315,54 +362,70 @@ class Family(Options, ABC):
 
     @classmethod
     def command(cls) -> str:
-        """Return its name on the command line: ``"point-cloud"``."""
+        """Return the name of the family on the command line: ``"point-cloud"``."""
         return cls.name.replace("_", "-")
 
     @classmethod
     def specs(cls) -> ArraySpecs | None:
-        """Return what the arrays of its stores must be. None, by default: what the schema says."""
+        """Return the rules for the arrays of its stores. None, the default: as the schema states."""
         return None
 
     @classmethod
     def kinds(cls, paths: Collection[str]) -> Sequence[str]:  # noqa: ARG003
-        """Return the kinds that suit a store with arrays at `paths`, the default one first.
+        """Return the sample kinds that suit a store, the default one first.
 
-        Empty, by default: `kind` and `other_kinds`.
+        Parameters
+        ----------
+        paths : collection of str
+            Paths of the arrays of the store.
+
+        Returns
+        -------
+        sequence of str
+            Python expressions. Empty, the default: `kind` and `other_kinds`.
         """
         return ()
 
     @classmethod
     def rules(cls) -> Sequence[Rule]:
-        """Return rules for the values of its stores, beside those of every store; by default none."""
+        """Return rules for the values of its stores, beyond those of every store. The default has none."""
         return ()
 
     @classmethod
     def exporter(cls, to: str) -> Exporter | None:  # noqa: ARG003  of those that have some
-        """Return what makes the files of ``unistore export --to``, one of `exports`.
+        """Return the function that makes the files of ``unistore export --to``.
 
-        `to` is empty for the format of the sources. None, by default: each source is written by its format,
-        from what `restore` returns. Further parameters of the function are options of the export.
+        Parameters
+        ----------
+        to : str
+            One of `exports`. Empty: the format of the sources.
+
+        Returns
+        -------
+        callable or None
+            Yields each `File`. Its further parameters are options of the export. None, the default: the
+            format of each source writes it from the result of `restore`.
         """
         return None
 
     @classmethod
     def restorer(cls, store: StoreView, scan: Scan) -> Restore | None:  # noqa: ARG003  as above
-        """Return what gives back the arrays of each source, for ``unistore verify --against``.
+        """Return the function that restores the arrays of a source, for ``unistore verify --against``.
 
-        None, by default: what `restore` returns.
+        None, the default: the result of `restore` is compared.
         """
         return None
 
     @classmethod
     def preview(cls) -> Preview | None:
-        """Return how pages show samples. None, by default: by `view`."""
+        """Return how pages show samples. None, the default: as `view` returns them."""
         return None
 
     @classmethod
     def alike(cls) -> Alike | None:
-        """Return how columns of its stores are joined where they belong to samples.
+        """Return how columns of its stores are joined.
 
-        None, by default: they belong to sources.
+        None, the default: columns belong to sources, not to samples.
         """
         return None
 
@@ -371,54 +434,79 @@ class Family(Options, ABC):
         arrays: Mapping[str, tuple[Sequence[int], str]],
         samples: int,
     ) -> Sequence[tuple[str, str, int]]:
-        """Return what further options would precompute; by default nothing.
+        """Return what further options could precompute. The default returns nothing.
 
         Parameters
         ----------
-        arrays
-            Shape and dtype of each array of the store, by path. Before a conversion some are missing.
-        samples
+        arrays : mapping of str to (shape, dtype)
+            Shape and dtype of each array of the store, by path. Before a conversion, some arrays are missing.
+        samples : int
             Number of samples.
 
         Returns
         -------
-        list of tuples
-            Words to add to the command (``"--voxel-bins 5"``), what they give, and the bytes that its values
-            take at most, before compression. Nothing that these options have made, or that they cannot make.
+        sequence of (str, str, int)
+            Words to add to the command (``"--voxel-bins 5"``), what they precompute, and the largest size
+            of the values in bytes, before compression. Leave out what the current options have done, or
+            cannot do.
         """
         return ()
 
     def derive_from(
         self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Progress
     ) -> Finalized:
-        """Make of a store what a conversion with an option of `derives` makes of its sources.
+        """Compute from a store what a conversion with an option of `derives` computes from its sources.
 
         Parameters
         ----------
-        option, value
-            The option, and one of its values.
-        store
-            The store that is read.
-        emit
-            Appends rows to a column of a table: ``emit(table, column, rows)``.
-        folder
-            A folder for scratch files, which is removed.
-        progress
-            Told of the bytes that are read.
+        option : str
+            One of `derives`.
+        value
+            One of the values of that option.
+        store : StoreView
+            The store to read.
+        emit : callable
+            ``emit(table, column, rows)`` appends rows to a column of a table.
+        folder : Path
+            Folder for scratch files. It is removed afterwards.
+        progress : Progress
+            Gets the number of bytes that are read.
+
+        Returns
+        -------
+        Finalized
+            Index arrays and tables to add.
         """
         raise NotImplementedError
 
     def claim(self, file: SourceFile) -> Claim | None:
-        """Say whether a file is one of the family's by its name and what lies near, without opening it.
+        """Decide by the name of a file, and the files near it, whether it belongs to the family.
 
-        By default None: it is opened, and `match` says.
+        The file is not opened. None, the default: it is opened, and `match` decides.
         """
         return None
 
     def match(self, head: FileSummary) -> Claim:
-        """Say whether an open file is one of the family's; by default if it has every column.
+        """Decide whether an open file belongs to the family.
 
-        A family is as sure of a file as its format, but of bytes without a header as sure as it says.
+        By default it does if it has every column of the schema. The family is then as sure as the format;
+        for a file without a header, as sure as the returned claim.
+
+        Parameters
+        ----------
+        head : FileSummary
+            Names, shapes, dtypes and metadata of the file. Do not read values.
+
+        Returns
+        -------
+        Claim
+            Made with `sure`, `maybe` or `no`.
+
+        Examples
+        --------
+        >>> def match(self, head):  # doctest: +SKIP
+        ...     shape, dtype = head.arrays.get("samples", ((), None))
+        ...     return sure("has samples") if len(shape) == 1 else no("has no samples of one channel")
         """
         sources = self.schema.sources
         texts = self._texts(head)
@@ -429,18 +517,38 @@ class Family(Options, ABC):
         return claim(f"holds {', '.join(sources)}")
 
     def group(self, files: Sequence[SourceFile]) -> Grouping:
-        """Choose the files and groups of files that are sources; by default every file.
+        """Decide which files form sources. By default, every file is a source.
 
-        What else a file needs, `OpenFile.further` names. A family that follows links is given files of any
-        ending.
+        Other files that a source needs are listed in `OpenFile.further`. A family with `follows_links`
+        gets files with any ending.
+
+        Parameters
+        ----------
+        files : sequence of SourceFile
+            All files of the family.
+
+        Returns
+        -------
+        Grouping
+            The sources, and skipped files with reasons.
         """
         return Grouping(sources=list(files))
 
     def choose(self, head: FileSummary) -> Chosen:
-        """Say which columns a file has; by default those of the schema.
+        """Decide which columns of a file to store. By default, the columns of the schema.
 
-        Asked in any process, once a file. dtypes of the same column in several files are reconciled: the
-        smallest that holds all values exactly.
+        This is called in any process, once per file. If files differ in the dtype of a column, the
+        smallest dtype that represents all values exactly is stored.
+
+        Parameters
+        ----------
+        head : FileSummary
+            Names, shapes, dtypes and metadata of the file.
+
+        Returns
+        -------
+        Chosen
+            The columns, and skipped arrays with reasons.
         """
         wanted = {*self.schema.sources}.difference(self._texts(head))
         problems = [problem for problem in head.problems if problem.dataset in wanted]
@@ -452,52 +560,71 @@ class Family(Options, ABC):
         return named & head.opened.objects.keys() if named else ()
 
     def plan(self, columns: Mapping[str, Column]) -> Schema:
-        """Return the schema of a store with these columns, which all files together have."""
+        """Return the schema of a store, given the columns that its files have together."""
         return replace(self.schema, columns=columns)
 
     def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
-        """Read the headers of a source's files, in any process, once a source.
+        """Read the headers of the files of a source. Called in any process, once per source.
 
-        A family that has no `scan` of its own is converted by its schema: `match`, `choose`, `cut`, `rows`
-        and `derive` are asked. One that has it, because its tables are more than columns of arrays, has
-        `reconcile`, `finish` and `read`, too, and whichever of the methods up to `own` it needs.
+        A family without `scan` is converted by its schema, with the methods `match`, `choose`, `cut`,
+        `rows` and `derive`. Implement `scan` if tables of the store are more than columns of arrays; then
+        also implement `reconcile`, `finish` and `read`, and override the methods from `forms` to `own` if
+        needed.
 
         Parameters
         ----------
-        group
-            The files, with their roles, as `group` made it.
-        files
-            The same files, to be opened.
+        group : Group
+            The file set with the roles of its files, as `group` made it.
+        files : sequence of Openable
+            The same files, to open.
 
         Returns
         -------
         Scanned
-            What `reconcile` gets. Problems of some files are collected in it.
+            A subclass with what `reconcile` needs. Put problems of single files into it.
 
         Raises
         ------
         InputError
-            If none of the files can be read.
+            If no file can be read.
         """
         raise NotImplementedError
 
     def reconcile(self, parts: Parts, scanned: Sequence[Any]) -> Scan:
-        """Return all sources together: their tables, fields and remarks.
+        """Combine all sources: tables, fields and notes of the store.
 
         Parameters
         ----------
-        parts
+        parts : Parts
             All sources in order, with the names of their files.
-        scanned
-            What `scan` returned for each of them. If some have problems, only others matter: they are told,
-            and the result may be empty.
+        scanned : sequence
+            The result of `scan` for each source.
+
+        Returns
+        -------
+        Scan
+            The plan of the store. If sources have problems, it is not used and may be empty; only the
+            other problems matter.
+
+        Raises
+        ------
+        InputError
+            If sources contradict each other.
         """
         raise NotImplementedError
 
     def forms(self, scanned: Any) -> Mapping[str, SourceColumn] | None:
-        """Return the forms of the columns of a scanned source, for ``--one-store-per-shape``.
+        """Return dtype and shape of the columns of a scanned source, for ``--one-store-per-shape``.
 
-        None: the source is of another family. By default, of a family with a `scan` of its own, refused.
+        Returns
+        -------
+        mapping of str to SourceColumn, or None
+            None: the source belongs to another family.
+
+        Raises
+        ------
+        InputError
+            By default, for a family with its own `scan`.
         """
         from unistore.errors import InputError, Problem
 
@@ -505,36 +632,51 @@ class Family(Options, ABC):
         raise InputError(Problem("--one-store-per-shape", message, "convert them apart", "option"))
 
     def stored_arrays(self, scanned: Any) -> Collection[str] | None:
-        """Return the arrays of a scanned source that are stored, as its files call them. None: all."""
+        """Return the names of the stored arrays of a scanned source, as its files call them. None: all."""
         return None
 
     def prepare(
         self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
     ) -> SourceFacts:
-        """Read a source once before any table is written: count, check, and emit the rows of spilled tables.
+        """Read a source once before any table is written, to count, check, and emit rows of spilled tables.
 
-        Called if `Scan.is_derived`.
+        This is called if `Scan.is_derived`. A spilled table is one whose number of rows depends on the
+        values.
 
         Parameters
         ----------
-        scan, source, files
-            See `read`.
-        emit
-            Appends rows to a column of a spilled table: ``emit(table, column, rows)``.
-        folder
-            An empty folder for scratch files. None: everything is kept in memory.
+        scan : Scan
+            Result of `reconcile`.
+        source : int
+            Number of the source in `scan.sources`.
+        files : sequence of Openable
+            Its files, in the order of its group.
+        emit : callable
+            ``emit(table, column, rows)`` appends rows to a column of a spilled table.
+        folder : Path or None
+            Empty folder for scratch files. None: keep everything in memory.
 
         Returns
         -------
-        SourceFacts
-            Arrays that `finish` gets.
+        mapping of str to array
+            Small arrays for `finish`.
         """
         return {}
 
     def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
         """Return index arrays, attributes of groups, and the number of samples.
 
-        `facts` has what was counted of each source while it was read, in order.
+        Parameters
+        ----------
+        scan : Scan
+            Result of `reconcile`.
+        facts : sequence of mapping
+            Result of `prepare` for each source, in order.
+
+        Returns
+        -------
+        Finalized
+            Everything that is known after all sources were read once.
         """
         raise NotImplementedError
 
@@ -552,16 +694,19 @@ class Family(Options, ABC):
 
         Parameters
         ----------
-        scan
-            What `reconcile` returned.
-        source
+        scan : Scan
+            Result of `reconcile`.
+        source : int
             Number of the source in `scan.sources`.
-        files
-            Its files, to be opened, in the order of its group.
-        table, lo, hi
-            Table, and rows of it, counted in the source.
-        out
-            Arrays by column, (hi - lo, …) each, of fill values: smaller rows leave the rest as it is.
+        files : sequence of Openable
+            Its files, in the order of its group.
+        table : str
+            Name of the table.
+        lo, hi : int
+            First row, and the row after the last, counted in the source.
+        out : mapping of str to array
+            Array of shape (hi - lo, …) for each column, filled with its fill value. A smaller row writes
+            only a part.
         """
         raise NotImplementedError
 
@@ -575,64 +720,158 @@ class Family(Options, ABC):
         hi: int,
         out: Mapping[str, AnyArray],
     ) -> None:
-        """Read planes ``lo:hi``, of axis 1, of the only row that a source has in a table.
+        """Read planes ``lo:hi`` of axis 1 of the only row that a source has in a table.
 
-        As `read`, into arrays of (1, hi - lo, …).
+        As `read`, into arrays of shape (1, hi - lo, …).
         """
         raise NotImplementedError
 
     def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
-        """Copy rows of one dtype that `prepare` emitted into `out`, of the dtype that `finish` chose.
+        """Copy rows that `prepare` emitted to the memory of the store, in the dtype that `finish` chose.
 
-        By default a cast of NumPy's rule ``"same_kind"``.
+        By default they are cast with NumPy's rule ``"same_kind"``.
+
+        Parameters
+        ----------
+        scan : Scan
+            Result of `reconcile`.
+        table : Table
+            The spilled table.
+        column : str
+            Name of the column.
+        source : int
+            Number of the source.
+        rows : array of shape (n, …)
+            Emitted rows of one dtype.
+        out : array of shape (n, …)
+            Receives the rows.
         """
         import numpy as np
 
         np.copyto(out, rows, casting="same_kind")
 
     def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
-        """Return the form in which a source has its rows of a table, by column, for its digest.
+        """Return the form in which a source has its rows of a table, for the hash of the source.
 
-        Columns that the source lacks have none. Each form is known from the source alone, so that no other
-        source changes the digest. By default the forms that the fields name.
+        A form depends only on its source, so that other sources do not change the hash. By default, the
+        forms follow from the fields.
+
+        Parameters
+        ----------
+        scan : Scan
+            Result of `reconcile`.
+        table : str
+            Name of the table.
+        source : int
+            Number of the source.
+        fields : mapping of str to Field
+            Fields of the table, by column.
+
+        Returns
+        -------
+        mapping of str to OwnForm
+            Forms by column, without columns that the source does not have.
         """
         forms = {column: field.own_form(source) for column, field in fields.items()}
         return {column: form for column, form in forms.items() if form is not None}
 
     def cut(self, opened: OpenFile) -> Iterator[Cut]:
-        """Divide the rows of a file, and of the tables of `Schema.per`, into samples, in order."""
+        """Divide the rows of a file, and of the tables of `Schema.per`, into samples.
+
+        Implement it if the schema has a table of samples.
+
+        Parameters
+        ----------
+        opened : OpenFile
+            The open file.
+
+        Yields
+        ------
+        Cut
+            The samples in order. Together they have all rows.
+
+        Examples
+        --------
+        Samples of 400 rows:
+
+        >>> def cut(self, opened):  # doctest: +SKIP
+        ...     rows = len(opened.arrays["samples"])
+        ...     if rows % 400:
+        ...         raise opened.file.problem(f"has {rows} rows, not a multiple of 400")
+        ...     for _ in range(rows // 400):
+        ...         yield Cut(400)
+        """
         raise NotImplementedError
 
     def typical_rows(self, head: FileSummary) -> int:
-        """Return how many rows a sample of a file has, about: chunks are laid out for that of the first."""
+        """Return the approximate number of rows of a sample.
+
+        The first file determines the shape of chunks.
+        """
         return 1
 
     def memory(self, head: FileSummary) -> int:
-        """Return the bytes of memory that `cut` and `rows` take for a file, beside the rows that they read.
+        """Return the memory that `cut` and `rows` need for a file, in bytes, beyond the rows that they read.
 
-        A conversion whose ``--memory`` is less is refused before it reads values. By default 0: some blocks
-        of 16 MiB are counted anyway.
+        A conversion with less ``--memory`` is an error before values are read. The default is 0; a few
+        blocks of 16 MiB are always counted.
         """
         return 0
 
     def rows(self, opened: OpenFile, lo: int, hi: int) -> Mapping[str, AnyArray]:
-        """Read rows ``lo:hi`` of a file, one array a column. By default slices of the file's arrays."""
+        """Read rows ``lo:hi`` of a file.
+
+        Parameters
+        ----------
+        opened : OpenFile
+            The open file.
+        lo, hi : int
+            First row, and the row after the last.
+
+        Returns
+        -------
+        mapping of str to array
+            Array of shape (hi - lo, …) for each column. By default, slices of the arrays of the file.
+        """
         plain = [name for name, column in self.schema.columns.items() if not column.ragged]
         return {column: opened.arrays[self.schema.source_of(column)][lo:hi] for column in plain}
 
     def derive(self, opened: OpenFile) -> Iterator[tuple[str, Mapping[str, AnyArray | Sequence[Any]]]]:
-        """Compute the tables of `Schema.derived` for a file, which is read once for it.
+        """Compute the tables of `Schema.derived` for a file. The file is read once for this.
 
-        Yields the name of a table and some rows of all its columns, in their order, as often as it takes:
-        arrays, and lists of texts or of arrays for ragged columns.
+        Parameters
+        ----------
+        opened : OpenFile
+            The open file.
+
+        Yields
+        ------
+        str
+            Name of the table. It may be yielded several times.
+        mapping of str to array or sequence
+            The next rows of all its columns: arrays; for columns of variable length, lists of texts or
+            arrays.
         """
         raise NotImplementedError
 
     def restore(self, columns: Mapping[str, Array], facts: Facts) -> Restored:
-        """Return a file's arrays from its columns in a store: the inverse of `rows`.
+        """Restore the arrays of a file from its columns in a store: the inverse of `rows`.
 
-        Columns of further tables are called ``table/name``; those that were derived are not among them. By
-        default arrays have the names that `choose` gave, and columns that were fields are records again.
+        By default, arrays get the names that `choose` recorded, and columns that were fields become
+        records again.
+
+        Parameters
+        ----------
+        columns : mapping of str to Array
+            Columns by name. Columns of further tables are named ``table/name``; derived tables are not
+            included.
+        facts : mapping
+            Metadata of the file.
+
+        Returns
+        -------
+        Restored
+            Arrays and facts, as the file had them.
         """
         from unistore.converters.opened import Array, Records
 
@@ -649,7 +888,15 @@ class Family(Options, ABC):
         return Restored({**arrays, **joined}, facts)
 
     def view(self, sample: Mapping[str, AnyArray], detail: ViewLimits) -> View:
-        """Return what a page shows of a sample. By default images, lines and numbers of its columns."""
+        """Return the view of a sample for a page. By default: images, lines and numbers of its columns.
+
+        Parameters
+        ----------
+        sample : mapping of str to array
+            Rows of the sample, by path of the column.
+        detail : ViewLimits
+            Limits for the size of the view.
+        """
         from unistore.converters.views import rows_view
 
         return rows_view(sample, detail)

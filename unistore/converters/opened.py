@@ -1,4 +1,9 @@
-"""Files as formats open them: what is said of a file, its named arrays, and the formats themselves."""
+"""The interface between files and families: `SourceFile`, `Array`, `OpenFile`, `Format`, `FileSummary`.
+
+A `Format` opens a `SourceFile` and returns an `OpenFile`: named `Array` objects and facts (metadata). A
+family decides with a `Claim` whether a file belongs to it, from its `FileSummary`, without reading
+values.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +45,7 @@ BLOCK_BYTES = 16 << 20
 
 
 def as_json(value: Any) -> Any:
-    """Return a value, or an array, of a file as JSON: what JSON lacks becomes text."""
+    """Return a value or an array as JSON. Values that JSON cannot represent, such as NaN, become text."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray):
@@ -56,41 +61,45 @@ _BY_SUFFIX = sure("")
 
 
 class Neighbours(Protocol):
-    """What lies near a file, among the paths that the user gave."""
+    """The other files among the paths that the user gave."""
 
     def has(self, path: str) -> bool:
-        """Whether there is a file."""
+        """Return whether this file exists."""
         ...
 
     def holds(self, folder: str | Path, fits: Callable[[Path], bool]) -> bool:
-        """Whether a file of a folder fits. Each folder is searched once. Text is faster than a path."""
+        """Return whether `fits` is true for any file in a folder.
+
+        Each folder is listed once. A folder given as text is faster than a `Path`.
+        """
         ...
 
     def head(self, path: Path) -> FileSummary | None:
-        """What another file holds, or None if it is damaged, which is told of that file."""
+        """Return the `FileSummary` of another file. None if it is damaged, which is reported there."""
         ...
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the user's.
+    """A file to convert.
 
     Attributes
     ----------
-    path
-        Where it is.
-    name
-        What messages call it: its path below the folder that the user gave.
-    roots
-        The paths that the user gave; no file outside them is read.
-    near
-        In `Family.match` and `Family.group`: what lies near it.
-    format
-        Name of the first of the family's formats that has its ending; empty: none has.
-    parts
-        Files that continue it, as the slices of a volume do; their family knows them.
+    path : Path
+        Path of the file.
+    name : str
+        Path below the folder that the user gave, as messages show it.
+    roots : tuple of Path
+        The paths that the user gave. No file outside them is read.
+    near : Neighbours, optional
+        The other files. Set in `Family.match` and `Family.group`, None elsewhere.
+    format : str
+        Name of the first format of the family that has the ending of the file. Empty: no format has it.
+    parts : tuple of Path
+        Files that continue this one, such as the slices of a volume. The family decides which they are.
     known
-        What its format has read of it and of its parts before, so that it need not be read again.
+        Result of an earlier look at the file and its parts, in a form that its format chooses, so that it
+        need not read them again. None: no earlier look.
     """
 
     path: Path
@@ -103,45 +112,49 @@ class SourceFile:
 
     @property
     def surroundings(self) -> Neighbours:
-        """What lies near a file that is claimed or grouped. Files that are read have none."""
+        """The other files, for `Family.match` and `Family.group`. AssertionError if `near` is None."""
         assert self.near is not None, f"nothing is known of what lies near {self.name}"
         return self.near
 
     @property
     def is_given(self) -> bool:
-        """Whether the user named the file itself, not its folder."""
+        """Whether the user gave this file itself, not a folder that contains it."""
         alike = [root for root in self.roots if root.name == self.path.name]
         return any(root.parent.resolve() == self.path.parent for root in alike)
 
     @staticmethod
     def names_of(paths: Sequence[Path]) -> list[str]:
-        """Return what messages and stores call files or folders, in the order given.
+        """Return the names of files or folders, as messages and stores show them, in the given order.
 
-        Names are relative to the folder that all of them lie in, with ``/``, printable, and unique.
+        Names are relative to the common folder of all paths. They are unique, printable, and contain
+        ``/`` on every system.
         """
         return relative_names(paths)
 
     @property
     def why_unread(self) -> str:
-        """What a file is that nothing reads, by its name: ``"a picture, which is not read"``."""
+        """Why no format reads a file with this name: ``"a picture, which is not read"``."""
         return why_left_out(self.path)
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return self.path.stat().st_size
 
     def head(self, count: int = HEAD_BYTES) -> bytes:
-        """Return its first `count` bytes, or all if it has fewer."""
+        """Return the first `count` bytes, or the whole file if it is shorter."""
         with self.path.open("rb") as file:
             return file.read(count)
 
     def bytes(self) -> Array:
-        """Return the file as it stands, (n,) uint8, which is read where it is sliced."""
+        """Return the bytes of the file as an array (n,) uint8. They are read when you slice it."""
         return Array(bytes_of(self.path, self.name))
 
     def check_whole(self) -> None:
-        """Refuse an empty file and a Git LFS pointer, as formats do that nothing in a file tells."""
+        """Raise InputError if the file is empty or a Git LFS pointer.
+
+        Call it in formats whose files have no header that would reveal this.
+        """
         if self.size == 0:
             raise self.problem("is empty (0 bytes)", "copy or write it again", "empty")
         pointer = lfs_pointer_problem(self.head(64), self.name)
@@ -149,21 +162,23 @@ class SourceFile:
             raise InputError(pointer)
 
     def check_size(self, end: int) -> None:
-        """Refuse a file that ends before a byte, where its header tells of more."""
+        """Raise InputError if the file has fewer than `end` bytes, the size that its header states."""
         if self.size < end:
             raise self.problem(
                 f"has {self.size} bytes, its header tells of {end}", "copy it again", "truncated"
             )
 
     def check_packed(self, size: int, packed: int, most: int) -> None:
-        """Refuse a header that tells of more bytes than compressed ones can hold.
+        """Raise InputError if a header states more bytes than the compressed bytes can contain.
 
         Parameters
         ----------
-        size, packed
-            Bytes that the header tells of, and compressed bytes that there are at most.
-        most
-            Bytes that one compressed byte decodes to at most. Of deflate (RFC 1951) these are 1032.
+        size : int
+            Number of bytes that the header states.
+        packed : int
+            Number of compressed bytes, at most.
+        most : int
+            Number of bytes that one compressed byte can become: 1032 for deflate (RFC 1951).
         """
         if size > most * packed:
             raise self.problem(
@@ -174,7 +189,25 @@ class SourceFile:
             )
 
     def library(self, module: str, extra: str) -> Any:
-        """Import a library that reads the file, or say which extra of unistore installs it."""
+        """Import the library that reads the file.
+
+        Parameters
+        ----------
+        module : str
+            Module to import: ``"laspy"``.
+        extra : str
+            Extra of unistore that installs it: ``"lidar"``.
+
+        Returns
+        -------
+        module
+            The imported module.
+
+        Raises
+        ------
+        InputError
+            If it is not installed. The message contains the ``pip install`` command.
+        """
         try:
             return import_module(module)
         except ImportError as error:
@@ -183,12 +216,16 @@ class SourceFile:
             ) from error
 
     def beside(self, name: str) -> SourceFile:
-        """Return another file, by its path relative to this file's folder.
+        """Return another file by its path relative to the folder of this one.
 
         Raises
         ------
         InputError
-            If it does not exist, or lies outside the paths that the user gave.
+            If the file does not exist, or lies outside the paths that the user gave.
+
+        Examples
+        --------
+        >>> labels = file.beside(f"../labels/{file.path.stem}.label")  # doctest: +SKIP
         """
         path = self.path.parent / name
         if not path.is_file():
@@ -200,41 +237,75 @@ class SourceFile:
         return SourceFile(path, str(Path(self.name).parent / name), self.roots)
 
     def wrong_beginning(self, expected: str) -> InputError:
-        """Return the error of a file whose ending only one format has, and whose first bytes it has not.
+        """Return an InputError about a file with wrong first bytes, for you to raise.
 
-        Such a file is damaged, and of no other format: ``raise file.wrong_beginning("with LASF")``.
+        Use it if no other format has this ending, so that the file must be damaged.
+
+        Parameters
+        ----------
+        expected : str
+            The right beginning, as it follows "does not begin": ``"with LASF"``.
 
         Raises
         ------
         InputError
-            If it is empty, or a Git LFS pointer.
+            If the file is empty or a Git LFS pointer, which explains it better.
+
+        Examples
+        --------
+        >>> if file.head(4) != b"LASF":  # doctest: +SKIP
+        ...     raise file.wrong_beginning("with LASF")
         """
         self.check_whole()
         return self.problem(f"does not begin {expected}", "copy it again, or write it again")
 
     def problem(self, message: str, fix: Fixes = "", kind: str = "format") -> InputError:
-        """Return an error about this file, to be raised: ``raise file.problem("is truncated")``."""
+        """Return an InputError about this file, for you to raise.
+
+        Parameters
+        ----------
+        message : str
+            What is wrong, as it follows the name of the file: ``"has 812 bytes, its header states 4096"``.
+        fix : str, AddOptions, GiveOptions, RunCommand, or tuple of them, default ""
+            What the user can do: ``"copy it again"``. Empty: no advice.
+        kind : str, default "format"
+            One of the words that ``unistore explain`` knows: ``"truncated"``.
+
+        Examples
+        --------
+        >>> raise file.problem("is truncated", "copy it again", "truncated")  # doctest: +SKIP
+        """
         return InputError(Problem(printable(self.name), message, fix, kind))
 
 
 @dataclass(slots=True, eq=False)
 class Array:
-    """An array of an open file; values are read when it is sliced.
+    """An array of an open file. Its values are read when you slice it.
 
     Attributes
     ----------
     values
-        Anything with ``shape``, ``dtype`` and slices of axis 0: a NumPy array, a memory map, an HDF5 dataset.
-        If they have a method ``read_into(lo, hi, out)``, rows are read into the shard itself where they fit.
-    unit
-        Unit of the values, or None.
-    description
-        One sentence.
-    source, field, position
-        Of a column of a store: the array of the file that it was, the field of its records, and the place of
-        that among the fields. Empty: as the schema says.
-    components
+        Any object with ``shape``, ``dtype`` and slices of axis 0, for example a NumPy array, a memory map or
+        an HDF5 dataset. With a method ``read_into(lo, hi, out)``, rows are read directly into the shard if
+        they fit. Optional attributes: ``chunk_rows`` and ``fortran_order``, as the properties below.
+    unit : str, optional
+        Unit of the values: ``"m"``. None: unknown, or none.
+    description : str, default ""
+        One sentence about the array.
+    source : str, default ""
+        For a column of a store: name of the array in the file. Empty: as the schema states.
+    field : str, default ""
+        For a column of a store that was a field of records: name of the field. Empty: it was not a field.
+    position : int, default 0
+        Position of that field among the fields of the records.
+    components : tuple of str, default ()
         Names of the numbers in a row, if the file states them: ``("shoulder", "elbow")``.
+
+    Examples
+    --------
+    >>> array = Array(np.memmap("points.bin", np.float32).reshape(-1, 4), unit="m")  # doctest: +SKIP
+    >>> array[100:200].shape  # doctest: +SKIP
+    (100, 4)
     """
 
     values: Any
@@ -247,40 +318,49 @@ class Array:
 
     @property
     def shape(self) -> Shape:
-        """Length of every axis."""
+        """Length of each axis."""
         return tuple(self.values.shape)
 
     @property
     def dtype(self) -> Dtype:
-        """Dtype of the values as they are in the file."""
+        """Dtype of the values in the file."""
         dtype: Dtype = np.dtype(self.values.dtype)
         return dtype
 
     @property
     def is_text(self) -> bool:
-        """Whether rows are texts or byte strings, of one length or any."""
+        """Whether rows are texts or byte strings, of fixed or variable length."""
         return is_text(self.dtype)
 
     @property
     def value_form(self) -> SourceColumn | None:
-        """Dtype and shape of the values in rows of any length, texts among them. None: rows are others."""
+        """Dtype and shape of the values in rows of variable length, such as texts, or None."""
         return values_of(self.dtype)
 
     @property
     def chunk_rows(self) -> int:
-        """Rows that are read together at least (0: all of them)."""
+        """Smallest number of rows worth reading at a time. 0: the whole array."""
         together: int = getattr(self.values, "chunk_rows", 1)
         return together
 
     def problems(self, *, as_objects: bool = False) -> Sequence[Problem]:
-        """Say what keeps the values from being read, without reading them.
+        """Return why the values cannot be read, without reading them. Empty: they can.
 
-        `as_objects`: texts and bytes of any length are wanted, too, see `item`.
+        Parameters
+        ----------
+        as_objects : bool, default False
+            Whether texts and bytes of any length are acceptable, as `item` returns them.
         """
         return ()
 
     def item(self, row: int | None = None) -> Any:
-        """Read one row, or all of it, whatever it is: a text, bytes of any length, a number."""
+        """Read one row, or the whole array, of any type: numbers, text, or bytes of any length.
+
+        Parameters
+        ----------
+        row : int, optional
+            Number of the row. None: the whole array.
+        """
         if row is not None:
             return self[row : row + 1][0]
         if type(self).read is not Array.read:
@@ -289,18 +369,18 @@ class Array:
         return (self.values if whole is None else whole())[()]
 
     def objects(self, lo: int, hi: int) -> Iterable[Any]:
-        """Read rows ``lo:hi``, whatever they are, as `item` reads one."""
+        """Read rows ``lo:hi`` of any type, as `item` does for one."""
         return self[lo:hi]
 
     @property
     def fortran_order(self) -> bool:
-        """Whether the last axis varies slowest in the file, so that `T` is read faster."""
+        """Whether the file is in Fortran order (the last axis varies slowest), so that `T` reads faster."""
         is_reversed: bool = getattr(self.values, "fortran_order", False)
         return is_reversed
 
     @property
     def T(self) -> Array:  # noqa: N802  as of an array
-        """The same array with reversed axes."""
+        """The same array with its axes reversed."""
         return Array(self.values.T, self.unit, self.description)
 
     def __getitem__(self, rows: slice) -> AnyArray:
@@ -311,14 +391,32 @@ class Array:
         return self.shape[0]
 
     def blocks(self) -> Iterator[tuple[int, AnyArray]]:
-        """Read all rows some at a time, each time with the number of the first."""
+        """Iterate over the array in blocks of about 16 MiB: ``(number of the first row, rows)``."""
         row_bytes = prod(self.shape[1:]) * self.dtype.itemsize
         step = max(1, BLOCK_BYTES // max(1, row_bytes))
         for lo in range(0, len(self), step):
             yield lo, self[lo : min(len(self), lo + step)]
 
     def read(self, lo: int, hi: int, out: AnyArray | None = None) -> AnyArray:
-        """Read rows ``lo:hi``, in `out` if the values can and its dtype is theirs, else in another array."""
+        """Read rows ``lo:hi``.
+
+        Parameters
+        ----------
+        lo, hi : int
+            First row, and the row after the last.
+        out : array of shape (hi - lo, …), optional
+            Memory to read into. It is used if `values` supports it and has the same dtype.
+
+        Returns
+        -------
+        array of shape (hi - lo, …)
+            `out` if it was used, otherwise another array.
+
+        Raises
+        ------
+        TypeError
+            If `values` returns another number of rows. The message names its class.
+        """
         read_into = getattr(self.values, "read_into", None)
         rows: AnyArray
         rows = np.asarray(self.values[lo:hi]) if read_into is None else read_into(lo, hi, out)
@@ -334,7 +432,13 @@ NamedArrays: TypeAlias = Mapping[str, Array]
 
 
 class Records:
-    """Rows of records whose fields are arrays of their own, in the order of their positions."""
+    """Rows of records, made of one array for each field, in the order of their positions.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Array
+        Array of each field, all of the same length.
+    """
 
     def __init__(self, arrays: NamedArrays) -> None:
         fields = dict(sorted(arrays.items(), key=lambda item: item[1].position))
@@ -351,7 +455,15 @@ class Records:
 
 
 class FieldOf(Array):
-    """A field of the rows of an array of records, whose rows are read whole."""
+    """One field of an array of records, whose rows are read whole.
+
+    Parameters
+    ----------
+    records : Array
+        The array of records.
+    name : str
+        Name of the field.
+    """
 
     __slots__ = ()
 
@@ -382,20 +494,20 @@ class FieldOf(Array):
 
 
 class Origin(NamedTuple):
-    """Where values of an array lie.
+    """A place where values of an array are stored.
 
     Attributes
     ----------
-    file
-        Absolute path of the file, links resolved.
-    place
-        Which array of the file they are, as its format tells arrays apart. Empty: bytes of the file.
-    start, stop
-        The rows there, or the bytes.
-    size
-        Bytes of the values.
-    is_whole
-        Whether they are every value of these rows.
+    file : str
+        Absolute path of the file, with links resolved.
+    place : str
+        Array of the file, as its format identifies arrays. Empty: bytes of the file.
+    start, stop : int
+        Range of rows of that array, or of bytes.
+    size : int
+        Size of the values in bytes.
+    is_whole : bool, default True
+        Whether the values are all values of these rows.
     """
 
     file: str
@@ -408,35 +520,41 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OpenFile:
-    """An open file.
+    """An open file, as `Format.open` returns it.
 
     Attributes
     ----------
-    arrays
-        Its arrays by name.
-    facts
-        What else it says.
-    further
-        Other files that are read for it.
-    forward_only
-        Whether rows can only be read from the first to the last: each is then read once and kept in scratch
-        space until it is written.
-    memory
-        Bytes of memory that reading takes beside the rows themselves.
-    problems
-        What is wrong with arrays that cannot be read and are not among `arrays`; no problem of a family that
-        does not want them.
-    left_out
-        What else the file holds and nobody wants, by name, with the reason.
-    notes
-        Remarks on arrays, by name; those of arrays that a family takes are printed, each once.
-    file
-        The file itself; unistore fills it in.
-    of_groups
-        What each group says beside its arrays, by its path, where groups say something.
-    shows
-        Of arrays whose values lie in other files, where: linked ones, virtual ones, voxels without a header.
-        Sources that show the same values are taken once.
+    arrays : mapping of str to Array
+        Arrays by name. Names of arrays in groups contain slashes: ``"data/x"``.
+    facts : mapping
+        Metadata of the file, as JSON values.
+    further : sequence of SourceFile
+        Other files that are read for this one.
+    forward_only : bool, default False
+        Whether rows can only be read in order, each once. unistore then keeps them in scratch space until
+        they are written.
+    memory : int, default 0
+        Bytes of memory that reading needs in addition to the rows.
+    problems : sequence of Problem
+        Problems of arrays that cannot be read and are therefore not in `arrays`. They matter only to a family
+        that wants these arrays.
+    left_out : mapping of str to str
+        Other content that no family uses: name to reason.
+    notes : mapping of str to str
+        Notes by name of an array. They are printed, once each, for arrays that a family uses.
+    file : SourceFile, optional
+        The file itself. unistore sets it; a format leaves it None.
+    of_groups : mapping of str to mapping
+        Metadata of each group that has any, by its path.
+    shows : mapping of str to sequence of Origin
+        Places of arrays whose values are in other files, for example behind links. Sources with the same
+        values are converted once.
+
+    Examples
+    --------
+    A format that reads one array and a sample rate:
+
+    >>> yield OpenFile({"samples": Array(values, unit="V")}, {"rate": 48_000})  # doctest: +SKIP
     """
 
     arrays: NamedArrays
@@ -453,22 +571,22 @@ class OpenFile:
 
     @property
     def name(self) -> str:
-        """What messages call the file."""
+        """Name of the file, as messages show it."""
         assert self.file is not None
         return self.file.name
 
     def further_paths(self, own: Sequence[SourceFile]) -> tuple[str, ...]:
-        """Return the paths of `further`, each once, without those of a source's own files."""
+        """Return the paths of `further` without duplicates, and without the files `own` of the source."""
         paths = {file.path for file in own}
         return tuple(dict.fromkeys([str(file.path) for file in self.further if file.path not in paths]))
 
     def bytes(self) -> Array:
-        """Return the file as it stands, for families that keep it: (n,) uint8, read where it is sliced."""
+        """Return the bytes of the file, (n,) uint8, for families that store them; read when you slice it."""
         assert self.file is not None
         return self.file.bytes()
 
     def origins(self, name: str) -> Sequence[Origin]:
-        """Return where the values of an array lie: in this file, if `shows` does not say otherwise."""
+        """Return the places of the values of an array: those in `shows`, or the array itself."""
         assert self.file is not None
         if name in self.shows:
             return self.shows[name]
@@ -479,24 +597,24 @@ class OpenFile:
 
     @property
     def unlisted(self) -> Sequence[Origin]:
-        """Where the groups lie of which `without` says that they hold nothing."""
+        """Places of the groups that `without` treats as empty."""
         return ()
 
     # A file of groups (HDF5) says more; of others, names with slashes are taken for groups.
 
     @property
     def all_arrays(self) -> NamedArrays:
-        """`arrays`, and texts, single values and what cannot be read, see `Array.problems`."""
+        """All arrays, with texts, single values and arrays that cannot be read (see `Array.problems`)."""
         return self.arrays
 
     @property
     def of_any_length(self) -> NamedArrays:
-        """Those of `objects` that are arrays for families which take all that a file has."""
+        """Arrays of `objects` for families that store everything in a file."""
         return self.objects
 
     @property
     def objects(self) -> NamedArrays:
-        """Those of `all_arrays` whose rows are texts, or objects of any length, and can be read."""
+        """Readable arrays of `all_arrays` whose rows are texts, or objects of any length."""
         return {
             name: array
             for name, array in self.all_arrays.items()
@@ -505,18 +623,28 @@ class OpenFile:
 
     @property
     def groups(self) -> Sequence[str]:
-        """Paths of all groups, in natural order."""
+        """Paths of all groups, in natural order (``demo_2`` before ``demo_10``)."""
         return sorted(set(chain.from_iterable(map(folders_of, self.arrays))), key=natural_key)
 
     @property
     def unreachable(self) -> Sequence[Problem]:
-        """Those of `problems` that say why something cannot be opened, as a link out of the folder."""
+        """Problems of items that cannot be opened, such as a link out of the folder; part of `problems`."""
         return ()
 
     def members(self, group: str = "") -> Mapping[str, Member]:
-        """Return what a group holds, in natural order of the names, without what links lead to.
+        """Return the items of a group, in natural order. Targets of links are not included.
 
-        No more of the file is read for it. A group that is not there holds nothing.
+        This reads nothing more from the file.
+
+        Parameters
+        ----------
+        group : str, default ""
+            Path of the group. Empty: the root.
+
+        Returns
+        -------
+        mapping of str to {"array", "group"}
+            Empty if there is no such group.
         """
         start = f"{group}/" if group else ""
         inside = [name.removeprefix(start) for name in self.arrays if name.startswith(start)]
@@ -527,49 +655,75 @@ class OpenFile:
         return members
 
     def without(self, groups: Collection[str]) -> OpenFile:
-        """Return the same open file as if these groups, which may be many, held nothing."""
+        """Return the same open file with these groups empty. There may be many of them."""
         return self
 
     def group_facts(self, group: str = "") -> Facts:
-        """Return what a group says beside its arrays, as JSON values."""
+        """Return the metadata of a group as JSON values. Empty if it has none."""
         return self.of_groups.get(group, {})
 
     def attributes(
         self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
     ) -> Attributes | None:
-        """Read the attributes of a file of groups to the last bit: its own, those of its groups and arrays.
+        """Read the attributes of the file, its groups and its arrays, exactly.
 
         Parameters
         ----------
-        is_wanted
-            Of the name of an array: whether its attributes are wanted. Single values are always.
-        is_told
-            ``(path, name, is_plain)``: whether the family says an attribute in its own words. `is_plain`:
-            its value alone, as JSON has it, makes it again.
+        is_wanted : callable
+            Called with the name of an array; returns whether to read its attributes. Attributes of single
+            values are always read.
+        is_told : callable, optional
+            Called with ``(path, name, is_plain)``; returns whether the family already stores this attribute
+            in another form. `is_plain` says whether its JSON value is enough to write it again. None: it
+            stores no attribute in another form.
+
+        Returns
+        -------
+        Attributes or None
+            None if the format has no attributes.
         """
         return None
 
 
 class Format(ABC):
-    """A kind of file, for every family that can use its arrays. An instance has no state.
+    """Base class of file formats: how to recognise, open and write one type of file.
+
+    A subclass sets the class attributes and implements `open`. Every family that can use the arrays may use
+    the format. Instances must not keep state.
 
     Attributes
     ----------
-    name
-        As stores record it: ``"wav"``.
-    suffixes
-        Lower-case endings of its files, with the dot.
-    library
-        The native library that reads the files: ``"LibRaw"``. It is then called in worker processes alone,
-        and a file that crashes or hangs it is refused by name. Empty where Python and NumPy read.
-    offered
-        Whether families that take `Family.any_format` are asked about its files. False: those alone that name
-        it, as its arrays do not tell what the file means (bytes without a header, a picture). These are as
-        sure of a file as they say.
-    twins
-        Endings of files that hold the same if nothing else of their names differs: two compressions, or two
-        containers, as ``(".nii", ".nii.gz")``. The one that is to be read comes first. Two such sources in
-        one folder are refused.
+    name : str
+        Name that stores record: ``"wav"``.
+    suffixes : tuple of str
+        File endings in lower case, with the dot: ``(".wav",)``.
+    library : str, default ""
+        Native library that reads the files: ``"LibRaw"``. unistore then calls it only in worker processes, so
+        that a file that crashes or hangs it becomes an error that names the file. Empty: the files are read
+        by Python and NumPy.
+    offered : bool, default True
+        Whether to offer the files to every family with `Family.any_format`. False: only to families that name
+        this format. Use False if the arrays do not reveal what the file means, as for bytes without a header,
+        or pictures. Such a family is as sure of the file as its own claim.
+    twins : tuple of str, default ()
+        Endings of files with the same content if their names are otherwise equal, such as ``(".nii",
+        ".nii.gz")``, in the order of preference. Two such files in one folder are an error.
+
+    Examples
+    --------
+    >>> class Wav(Format):  # doctest: +SKIP
+    ...     name = "wav"
+    ...     suffixes = (".wav",)
+    ...
+    ...     def recognise(self, file):
+    ...         return sure("begins with RIFF") if file.head(4) == b"RIFF" else no("does not begin with RIFF")
+    ...
+    ...     @contextmanager
+    ...     def open(self, file):
+    ...         rate, values = scipy.io.wavfile.read(file.path, mmap=True)
+    ...         yield OpenFile({"samples": Array(values)}, {"rate": rate})
+
+    The guide "Write a format" has the whole package and its test.
     """
 
     name: ClassVar[str]
@@ -585,39 +739,53 @@ class Format(ABC):
         return hash((type(self), self.name))
 
     def recognise(self, file: SourceFile) -> Claim:
-        """Say whether a file with one of the suffixes is of this format, from its first bytes.
+        """Decide from the first bytes whether a file with one of `suffixes` is of this format.
 
-        By default it is: what is wrong with others is said when they are opened.
+        By default every such file is, and `open` reports damaged or foreign ones.
         """
         return _BY_SUFFIX
 
     @abstractmethod
     def open(self, file: SourceFile) -> AbstractContextManager[OpenFile]:
-        """Open a file: read its header now, and values when arrays are sliced.
+        """Open a file as a context manager. Read the header now, and values when arrays are sliced.
+
+        Parameters
+        ----------
+        file : SourceFile
+            The file to open.
+
+        Returns
+        -------
+        context manager of OpenFile
+            The open file. Leaving the context closes it.
 
         Raises
         ------
         InputError
-            If the file is truncated, damaged, or of a form that is not read.
+            If the file is truncated, damaged, or of a variant that this format does not read. Make the error
+            with `SourceFile.problem`.
         """
 
     def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
-        """Write a file that opens as these arrays and facts. A format without it is not exported."""
+        """Write a file that opens with these arrays and facts.
+
+        Optional: without it, ``unistore export`` does not write files of this format.
+        """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class FileSummary:
-    """What an open file, or a group of files, holds, without values.
+    """The content of a file, or of a file set, without values: names, shapes, dtypes and metadata.
 
     Attributes
     ----------
-    file
-        The file; the first of a group, with the name of the group.
-    format
-        Name of its format.
-    opened
-        The open file, for families that look at what is no array; its values are not to be read.
+    file : SourceFile
+        The file. For a file set, its first file with the name of the set.
+    format : str
+        Name of the format.
+    opened : OpenFile
+        The open file, for families that need more than arrays. Do not read values from it.
     """
 
     file: SourceFile
@@ -626,24 +794,24 @@ class FileSummary:
 
     @cached_property
     def arrays(self) -> Mapping[str, tuple[Shape, Dtype]]:
-        """Shape and dtype of each array."""
+        """Shape and dtype of each array, by name."""
         return {name: (array.shape, array.dtype) for name, array in self.opened.arrays.items()}
 
     @property
     def facts(self) -> Facts:
-        """See `OpenFile`."""
+        """As `OpenFile.facts`."""
         return self.opened.facts
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """See `OpenFile`."""
+        """As `OpenFile.problems`."""
         return self.opened.problems
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """See `OpenFile`."""
+        """As `OpenFile.left_out`."""
         return self.opened.left_out
 
     def members(self, group: str = "") -> Mapping[str, Member]:
-        """See `OpenFile.members`. Asked by families that look at millions of files."""
+        """As `OpenFile.members`. Must be fast: some families call it for millions of files."""
         return self.opened.members(group)

@@ -8,8 +8,9 @@
         beams: tuple[int, ...] = option((), "Store these beams only.")
         layout: Literal["auto", "raw"] = option("auto", "How samples are packed.")
 
-It defines the flags of the command line with their help, the keyword arguments of `unistore.convert`, the
-options that a store records, and the commands that ``inspect`` prints. The family's converter inherits it.
+From these fields follow the flags of the command line with their help, the keyword arguments of
+`unistore.convert`, the options that a store records, and the commands that ``inspect`` prints. The family
+inherits the class.
 
 ==============================  ===========================  ============================
 annotation                      on the command line          in Python
@@ -66,18 +67,45 @@ _DECLARED = "unistore option"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A declared option."""
+    """A declared option of a family.
 
-    name: str  # As in Python: `"voxel_size"`
-    hint: Any  # Its annotation
-    # One value, several, a fixed number of values, or names with values
+    Attributes
+    ----------
+    name : str
+        Name in Python: ``"voxel_size"``.
+    hint
+        Its annotation.
+    form : {"one", "several", "fixed", "mapping"}
+        One value, several, a fixed number of values, or names with values.
+    kind : type
+        Type of one value: bool, int, float or str.
+    length : int
+        Number of values of the form ``"fixed"``.
+    choices : tuple of str
+        Allowed words. Empty: any value.
+    default
+        Default value.
+    help : str
+        Text of its help.
+    group : str
+        Title of its group in ``--help``. Empty: the group of the family.
+    metavar : str or None
+        Placeholder for the value in ``--help``. None: made from the name.
+    least, most : float or None
+        Limits of numbers, both included. None: no limit.
+    is_late : bool
+        Whether stores record it only if it is not the default.
+    """
+
+    name: str
+    hint: Any
     form: Literal["one", "several", "fixed", "mapping"]
-    kind: type  # Type of one value: `bool`, `int`, `float` or `str`
-    length: int  # Number of values of the form `"fixed"`
-    choices: tuple[str, ...]  # Allowed words; empty: any value
+    kind: type
+    length: int
+    choices: tuple[str, ...]
     default: Any
     help: str
-    group: str  # Title of its group in help; empty: the family's own
+    group: str
     metavar: str | None
     least: float | None
     most: float | None
@@ -85,16 +113,16 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """As on the command line: ``"--voxel-size"``."""
+        """Flag on the command line: ``"--voxel-size"``."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def negative(self) -> str:
-        """The flag that gives False: ``"--no-flip"``."""
+        """Flag for False: ``"--no-flip"``."""
         return f"--no-{self.name.replace('_', '-')}"
 
     def normalized(self, value: Any) -> Any:
-        """Return the value, in a tuple if the option takes several and a single one was given."""
+        """Return a value; a single value of an option that takes several becomes a tuple."""
         if self.form != "several" or value is None:
             return value
         return (value,) if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else value
@@ -112,7 +140,7 @@ class Option:
         return list(value) if isinstance(value, tuple) else value
 
     def is_within(self, value: Any) -> bool:
-        """Return whether the numbers of a converted value are within the declared bounds."""
+        """Return whether the numbers of a converted value are within the declared limits."""
         if value is None:
             return True
         numbers = value if isinstance(value, tuple) else (value,)
@@ -121,7 +149,7 @@ class Option:
 
     @property
     def bounds(self) -> str:
-        """The declared bounds in words."""
+        """The declared limits as text: ``"at least 1"``."""
         if self.most is None:
             return f"at least {self.least}"
         return f"at most {self.most}" if self.least is None else f"{self.least} to {self.most}"
@@ -137,24 +165,35 @@ def option(
     most: float | None = None,
     late: bool = False,
 ) -> Any:
-    """Declare an option: the value of a dataclass field.
+    """Declare an option: the value of a dataclass field in a subclass of `Options`.
 
     Parameters
     ----------
     default
-        Value where none is given.
-    help
-        Sentences, of which the first one says it alone. May be left out for `columns` and `map`, which
-        several families have.
-    group
-        Title of the options that ``--help`` shows it with; by default those of the family.
-    metavar
-        How help shows the value: ``"window:SIZE"``.
-    least, most
-        Bounds of numbers, both included.
-    late
-        Whether a store records it only where it is not the default, as an option that came after the first
-        stores of its family; these stay the same.
+        Default value.
+    help : str
+        Sentences; the first one must be enough to understand the option. Optional for `columns` and
+        `map`, whose help several families share.
+    group : str, default ""
+        Title of the group in ``--help``. Empty: the group of the family.
+    metavar : str, optional
+        Placeholder for the value in ``--help``: ``"window:SIZE"``. None: made from the name.
+    least, most : float, optional
+        Limits of numbers, both included. None: no limit.
+    late : bool, default False
+        Whether stores record the option only if it is not the default. Use it for an option that is added
+        to a family with existing stores, so that these stay the same.
+
+    Returns
+    -------
+    dataclasses.Field
+        The value of the field.
+
+    Examples
+    --------
+    >>> @dataclass(frozen=True, kw_only=True)  # doctest: +SKIP
+    ... class PingOptions(Options):
+    ...     gain: float = option(1.0, "Multiply echoes by this number.", least=0)
     """
     declared = {
         "help": help,
@@ -172,14 +211,20 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of a family's options. Values are checked all at once and converted to the declared types.
+    """Base class of the options of a family.
 
-    A family whose options depend on each other extends ``__post_init__``.
+    All values are checked together and converted to the declared types. Extend ``__post_init__`` if
+    options depend on each other.
+
+    Attributes
+    ----------
+    exclude : tuple of str, default ()
+        Names of files, folders or episodes to skip, as messages show them.
 
     Raises
     ------
     InputError
-        Naming every option whose value has the wrong type or is out of bounds.
+        If a value has the wrong type or is out of bounds. The problems name every such option.
     """
 
     exclude: tuple[str, ...] = option(
@@ -208,13 +253,13 @@ class Options:
         check.raise_problems()
 
     def exclusion(self) -> Exclusion:
-        """Return what is left out by name, anew."""
+        """Return a new `Exclusion` of the names to skip."""
         from unistore.converters.common.exclusion import Exclusion
 
         return Exclusion(self.exclude)
 
     def recorded(self) -> JsonObject:
-        """Options as JSON values for a store's attributes. They can be constructed again from these."""
+        """Return the options as JSON values, as stores record them. They can create the class again."""
         values = {}
         for declaration in declared(type(self)):
             value = getattr(self, declaration.name)
@@ -225,7 +270,15 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions(Options):
-    """Options of a family whose files have labels: a base of the class of its options."""
+    """Base class of the options of a family whose files have labels.
+
+    Attributes
+    ----------
+    label_map : str or None
+        New numbers of labels, ``"1=2,3=1"``, or a JSON file. None: labels stay as in the files.
+    ignore_label : int or None
+        Label for values that the map does not name. None: such a value is an error.
+    """
 
     label_map: str | None = option(
         None,
@@ -253,7 +306,7 @@ class LabelOptions(Options):
 
     @staticmethod
     def recorded_labels(options: Mapping[str, Any]) -> LabelMap | None:
-        """Return how labels are numbered in a store with these options. None: as in the files."""
+        """Return how labels are numbered in a store with these recorded options. None: as in the files."""
         from unistore.converters.common.label_map import recorded_map
 
         return recorded_map(options)

@@ -16,25 +16,46 @@ from unistore.system.types import AnyArray, Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One number for each sample that is cheap to read: the points of each segment."""
+    """One number per sample that is cheap to read, such as the number of points of each segment.
 
-    name: str  # name of the quantity: "points"
-    values: AnyArray  # values of all samples, (samples,), or of `samples`, (k,)
-    samples: Int64s | None = None  # numbers of the measured samples, (k,); None: all
-    # `few` and `most`: samples with values below and above get a remark; 0: no bound.
+    Attributes
+    ----------
+    name : str
+        Name of the quantity: ``"points"``.
+    values : array of shape (samples,), or (k,) with `samples`
+        The numbers.
+    samples : int64 array of shape (k,), optional
+        Numbers of the measured samples. None: all samples.
+    few : int, default 0
+        Samples with a smaller value get a note. 0: no limit.
+    most : float, default 0
+        Samples with a larger value get a note. 0: no limit.
+    fix : str, default ""
+        What to do about these samples.
+    """
+
+    name: str
+    values: AnyArray
+    samples: Int64s | None = None
     few: int = 0
     most: float = 0
-    fix: str = ""  # what to do about these samples
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """How a family shows samples. Samples are numbered as the rows of the store's sample table."""
+    """How a family shows samples. Samples are numbered as rows of the store's sample table.
 
-    # `view(store, sample, detail)` returns what a page shows of one sample.
+    Attributes
+    ----------
+    view : callable
+        ``view(store, sample, detail)`` returns the `View` of a sample.
+    measures : callable
+        ``measures(store)`` returns measures. The samples with the largest and smallest values are among those
+        that a page shows. The default has none.
+    """
+
     view: Callable[[StoreView, int, ViewLimits], View]
-    # `measures(store)` returns measures. The samples with the largest and the smallest values are among those
-    # shown.
     measures: Callable[[StoreView], Iterable[Measure]] = lambda _: ()
 
 
@@ -66,13 +87,28 @@ COLUMNS = Preview(view=_columns_of_sample)
 
 
 def evenly(lo: int, hi: int, most: int) -> Int64s:
-    """At most `most` evenly spaced numbers of ``lo:hi``, with the first and the last."""
+    """Return at most `most` evenly spaced integers from ``lo`` to ``hi - 1``, with the first and the last."""
     count = max(0, min(most, hi - lo))
     return np.unique(np.linspace(lo, hi - 1, count).astype(np.int64))
 
 
 def parts_of(lo: int, hi: int, most: int, parts: int = 64) -> tuple[Int64s, Int64s]:
-    """Ranges (starts, stops) in ``lo:hi`` of at most `most` rows: all, or `parts` evenly spaced ones."""
+    """Return evenly spaced ranges inside ``lo:hi`` with at most `most` rows together.
+
+    Parameters
+    ----------
+    lo, hi : int
+        First row, and the row after the last.
+    most : int
+        Limit for the number of rows.
+    parts : int, default 64
+        Number of ranges, if the rows exceed the limit.
+
+    Returns
+    -------
+    starts, stops : int64 arrays of shape (ranges,)
+        A single range if all rows are within the limit.
+    """
     if hi - lo <= most:
         return np.array([lo]), np.array([hi])
     first = evenly(lo, hi - most // parts + 1, parts)
