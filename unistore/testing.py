@@ -1,12 +1,12 @@
-"""Checks for the test suites of packages that add a format, a family or a kind of samples.
+"""Checks for the test suite of a package that adds a format, a family or a sample kind.
 
 >>> from unistore.testing import check_family, check_format, check_kind  # doctest: +SKIP
->>> check_format(Wav(), "tone.wav", {"pcm": expected})             # doctest: +SKIP
+>>> check_format(Wav(), "tone.wav", {"pcm": expected})  # doctest: +SKIP
 >>> check_family("audio", "recordings/", tmp_path, {"frames/pcm": expected})  # doctest: +SKIP
 >>> check_kind("Window(frames=400)", "a.zarr", {0: {"pcm": expected[:400]}})  # doctest: +SKIP
 
-Each raises an `AssertionError` that says which promise is broken. A family must be installed with its entry
-points, since other processes find it by them.
+Each check raises an AssertionError that names the broken promise. A family must be installed with its entry
+points, because other processes find it by them.
 """
 
 from __future__ import annotations
@@ -41,25 +41,34 @@ _METHODS = ("fork", "spawn")  # by which a Loader starts its workers
 def check_format(
     format: Format, file: str | Path, oracle: Mapping[str, AnyArray], facts: Facts | None = None
 ) -> None:
-    """Check that a format reads a file as another library does, and survives damage.
+    """Check that a format reads a file as another library does, and reports damage.
+
+    The file is also truncated at 20 lengths. Each of them must raise InputError, unless the format is
+    never sure of a file.
 
     Parameters
     ----------
-    format
-        The format.
-    file
-        A sound file of it.
-    oracle
-        Its arrays by name, (n, …) each, read with other means, without single values, which are facts.
-    facts
-        Its facts. None: not compared.
+    format : Format
+        An instance of the format.
+    file : path
+        A valid file.
+    oracle : mapping of str to array
+        Its arrays by name, (n, …), read in another way. Without single values, which are facts.
+    facts : mapping, optional
+        Its facts. None: they are not compared.
 
     Raises
     ------
     AssertionError
-        If the file is not recognised, if arrays, their slices or facts differ, if a file truncated at one of
-        20 lengths is read without an `InputError`, unless the format is never sure of a file, if a file that
-        the format writes again reads otherwise.
+        If the file is not recognised; if arrays, slices of them or facts differ; if a truncated file is
+        read without an error; or if a file that the format writes reads differently.
+
+    Examples
+    --------
+    >>> def test_wav(tmp_path):  # doctest: +SKIP
+    ...     pcm = np.arange(480, dtype=np.int16)
+    ...     scipy.io.wavfile.write(tmp_path / "tone.wav", 48_000, pcm)
+    ...     check_format(Wav(), tmp_path / "tone.wav", {"samples": pcm}, {"rate": 48_000})
     """
     path = Path(file)
     same = pickle.loads(pickle.dumps(format))  # noqa: S301  our own bytes
@@ -145,29 +154,37 @@ def check_family(
     oracle: Mapping[str, AnyArray],
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check that a family keeps what unistore promises of every family.
+    """Check that a family keeps the promises of every family.
+
+    This converts, verifies, repairs, exports and reads a small data set, with several processes. It takes
+    a minute or two.
 
     Parameters
     ----------
-    family
-        Its name.
-    sources
-        Folder of sound files.
-    work
-        An empty folder for stores.
-    oracle
-        Expected arrays of the store by path, computed with other means.
-    options
-        Options of the conversion.
+    family : str
+        Name of the family.
+    sources : path
+        Folder of valid files.
+    work : path
+        Empty folder for stores.
+    oracle : mapping of str to array
+        Expected arrays of the store by path, computed in another way.
+    options : mapping, optional
+        Options of the conversion. None: the defaults.
 
     Raises
     ------
     AssertionError
-        If stored values differ from the oracle, if a dry run writes, if workers, or a kill and the same
-        command again, give other bytes, if ``verify`` finds a fault, or ``--against`` misses a changed byte
-        of a source, if a deleted shard is not repaired to the same bytes, if an exported source converts to
-        other values, if no page can be written, if a Loader under fork or spawn delivers other samples, if a
-        truncated source becomes anything but a Problem.
+        If stored values differ from the oracle. If a dry run writes anything. If the bytes change with
+        several workers, or after a kill and a resume. If ``verify`` finds a fault, or ``verify
+        --against`` misses a changed byte of a source. If a deleted shard is not repaired to the same
+        bytes. If an exported source converts to other values. If there is no page. If a Loader delivers
+        other samples with fork or spawn. If a truncated source does not become a Problem.
+
+    Examples
+    --------
+    >>> def test_audio(tmp_path):  # doctest: +SKIP
+    ...     check_family("audio", "tests/recordings", tmp_path, {"frames/samples": expected})
     """
     folder = Path(work)
     chosen = dict(options or {})
@@ -273,23 +290,28 @@ def _check_export(family: str, store: Path, folder: Path, options: Mapping[str, 
 def check_kind(
     kind: Any, store: str | Path, oracle: Mapping[int, Mapping[str, AnyArray | str | list[str]]]
 ) -> None:
-    """Check that a kind of samples keeps what a Dataset and a Loader promise of every kind.
+    """Check that a sample kind keeps the promises of every sample kind.
 
     Parameters
     ----------
-    kind
-        A `unistore.plugin.Kind`, or its name with options: ``"Window(pings=1)"``.
-    store
-        A store that has samples of it.
-    oracle
-        Expected values of some samples by key, by the number of the sample, computed with other means.
+    kind : Kind or str
+        The sample kind, or its name with options: ``"Window(pings=1)"``.
+    store : path
+        A store that has such samples.
+    oracle : mapping of int to mapping of str to values
+        Expected values by key, computed in another way, for some samples by their index.
 
     Raises
     ------
     AssertionError
-        If values differ from the oracle, if a sample is another one in another batch, beside itself, or in a
-        copy of the Dataset, if a batch without samples has other dtypes and row shapes, or if a Loader under
-        fork or spawn delivers other samples.
+        If values differ from the oracle. If a sample depends on its batch, or differs in a copy of the
+        Dataset. If an empty batch has other dtypes or row shapes. If a Loader delivers other samples with
+        fork or spawn.
+
+    Examples
+    --------
+    >>> def test_window():  # doctest: +SKIP
+    ...     check_kind("Window(pings=2)", "pings.zarr", {0: {"echoes": expected[:2]}})
     """
     dataset = unistore.Dataset(store, kind)
     assert len(dataset), "the store has no samples of this kind"

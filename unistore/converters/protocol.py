@@ -1,4 +1,4 @@
-"""Define what reads sources for a conversion, and how functions are run in any process."""
+"""The interface between a conversion and the code that reads sources: `SourceReader` and `ParallelMap`."""
 
 from __future__ import annotations
 
@@ -55,15 +55,30 @@ _AT_ONCE = 1024
 
 
 class ParallelMap(Protocol):
-    """Like the built-in ``map``, in any process: function, items and results can be pickled."""
+    """Like the built-in ``map``, with any number of processes. Function, items and results must pickle."""
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
-        """Yield the result of each item, in order. A thread-safe function runs on so many threads."""
+        """Call a function with each item.
+
+        Parameters
+        ----------
+        function : callable
+            Called with one item.
+        items : sequence
+            The items.
+        threads : int, default 1
+            Number of threads for a function that is thread-safe.
+
+        Yields
+        ------
+        object
+            The result of each item, in order.
+        """
         ...
 
 
 def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
-    """Ask in this process."""
+    """Call a function with each item, in this process; a `ParallelMap`."""
     if threads < 2 or len(items) < 2:
         yield from map(function, items)
         return
@@ -73,11 +88,21 @@ def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int 
 
 
 class SourceReader(Protocol):
-    """Reads rows of sources that are scanned: all that a conversion needs to write shards."""
+    """Reads rows of scanned sources: everything that a conversion needs to write shards.
+
+    Attributes
+    ----------
+    thread_safe : bool, default False
+        Whether threads may read several sources at the same time. False for HDF5.
+    reads_in_place : bool, default False
+        Whether `read` needs memory only for a few blocks of rows, in addition to the rows that it fills.
+    reads_planes : bool, default False
+        Whether `read_planes` is implemented, so that rows larger than memory can be written.
+    """
 
     @property
     def class_name(self) -> str:
-        """Name of the class that reads, for errors of its code."""
+        """Name of the class that reads, for messages about its errors."""
         kind = type(self)
         return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -90,15 +115,41 @@ class SourceReader(Protocol):
     reads_planes: ClassVar[bool] = False
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Read a source once, emit its rows of every spilled table, and return its index facts."""
-        # Called if the scan has a spilled table or needs facts. `folder` is an empty scratch folder for what
-        # does not fit into memory; None: keep everything in memory, which is faster and takes
-        # `Source.memory_in_core` bytes.
+        """Read a source once, emit its rows of every spilled table, and return its index facts.
+
+        This is called if the scan has a spilled table or needs facts. The default emits nothing.
+
+        Parameters
+        ----------
+        scan : Scan
+            The scan.
+        source : int
+            Number of the source.
+        emit : callable
+            ``emit(table, column, rows)`` appends rows to a column of a spilled table.
+        folder : Path or None
+            Empty folder for scratch files. None: keep everything in memory, which is faster and needs
+            `Source.memory_in_core` bytes.
+
+        Returns
+        -------
+        mapping of str to array
+            Small arrays for `finalize`.
+        """
         return {}
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
-        """Return index arrays and final spilled tables, from facts in source order (may be empty)."""
-        # By default there are none, and each row of the main table is a sample.
+        """Return index arrays and the final form of spilled tables.
+
+        By default there are none, and each row of the main table is a sample.
+
+        Parameters
+        ----------
+        scan : Scan
+            The scan.
+        facts : sequence of mapping
+            Result of `derive` for each source, in order. May be empty.
+        """
         rows = np.array(scan.sources.rows(scan.main_table), np.int64)
         return Finalized(
             arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
@@ -107,28 +158,44 @@ class SourceReader(Protocol):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
-        """Read rows ``lo:hi`` (counted inside the source) of a direct table into ``out``."""
-        # `out[column]` has shape (hi - lo, *row_shape) and is filled with the field's fill value: smaller
-        # rows are padded by writing only a part.
+        """Read rows of a source into a table that is not spilled.
+
+        Parameters
+        ----------
+        scan : Scan
+            The scan.
+        table : str
+            Name of the table.
+        source : int
+            Number of the source.
+        lo, hi : int
+            First row, and the row after the last, counted in the source.
+        out : mapping of str to array
+            Array of shape (hi - lo, …) for each column, filled with its fill value. A smaller row writes
+            only a part.
+        """
         msg = f"{type(self).__name__} has no table {table!r} that is read"
         raise NotImplementedError(msg)
 
     def read_planes(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
-        """Read planes ``lo:hi`` (of axis 1) of the only row that a source has in a direct table."""
-        # `out[column]` has shape (1, hi - lo, …), is filled with the field's fill value, and gets what `read`
-        # gives.
+        """Read planes ``lo:hi`` of axis 1 of the only row that a source has in a table.
+
+        As `read`, into arrays of shape (1, hi - lo, …).
+        """
         msg = f"{type(self).__name__} reads whole rows"
         raise NotImplementedError(msg)
 
     def own(self, scan: Scan, table: str, source: int, fields: Mapping[str, Field]) -> Mapping[str, OwnForm]:
-        """Return the form in which a source has its rows of a table, for its digest, by column."""
-        # Without columns that it lacks, and those that other sources decide. Each form is known from the
-        # source alone: no other source changes the digest.
+        """Return the form in which a source has its rows of a table, for the hash of the source.
+
+        A form depends only on its source, so that other sources do not change the hash. Columns that the
+        source does not have are left out.
+        """
         forms = {column: field.own_form(source) for column, field in fields.items()}
         return {column: form for column, form in forms.items() if form is not None}
 
     def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
-        """Copy spilled rows of one dtype into the shard's memory, converting to the final dtype."""
+        """Copy spilled rows of one dtype to the memory of the shard, in the final dtype."""
         np.copyto(out, rows, casting="same_kind")

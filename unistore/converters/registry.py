@@ -1,4 +1,4 @@
-"""List the families of sources: those of this package, and those that other packages add."""
+"""Find families by name: those of this package, and those of installed packages."""
 
 # Others are entry points of the group "unistore.families": sonar = "unistore_sonar:Sonar".
 
@@ -25,7 +25,7 @@ ENTRY_POINTS = "unistore.families"
 
 
 def resolve(reference: str) -> Any:
-    """Import ``"package.module:attribute"``."""
+    """Import an object by its reference ``"package.module:attribute"``."""
     module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -57,14 +57,16 @@ def _own(name: str) -> type[Family] | str:
 
 
 def own_families() -> list[type[Family]]:
-    """Families of this package that can be imported, in the order of the table."""
+    """Return the families of this package that can be imported, the most specific first."""
     return [family for family in map(_own, _OURS) if not isinstance(family, str)]
 
 
 @cache
 def families() -> Mapping[str, type[Family]]:
-    """Return every family by name, in the order in which they look at files."""
-    # A family that cannot be imported is left out with a line on standard error.
+    """Return every family by name, in the order in which they are asked about files.
+
+    A family that cannot be imported is skipped, with a line on standard error.
+    """
     from importlib.metadata import entry_points
 
     for name in _OURS:
@@ -100,12 +102,12 @@ def _installed(point: EntryPoint) -> type[Family] | None:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a family is one of this package."""
+    """Return whether a family belongs to this package."""
     return name in _OURS
 
 
 def reason_of(error: Exception, command: str) -> str:
-    """Return what is wrong with a family, without its name, which is said before."""
+    """Return what is wrong with a family, without its name."""
     if not isinstance(error, InputError):
         return str(error)
     reasons = [
@@ -115,12 +117,12 @@ def reason_of(error: Exception, command: str) -> str:
 
 
 def leave_out(name: str, why: str, what: str = "family") -> None:
-    """Print on standard error that a family, format or kind of samples is left out, and why."""
+    """Print on standard error that a family, format or sample kind is skipped, and why."""
     print(f"unistore: {what} {name} is left out: {' '.join(why.split())}", file=sys.stderr)
 
 
 def find_family(name: str) -> type[Family] | None:
-    """The family of a recorded name, or None. Entry points are only read for names of other packages."""
+    """Return a family by the name that stores record, or None if it is not installed."""
     if not is_own(name):
         return families().get(name)
     family = _own(name)
@@ -128,7 +130,13 @@ def find_family(name: str) -> type[Family] | None:
 
 
 def get_family(name: str) -> type[Family]:
-    """Return the family of a name, where ``point-cloud`` is accepted for ``point_cloud``."""
+    """Return a family by name. Hyphens count as underscores: ``point-cloud``.
+
+    Raises
+    ------
+    InputError
+        If there is no such family. The message lists the families.
+    """
     own_name = name.replace("-", "_")
     family = find_family(own_name)
     if family is not None:
@@ -142,12 +150,17 @@ def get_family(name: str) -> type[Family]:
 
 
 def family_of(root: Attributes) -> type[Family]:
-    """Return the family of a store by the ``unistore`` object of its root.
+    """Return the family of a store.
+
+    Parameters
+    ----------
+    root : mapping
+        The ``unistore`` object of the root of the store.
 
     Raises
     ------
     InputError
-        If it is not installed. The message names the package that wrote the store.
+        If the family is not installed. The message names the package that wrote the store.
     """
     name = str(root["family"])
     package = root["package"]
@@ -160,7 +173,7 @@ def family_of(root: Attributes) -> type[Family]:
 
 
 def package_of(family: type[Family]) -> dict[str, str]:
-    """Return the name and the version of the package of a family; the version is empty if none is known."""
+    """Return the name and the version of the package of a family. The version is empty if it is unknown."""
     from importlib.metadata import PackageNotFoundError, entry_points, version
 
     module = family.__module__
@@ -186,12 +199,16 @@ def conversion_of(
 
     Parameters
     ----------
-    family
-        Empty: the command detects it.
-    more
-        Words at the end: options.
-    is_alone
-        False: the store's name ends with the family's, as others are made of the same sources.
+    family : str
+        Name of the family. Empty: the command detects it.
+    sources : sequence of Path
+        The sources.
+    more : sequence of str, default ()
+        Options to add at the end.
+    purpose : str, default ""
+        Rest of the sentence; see `RunCommand`.
+    is_alone : bool, default True
+        False: the name of the store ends with the family, because other stores are made of the same sources.
     """
     # into the working directory, or beside the sources if these are in it
     first = sources[0].resolve()

@@ -1,4 +1,4 @@
-"""What is known of sources: files and parts before a scan, `Scan` and `Finalized` after it."""
+"""Values of a conversion: files and parts before a scan, `Scan` after it, `Finalized` after reading."""
 
 from __future__ import annotations
 
@@ -32,7 +32,24 @@ T = TypeVar("T")
 
 
 class Candidate(ExitStack):
-    """A file that every family looks at in turn, where what one family opens, the next reuses."""
+    """A file that every family looks at in turn. A file that one family opened is open for the next.
+
+    It is a context manager; leaving it closes the file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    roots : sequence of Path
+        The paths that the user gave. Links may not lead outside of them.
+    folders : Folders, optional
+        The other files. None: those below `roots`.
+
+    Attributes
+    ----------
+    name : str
+        Name of the file in messages.
+    """
 
     def __init__(self, path: Path, roots: Sequence[Path], folders: Folders | None = None) -> None:
         super().__init__()
@@ -43,8 +60,20 @@ class Candidate(ExitStack):
         self._opened: dict[Hashable, Any] = {}
 
     def opened(self, kind: Hashable, opening: Callable[[], AbstractContextManager[AnyOpened]]) -> AnyOpened:
-        """Open the file as one of a kind, once, and close it with the candidate."""
-        # An exception from opening is raised again by each call.
+        """Open the file in one way, once.
+
+        Parameters
+        ----------
+        kind : hashable
+            Identifies the way of opening.
+        opening : callable
+            Returns a context manager that opens the file. An exception is raised again by each later call.
+
+        Returns
+        -------
+        object
+            The open file. It is closed with the candidate.
+        """
         if kind not in self._opened:
             try:
                 self._opened[kind] = self.enter_context(opening())
@@ -67,17 +96,38 @@ TWO_FAMILIES = "two families"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePart:
-    """The files that make up one source, which can be pickled."""
+    """The files that form one source. It pickles.
 
-    name: str  # path relative to the common root of all sources, with `/`; unique; becomes `Source.name`
+    Attributes
+    ----------
+    name : str
+        Path relative to the common folder of all sources, with ``/``, unique. It becomes `Source.name`.
+    files : tuple of Path
+        The files.
+    roots : tuple of Path
+        The paths that the user gave, the same for every part. Links may not lead outside of them.
+    detail
+        Anything else that the family learned from the names, such as the role of each file.
+    """
+
+    name: str
     files: tuple[Path, ...]
-    roots: tuple[Path, ...]  # where links may lead: the paths that the user gave, the same for every part
-    # What the family found out from names: the role of each file, the recording it belongs to, ….
+    roots: tuple[Path, ...]
     detail: Any = None
 
 
 class ObjectColumns(Items[T]):
-    """Objects that consist of files, as columns: each is made again when it is asked for."""
+    """A sequence of objects that have files, stored as columns. There may be millions of them.
+
+    An object is created when you ask for it.
+
+    Attributes
+    ----------
+    names : sequence of str
+        Name of each object.
+    details : sequence
+        Detail of each object.
+    """
 
     # There may be millions.
 
@@ -90,7 +140,7 @@ class ObjectColumns(Items[T]):
 
     @abstractmethod
     def append(self, item: T) -> None:
-        """Add one more object."""
+        """Add an object."""
 
     @abstractmethod
     def _made(self, number: int, name: str, files: list[str], detail: Any) -> T:
@@ -102,13 +152,15 @@ class ObjectColumns(Items[T]):
         self.details.append(detail)
 
     def files(self) -> Iterator[list[str]]:
+        """Iterate over the paths of the files of each object."""
         return map(_split, self._files)
 
     def paths(self, number: int) -> list[str]:
+        """Return the paths of the files of one object."""
         return _split(self._files[number])
 
     def only(self, numbers: Collection[int]) -> Self:
-        """As `PackedObjects.only`."""
+        """Return some of the objects, which keep their numbers."""
         selected = copy(self)
         selected.names, selected._files = self.names.only(numbers), self._files.only(numbers)
         selected.details = self.details.only(numbers)
@@ -135,7 +187,13 @@ def _split(files: str) -> list[str]:
 
 
 class Parts(ObjectColumns[SourcePart]):
-    """All parts of a scan. `roots` as in `SourcePart`."""
+    """All parts of a scan.
+
+    Attributes
+    ----------
+    roots : tuple of Path
+        The paths that the user gave.
+    """
 
     def __init__(self, items: Iterable[SourcePart] = (), roots: tuple[Path, ...] = ()) -> None:
         self.roots = roots
@@ -146,6 +204,7 @@ class Parts(ObjectColumns[SourcePart]):
         self.roots = item.roots
 
     def add(self, name: str, files: Iterable[str | Path], detail: Any = None) -> None:
+        """Add a part by its name, files and detail."""
         self._add(name, files, detail)
 
     def _made(self, number: int, name: str, files: list[str], detail: Any) -> SourcePart:
@@ -154,43 +213,67 @@ class Parts(ObjectColumns[SourcePart]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Sources under the given paths, by names alone."""
+    """Sources below the given paths, found by names only.
+
+    Attributes
+    ----------
+    parts : sequence of SourcePart
+        The files of each source.
+    left_out : sequence of (Path, str)
+        Files that belong to no source, each with the reason.
+    notes : sequence of str
+        Notes for the user.
+    problems : sequence of Problem
+        Problems of names.
+    """
 
     parts: Sequence[SourcePart]
-    left_out: Sequence[tuple[Path, str]] = ()  # files that belong to no source, each with the reason
-    # `notes` and `problems`: remarks, and what is wrong with names.
+    left_out: Sequence[tuple[Path, str]] = ()
     notes: Sequence[str] = ()
     problems: Sequence[Problem] = ()
 
 
 class Stored(NamedTuple):
-    """What a store has already of the given sources, so that it is left out."""
+    """The given sources that a store already has, so that they are not converted again.
+
+    Attributes
+    ----------
+    names : frozenset of str
+        Names of the sources.
+    files : frozenset of str
+        Paths of their files.
+    excluded : frozenset of str
+        Names that the options of the store exclude. They need not exist now.
+    found : Found
+        All sources, including excluded ones and those of other families.
+    has_like : callable
+        ``has_like(name, size)`` returns whether the store has a file of this name and size, from any folder.
+    """
 
     names: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
-    excluded: frozenset[str] = frozenset()  # names that its options exclude, which may be absent now
-    found: Found = Found(parts=())  # all sources, where none is excluded or left to other families
-    # Whether it has a file of this name, in whatever folder, and of so many bytes.
+    excluded: frozenset[str] = frozenset()
+    found: Found = Found(parts=())
     has_like: Callable[[str, int], bool] = lambda *_: False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scanned:
-    """What the scan of one source found. Families add fields of their own: plain values and flat arrays.
+    """Result of the scan of one source. A family adds fields of its own: plain values and flat arrays.
 
     Attributes
     ----------
-    problems
-        What is wrong with some episodes or items of the source; the rest is valid. What is wrong with the
-        whole source is raised instead.
-    excluded
-        Names of items of the source (episodes) that the options exclude.
-    certain
-        Whether the family would have claimed the file, too; asked if `Family.scan_identifies`.
-    origins
-        Where the values of its arrays lie, if some lie in files that may be sources themselves.
-    attributes
-        Of its HDF5 file, to the last bit. None: they are not kept, or there are none.
+    problems : sequence of Problem
+        Problems of items of the source, such as episodes; the other items are valid. A problem of the whole
+        source is raised instead.
+    excluded : sequence of str
+        Names of items of the source that the options exclude.
+    certain : bool, default False
+        Whether the family would also have claimed the file. Used with `Family.scan_identifies`.
+    origins : tuple of Origin
+        Places of the values of its arrays, if some are in files that may be sources themselves.
+    attributes : Attributes, optional
+        Attributes of its HDF5 file, exactly. None: there are none, or they are not stored.
     """
 
     problems: Sequence[Problem] = ()
@@ -202,7 +285,31 @@ class Scanned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One file, case or episode file that contributes rows."""
+    """One file, case or episode file that contributes rows.
+
+    Attributes
+    ----------
+    path : Path
+        Path of its first file.
+    name : str
+        Path relative to the common folder of all sources, with ``/``, unique. Stored in ``sources/path``.
+    files : tuple of Path
+        Every file that is read for it. None of them may change during the conversion.
+    rows : mapping of str to int
+        Number of rows that it contributes to each table that is not spilled.
+    split : str, optional
+        Name of its split. None: no split.
+    detail
+        What `Family.read` and `Family.prepare` need to know about it: JSON values, or a frozen dataclass of
+        them.
+    memory : int, default 0
+        Estimated peak memory of `Family.prepare` in bytes. 0: nothing is prepared.
+    memory_in_core : int, default 0
+        The same without a scratch folder. 0: no scratch folder is ever used.
+    reading : int, default 0
+        Estimated peak memory of `Family.read` in bytes, beyond its output and a copy of one column: for
+        example for a decoded image, or a chunk of the file that is larger than the rows.
+    """
 
     path: Path
     name: str  # path relative to the common root of all sources, with `/`; unique; stored in `sources/path`
@@ -213,16 +320,19 @@ class Source:
     row_splits: tuple[tuple[str, int], ...] = ()
     # What `read` and `derive` need to know about it: a frozen dataclass of JSON values, or those.
     detail: Any = field(default_factory=dict)
-    memory: int = 0  # estimated peak bytes of `derive` of this source; 0 where nothing is derived
-    # The same if it is derived in memory, without a scratch folder; 0 where none is ever used.
+    memory: int = 0
     memory_in_core: int = 0
-    # Estimated peak bytes of `read` of any row range besides its output and a copy of one of its columns: a
-    # bit mask, a chunk of the file larger than the range, a decoded image.
     reading: int = 0
 
 
 class Sources(ObjectColumns[Source]):
-    """Sources of a scan, whose numbers are available as columns, too."""
+    """The sources of a scan, stored as columns.
+
+    Attributes
+    ----------
+    splits : list of str or None
+        Split of each source.
+    """
 
     def __init__(self, items: Iterable[Source] = ()) -> None:
         self.splits: list[str | None] = []  # split of each source
@@ -247,12 +357,23 @@ class Sources(ObjectColumns[Source]):
         detail: Any = None,
         **numbers: int,
     ) -> None:
-        """Add a source by the fields of `Source`. Its path is its first file by default.
+        """Add a source by the fields of `Source`.
+
+        Parameters
+        ----------
+        name : str
+            Name of the source.
+        files : sequence of path
+            Its files.
+        path : path, optional
+            Its path. None: the first file.
+        rows, split, detail, **numbers
+            As the attributes of `Source`; `numbers` are `memory`, `memory_in_core` and `reading`.
 
         Raises
         ------
         InputError
-            If a header makes one of its numbers larger than any file.
+            If a header makes one of the numbers larger than any file can be.
         """
         largest = max([*numbers.values(), *(rows or {}).values()], default=0)
         if largest > _MOST:
@@ -271,13 +392,15 @@ class Sources(ObjectColumns[Source]):
         self._add(name, ("" if is_first else str(path), *files), detail or {})
 
     def files(self) -> Iterator[list[str]]:
+        """Iterate over the paths of the files of each source."""
         return (files[1:] for files in super().files())
 
     def paths(self, number: int) -> list[str]:
+        """Return the paths of the files of one source."""
         return super().paths(number)[1:]
 
     def only(self, numbers: Collection[int]) -> Sources:
-        """See `Columns.only`. All sources are not copied."""
+        """Return some of the sources, which keep their numbers. For all of them, this is the same object."""
         if len(numbers) == len(self):
             return self
         selected = super().only(numbers)
@@ -312,38 +435,39 @@ class Sources(ObjectColumns[Source]):
         return counts
 
     def each_rows(self) -> Iterator[Mapping[str, int]]:
-        """``rows`` of each source."""
+        """Iterate over the number of rows of each source, by table."""
         return map(self._rows_of, range(len(self)))
 
     @property
     def numbers(self) -> dict[str, Int64s]:
-        """``memory``, ``memory_in_core`` and ``reading`` of each source, (sources,) int64 each."""
+        """`memory`, `memory_in_core` and `reading` of each source: int64 arrays (sources,) by name."""
         return {name: np.array(values, np.int64) for name, values in self._numbers.items()}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files."""
+        """Size of all files in bytes."""
         return sum(Path(file).stat().st_size for files in self.files() for file in files)
 
     def rows(self, table: str) -> list[int]:
+        """Return the number of rows of each source in a table."""
         rows = [max(0, count) for count in self._rows.get(table, ())]
         return rows + [0] * (len(self) - len(rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What a scan found: all sources, the tables to write, and the options.
+    """Result of a scan: all sources, the tables to write, and the options.
 
     Attributes
     ----------
-    family
-        Its name, as stores record it.
-    sources
-        In natural order of their names.
-    tables
-        Tables to write. Dtypes of spilled ones are provisional until `Family.finish`.
-    sample_table
-        Table whose rows are the samples, or whose index entries, if samples are ranges of rows: ``"rows"``,
+    family : str
+        Name of the family, as stores record it.
+    sources : Sources
+        The sources, in natural order of their names.
+    tables : tuple of Table
+        Tables to write. Dtypes of spilled tables are provisional until `Family.finish`.
+    sample_table : str
+        Table whose rows are the samples, or index entries of samples that are ranges of rows: ``"rows"``,
         ``"segments"``.
     main_table
         Table of the values that the sources have.
@@ -392,52 +516,52 @@ class Scan:
     recorded: Mapping[str, Any] = field(default_factory=dict)
 
     def only(self, numbers: Collection[int]) -> Scan:
-        """Return the scan of some sources alone, which keep their numbers. Without notes."""
+        """Return the scan of some sources, which keep their numbers, without notes."""
         return replace(self, sources=self.sources.only(numbers), units=(), notes=(), left_out=())
 
     @property
     def is_derived(self) -> bool:
-        """Whether every source is derived before anything is planned."""
+        """Whether every source is prepared before tables are planned."""
         return self.needs_facts or any(table.spilled for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finalized:
-    """What is known once every source was read once, see `Family.prepare`.
+    """Everything that is known after every source was read once: the result of `Family.finish`.
 
     Attributes
     ----------
-    arrays
-        Index arrays, each written whole: a field, and its values with the rows on axis 0.
-    spilled
-        Final form of the spilled tables. Those that are missing here are not written.
-    direct
-        Tables whose number of rows is known only now, and the final form of those of the scan; their rows
-        are read with `Family.read`.
-    rows
-        Rows of each source in each new table of `direct`, ``{"windows/lung": (812, 0, 97)}``, and in the
-        table of the samples if it has other rows than these.
-    by_source
-        Rows of each source in every table of the store, if they are copied from stores. None: as of its
+    arrays : sequence of (Field, array)
+        Index arrays: a field and its values, with rows on axis 0.
+    samples : int
+        Number of samples.
+    sample_source : int array of shape (samples,) or (runs,)
+        Source of each sample, or of each run of consecutive samples.
+    sample_runs : int array of shape (runs,), optional
+        Number of samples of each run. None: `sample_source` has one entry per sample.
+    spilled : tuple of Table
+        Final form of the spilled tables. Tables that are missing here are not written.
+    direct : tuple of Table
+        Tables whose number of rows is known only now, and the final form of the tables of the scan. Their
+        rows are read with `Family.read`.
+    rows : mapping of str to sequence of int
+        Number of rows of each source in each new table of `direct`, ``{"windows/lung": (812, 0, 97)}``,
+        and in the table of samples if it differs from these.
+    by_source : mapping of str to int64 array, optional
+        Number of rows of each source in every table, if sources are copied from stores. None: as in the
         tables.
-    samples
-        How many there are.
-    splits
-        Split code of each sample, (samples,) uint8. None: that of its source.
-    split_names
-        Names of these codes.
-    sample_source
-        Source of each sample, (samples,) int, or of each run of successive samples, (runs,) int.
-    sample_runs
-        Length of each run in samples, (runs,) int. None: `sample_source` has one entry a sample.
-    sample_names
-        Name of each sample in its source, by which ``--split-by`` assigns splits. Empty: their numbers.
-    digests
-        Of the sources, (sources, 16) uint8, if they are copied from stores. None: they are computed.
-    groups
-        Attributes of groups below the root, JSON by path: ``{"windows/lung": {"width": 1500}}``.
-    notes
-        Notes for the user on the values, one line each.
+    splits : uint8 array of shape (samples,), optional
+        Code of the split of each sample. None: the split of its source.
+    split_names : tuple of str
+        Name of each code.
+    sample_names : tuple of str
+        Name of each sample in its source, which ``--split-by`` uses. Empty: samples are numbered.
+    digests : uint8 array of shape (sources, 16), optional
+        Hashes of the sources, if they are copied from stores. None: they are computed.
+    groups : mapping of str to mapping
+        Attributes of groups, as JSON by path: ``{"windows/lung": {"width": 1500}}``.
+    notes : tuple of str
+        Notes for the user about the values, one line each.
     """
 
     arrays: Sequence[tuple[Field, IndexValues]]

@@ -1,4 +1,4 @@
-"""What a page shows of one sample: a few arrays, and JSON that says what they are."""
+"""The content of a page for one sample: a few arrays, and JSON that describes them."""
 
 from __future__ import annotations
 
@@ -29,29 +29,59 @@ _PERCENTILES = (1, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewLimits:
-    """How much of a sample is shown, and how much of the store is read for it."""
+    """Limits for the size of a view, and for the data that is read for it.
 
-    shown: int  # bytes of the arrays of a view, about
-    read: int  # decoded bytes that are read of the store, about
-    edge: int = 128  # blocks along an axis of a volume
+    Attributes
+    ----------
+    shown : int
+        Approximate size of the arrays of a view, in bytes.
+    read : int
+        Approximate size of the data that is read from the store, in decoded bytes.
+    edge : int, default 128
+        Number of blocks along an axis of a volume.
+    points : int, default 25,000
+        Number of points of a cloud.
+    side : int, default 192
+        Number of pixels along a side of an additional image.
+    frames : int, default 60
+        Number of frames of each camera.
+    """
+
+    shown: int
+    read: int
+    edge: int = 128
     points: int = 25_000
-    side: int = 192  # pixels along a side of an image beside a widget
-    frames: int = 60  # of each camera
+    side: int = 192
+    frames: int = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What a page shows of one sample."""
+    """The content of a page for one sample.
+
+    Attributes
+    ----------
+    widget : {"volume", "cloud", "stream", "episode", "rows"}
+        Part of the page that draws it.
+    title : str
+        Title of the sample.
+    head : mapping
+        Axes, units and labels, as JSON values.
+    arrays : mapping of str to array
+        Arrays by the names that the widget expects.
+    read : int, default 0
+        Approximate number of decoded bytes that were read from the store.
+    """
 
     widget: Widget
     title: str
-    head: Mapping[str, Any]  # axes, units and labels, JSON values
+    head: Mapping[str, Any]
     arrays: Mapping[str, AnyArray]
-    read: int = 0  # decoded bytes that were read of the store, about
+    read: int = 0
 
 
 def limits(values: AnyArray) -> list[float]:
-    """Return the values between which nearly all finite ones lie, (low, high)."""
+    """Return the range of nearly all finite values, ``[low, high]``, for a colour scale."""
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     if not finite.size:
         return [0.0, 1.0]
@@ -60,12 +90,20 @@ def limits(values: AnyArray) -> list[float]:
 
 
 def stride(extent: int, most: int) -> int:
-    """Return the step with which at most `most` of `extent` values are taken."""
+    """Return the step that reduces `extent` values to at most `most`."""
     return max(1, -(-extent // max(1, most)))
 
 
 def rows_view(columns: Mapping[str, AnyArray], detail: ViewLimits) -> View:
-    """Show columns as images, lines and numbers. A single row is shown without its axis."""
+    """Return a view of columns as images, lines and numbers.
+
+    Parameters
+    ----------
+    columns : mapping of str to array
+        Rows of each column. A single row is shown without its axis.
+    detail : ViewLimits
+        Limits for the size of the view.
+    """
     arrays: dict[str, AnyArray] = {}
     shown = []
     share = detail.shown // max(1, len(columns))

@@ -1,4 +1,4 @@
-"""Read a store: the read-only view that converters get, and its checked index arrays."""
+"""Read a store: the read-only view that families get, and its checked index arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = AnyArray | Sequence[int]
 
 
 class ArrayView(Protocol):
-    """An array of a store, for reading."""
+    """An array of a store, read-only."""
 
     @property
     def path(self) -> str:
@@ -31,11 +31,11 @@ class ArrayView(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """Length of every axis, rows first."""
+        """Length of each axis, rows first."""
 
     @property
     def dtype(self) -> Dtype:
-        """Dtype of the values that are read."""
+        """Dtype of the values."""
 
     @property
     def chunk_shape(self) -> Shape:
@@ -46,46 +46,91 @@ class ArrayView(Protocol):
         """Attributes of the array."""
 
     def __len__(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
 
     def read(self, lo: int = 0, hi: int | None = None) -> AnyArray:
-        """Rows ``lo:hi`` of axis 0 (None: up to the end)."""
+        """Read rows ``lo:hi``.
+
+        Parameters
+        ----------
+        lo : int, default 0
+            First row.
+        hi : int, optional
+            Row after the last. None: to the end.
+        """
 
     def read_box(self, lo: Sequence[int], hi: Sequence[int]) -> AnyArray:
-        """The box ``lo <= i < hi``, one number per axis. Shape ``hi - lo``."""
+        """Read the part ``lo <= i < hi`` of the array.
+
+        Parameters
+        ----------
+        lo, hi : sequence of int
+            One number per axis.
+
+        Returns
+        -------
+        array of shape ``hi - lo``
+            The values.
+        """
 
     def read_rows(self, rows: Rows, out: AnyArray | None = None) -> AnyArray:
-        """Whole rows of axis 0 in the order given, repeated ones too. (n, *shape[1:]), in `out` if given."""
+        """Read single rows.
+
+        Parameters
+        ----------
+        rows : int array or sequence of int, (n,)
+            Numbers of the rows, in any order. They may repeat.
+        out : array of shape (n, …), optional
+            Memory to read into. None: new memory.
+
+        Returns
+        -------
+        array of shape (n, …)
+            The rows, in the given order.
+        """
 
     def read_ranges(self, lo: Rows, hi: Rows, out: AnyArray | None = None) -> AnyArray:
-        """Rows ``lo[i] <= row < hi[i]`` of axis 0 for every i, concatenated, in `out` if given."""
+        """Read ranges of rows.
+
+        Parameters
+        ----------
+        lo, hi : int arrays or sequences of int, (n,)
+            Range i has rows ``lo[i]:hi[i]``.
+        out : array of shape (rows, …), optional
+            Memory to read into. None: new memory.
+
+        Returns
+        -------
+        array of shape (rows, …)
+            The rows of all ranges, one range after another.
+        """
 
 
 class ValuesByRow(Protocol):
-    """Values of an index array, read when their rows are first asked for."""
+    """Values of an index array, which are read when you ask for rows."""
 
     def __getitem__(self, rows: Int64s) -> AnyArray:
-        """Return the values of rows, (k, …) for rows (k,)."""
+        """Return the values (k, …) of rows (k,)."""
 
 
 class StoreView(Protocol):
-    """A sealed store, for reading. `unistore.store.reader.Store` is one."""
+    """A finished store, read-only. `unistore.Store` is one."""
 
     @property
     def path(self) -> str:
-        """Folder or URL of the store, as it was given."""
+        """Folder or URL of the store, as the user gave it."""
 
     @property
     def family(self) -> str:
-        """Family of the store: ``"point_cloud"``."""
+        """Name of the family: ``"point_cloud"``."""
 
     @property
     def specs(self) -> RecordedSpecs:
-        """What its arrays must be, as its root states it."""
+        """Rules for the arrays, as the root of the store states them."""
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """The root's ``unistore`` object: ``fields``, ``options`` and so on."""
+        """Metadata of the store: the ``unistore`` object of its root, with ``fields`` and ``options``."""
 
     @property
     def sample_count(self) -> int:
@@ -93,7 +138,7 @@ class StoreView(Protocol):
 
     @property
     def cached_indices(self) -> dict[str, AnyArray]:
-        """Small index arrays that were read and checked, by path, see `unistore.schemas.indices`."""
+        """Small index arrays that were read and checked, by path."""
 
     def has(self, path: str) -> bool:
         """Return whether the store has an array at `path`."""
@@ -102,19 +147,25 @@ class StoreView(Protocol):
         """Return the paths of all arrays, sorted."""
 
     def array(self, path: str) -> ArrayView:
-        """Return array at `path`, opened once, or a `StoreError` if there is none or it violates its spec."""
+        """Return the array at `path`. It is opened once.
+
+        Raises
+        ------
+        StoreError
+            If there is no such array, or it violates the rules of the store.
+        """
 
     def index_values(self, path: str) -> ValuesByRow:
         """Return the values of a small index array, by row."""
 
     def group(self, path: str) -> JsonObject:
-        """Return attributes of the group at `path` (``"windows/lung"``)."""
+        """Return the attributes of the group at `path`: ``"windows/lung"``."""
 
     def text(self, path: str) -> list[str]:
-        """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
+        """Return the texts of a column, stored as UTF-8 bytes ``path/data`` and ``path/offsets``."""
 
     def split_names(self) -> list[str]:
-        """Return the names of the splits by code, empty if there are no splits."""
+        """Return the names of the splits, by code. Empty: there are no splits."""
 
 
 # Bytes read at a time
@@ -122,7 +173,7 @@ BLOCK = 32 << 20
 
 
 def rows_of_a_block(array: ArrayView) -> int:
-    """Return how many rows have about `BLOCK` bytes, in whole chunks if they can."""
+    """Return the number of rows of about 32 MiB, in whole chunks if possible."""
     rows = _rows_within(array)
     chunk = array.chunk_shape[0]
     return rows // chunk * chunk or rows
@@ -134,7 +185,15 @@ def _rows_within(array: ArrayView) -> int:
 
 
 def parts_between(array: ArrayView, bounds: Int64s) -> Iterator[AnyArray]:
-    """Yield the rows between each two of the bounds, which ascend, read in blocks of whole parts."""
+    """Iterate over the ranges of rows between successive bounds. Many ranges are read together.
+
+    Parameters
+    ----------
+    array : ArrayView
+        The array.
+    bounds : int64 array of shape (n + 1,)
+        Bounds of the ranges, ascending.
+    """
     step = _rows_within(array)
     start = 0
     while start < len(bounds) - 1:
@@ -152,12 +211,22 @@ _CACHED_BYTES = 32 << 20
 
 
 def contradiction(store: StoreView, path: str, message: str) -> StoreError:
-    """Error of a store whose arrays or documents contradict each other. `path` is one of these."""
+    """Return an error about a store whose arrays or documents contradict each other, for you to raise.
+
+    Parameters
+    ----------
+    store : StoreView
+        The store.
+    path : str
+        Path of one of these arrays or documents.
+    message : str
+        What is wrong, as it follows the path.
+    """
     return StoreError(f"{store.path}: {path}: {message}; run 'unistore verify {store.path}'")
 
 
 def check_array(store: StoreView, array: ArrayView) -> None:
-    """Check axes, dtype and rows of an array against its spec."""
+    """Raise StoreError if axes, dtype or rows of an array violate its rule."""
     spec = _spec(store, array.path)
     error = spec.array_error(ArrayInfo(array.shape, array.dtype.name), lambda path: _shape(store, path))
     if error is not None:
@@ -165,7 +234,13 @@ def check_array(store: StoreView, array: ArrayView) -> None:
 
 
 def whole(store: StoreView, path: str) -> AnyArray:
-    """All values of an index array, read-only. A small array is read once per open store."""
+    """Return all values of an index array, read-only. A small array is read once per open store.
+
+    Raises
+    ------
+    StoreError
+        If values violate the rule of the array, or do not fit into memory.
+    """
     cached: AnyArray | None = store.cached_indices.get(path)
     if cached is not None:
         return cached
@@ -183,7 +258,15 @@ def whole(store: StoreView, path: str) -> AnyArray:
 
 
 class IndexColumn:
-    """The index array at `path`. A small one is cached in memory, so that finding a sample reads no file."""
+    """An index array. A small one is kept in memory, so that finding a sample reads no file.
+
+    Parameters
+    ----------
+    store : StoreView
+        The store.
+    path : str
+        Path of the array.
+    """
 
     def __init__(self, store: StoreView, path: str) -> None:
         self._store = store
@@ -198,7 +281,7 @@ class IndexColumn:
         return int(self._array.shape[0])
 
     def take(self, rows: Int64s) -> AnyArray:
-        """Values of `rows`, (k, …) for rows (k,)."""
+        """Return the values (k, …) of rows (k,). StoreError if they violate the rule of the array."""
         if self._values is not None:
             return self._values[rows]
         values = self._array.read_rows(rows)
@@ -206,7 +289,18 @@ class IndexColumn:
         return values
 
     def ranges(self, rows: Int64s) -> tuple[Int64s, Int64s]:
-        """For offsets: begin and end of the range of each row, (k,) each."""
+        """Return the range of rows that offsets assign to each row.
+
+        Parameters
+        ----------
+        rows : int64 array of shape (k,)
+            Numbers of the ranges.
+
+        Returns
+        -------
+        lo, hi : int64 arrays of shape (k,)
+            First row, and the row after the last.
+        """
         if self._spec.offsets_of is None:
             raise contradiction(self._store, self._path, "has no rule that says what its offsets divide")
         lo = self.take(rows)
@@ -218,23 +312,27 @@ class IndexColumn:
         return lo, hi
 
     def lengths(self) -> Int64s:
-        """For offsets: lengths of all ranges, (n,)."""
+        """Return the lengths of all ranges of offsets, (n,) int64."""
         return np.diff(whole(self._store, self._path))
 
 
 def require_rule(
     store: StoreView, path: str, *, offsets_of: str = "", indexes: str = "", limits: str = ""
 ) -> None:
-    """Raise a `StoreError` if the rule of an array does not say what a reader follows it for.
+    """Raise StoreError if the rule of an array does not state what its reader relies on.
 
     Parameters
     ----------
-    offsets_of
-        Table whose rows, or whose bits, the values divide.
-    indexes
-        Array whose rows the values are numbers of.
-    limits
-        Array whose shape bounds the values.
+    store : StoreView
+        The store.
+    path : str
+        Path of the array.
+    offsets_of : str, default ""
+        Table whose rows, or bits, the values divide. Empty: not required.
+    indexes : str, default ""
+        Array whose rows the values number. Empty: not required.
+    limits : str, default ""
+        Array whose shape limits the values. Empty: not required.
     """
     rule = _spec(store, path)
     divided = rule.offsets_of.path if isinstance(rule.offsets_of, Limit) else rule.offsets_of or ""
@@ -248,7 +346,7 @@ def require_rule(
 
 
 def texts(store: StoreView, path: str) -> list[str]:
-    """Strings of the text column at `path`."""
+    """Return the texts of the column at `path`."""
     offsets = whole(store, f"{path}/offsets")
     array = store.array(f"{path}/data")
     _raise_first(store, f"{path}/offsets", offsets_errors(offsets, array.shape[0], "bytes of text"))
@@ -259,7 +357,7 @@ def texts(store: StoreView, path: str) -> list[str]:
 
 
 def source_bounds(store: StoreView, table: str) -> Int64s:
-    """Return where the rows of each source begin in a table, and the last ones end, (sources + 1,)."""
+    """Return the offsets of the rows of each source in a table, (sources + 1,) int64."""
     path = source_offsets(table)
     if not store.has(path):
         msg = f"{store.path}: has no {path}: was made before unistore 0.1.0; convert its sources again"
@@ -269,32 +367,32 @@ def source_bounds(store: StoreView, table: str) -> Int64s:
 
 
 def source_rows(store: StoreView, table: str) -> Int64s:
-    """Return how many rows each source has in a table, (sources,)."""
+    """Return the number of rows of each source in a table, (sources,) int64."""
     return np.diff(source_bounds(store, table))
 
 
 def main_bounds(store: StoreView) -> Int64s:
-    """Return the bounds of the sources in the main table, (sources + 1,)."""
+    """Return the offsets of the rows of each source in the main table, (sources + 1,) int64."""
     return source_bounds(store, main_table(store))
 
 
 def main_table(store: StoreView) -> str:
-    """Return the table that has the values of the sources, which is that of the samples in some families."""
+    """Return the name of the table with the values of the sources; in some families, the table of samples."""
     name: str = store.attributes.get("main_table", store.attributes["samples"]["table"])
     return name
 
 
 class RowsOfSources:
-    """How many rows each source has in the arrays of a store, as its rules say.
+    """The number of rows of each source in the arrays of a store, derived from its rules.
 
     Rows are counted by another array, by the sources, by the samples, or by offsets that divide them.
 
     Parameters
     ----------
-    store
+    store : StoreView
         The store.
-    ignored
-        Paths of offsets that are not followed.
+    ignored : collection of str, default ()
+        Paths of offsets that are not used.
     """
 
     def __init__(self, store: StoreView, ignored: Collection[str] = ()) -> None:
@@ -309,12 +407,12 @@ class RowsOfSources:
                     self._offsets[rule.divides] = path
 
     def of(self, path: str) -> Int64s:
-        """Return the number of rows, or of ranges of offsets, of each source, (sources,).
+        """Return the number of rows, or of ranges of offsets, of each source, (sources,) int64.
 
         Raises
         ------
         InputError
-            If no rule says which rows are of which source.
+            If no rule states which rows belong to which source.
         StoreError
             If arrays contradict each other.
         """
@@ -350,7 +448,10 @@ class RowsOfSources:
 
 
 def sample_rows(store: StoreView) -> Int64s:
-    """Row of every sample in its table, (samples,), without rows that are none: points of no segment."""
+    """Return the row of every sample in its table, (samples,) int64.
+
+    Rows outside all samples, such as points outside all segments, are not included.
+    """
     rows = np.arange(store.sample_count)
     path = f"{store.attributes['samples']['table']}/number"
     if store.has(path) and "no_sample" in store.array(path).attributes:
@@ -359,9 +460,12 @@ def sample_rows(store: StoreView) -> Int64s:
 
 
 def sample_ranges(store: StoreView, table: str) -> tuple[Int64s, Int64s] | None:
-    """First row of every sample in a table and the row behind its last one, (samples,) each.
+    """Return the range of rows of every sample in a table.
 
-    None where rows of the table do not belong to one sample each.
+    Returns
+    -------
+    (lo, hi) : int64 arrays of shape (samples,), or None
+        First row, and the row after the last. None: rows of the table do not belong to one sample each.
     """
     samples = sample_rows(store)
     sample_table = store.attributes["samples"]["table"]
@@ -374,7 +478,7 @@ def sample_ranges(store: StoreView, table: str) -> tuple[Int64s, Int64s] | None:
 
 
 def sample_sources(store: StoreView) -> Int64s:
-    """Number of the source of every sample, (samples,)."""
+    """Return the number of the source of every sample, (samples,) int64."""
     table = store.attributes["samples"]["table"]
     counts = source_rows(store, table)
     of_rows = np.repeat(np.arange(len(counts)), counts)
@@ -386,7 +490,7 @@ def sample_sources(store: StoreView) -> Int64s:
 
 
 def check_codes(store: StoreView, codes: UInt8s, names: list[str]) -> None:
-    """Raise a `StoreError` if a split code has no name."""
+    """Raise StoreError if a split code has no name."""
     wrong = codes >= max(1, len(names))
     if wrong.any():
         sample = int(np.argmax(wrong))
@@ -395,7 +499,7 @@ def check_codes(store: StoreView, codes: UInt8s, names: list[str]) -> None:
 
 
 def table_columns(store: StoreView, table: str) -> list[str]:
-    """Return the paths of the columns of a table, as the root lists them. Empty: there is no such table."""
+    """Return the paths of the columns of a table. Empty: there is no such table."""
     return [f"{table}/{name}" for name in store.attributes["tables"].get(table, ())]
 
 

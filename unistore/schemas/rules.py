@@ -1,4 +1,4 @@
-"""What the value rules of families are made of: a store's arrays as they read them, and their problems."""
+"""Rules for the values of a store: the view that a rule reads, and the problems that it yields."""
 
 from __future__ import annotations
 
@@ -18,18 +18,26 @@ _FIX = "convert the sources again; if it comes back, report it"
 
 
 class UnreadableError(Exception):
-    """A rule needs an array that is damaged, which is reported already."""
+    """A rule needs an array that is damaged. The damage is already reported."""
 
 
 class RuleView:
-    """The arrays of a store that rules read. Those at the paths `damaged` raise `UnreadableError`."""
+    """The arrays of a store, for rules.
+
+    Parameters
+    ----------
+    store : StoreView
+        The store.
+    damaged : frozenset of str, default empty
+        Paths of damaged arrays. Reading them raises `UnreadableError`.
+    """
 
     def __init__(self, store: StoreView, damaged: frozenset[str] = frozenset()) -> None:
         self.store = store
         self._damaged = damaged
 
     def spec(self, path: str) -> ArraySpec:
-        """Return what an array must be."""
+        """Return the rule for dtype, shape and values of an array."""
         return self.store.specs.of(path)
 
     def under(self, prefix: str) -> list[str]:
@@ -37,26 +45,26 @@ class RuleView:
         return [path for path in self.store.paths() if path.startswith(prefix)]
 
     def shape(self, path: str) -> Shape:
-        """Return the shape of an array. Of `SAMPLES`, (samples,)."""
+        """Return the shape of an array; for `SAMPLES`, (samples,)."""
         return (self.store.sample_count,) if path == SAMPLES else self.array(path).shape
 
     def whole(self, path: str) -> AnyArray:
-        """All of an array."""
+        """Return all values of an array."""
         return self.array(path).read()
 
     def blocks(self, path: str) -> Iterator[tuple[int, AnyArray]]:
-        """All rows of an array in blocks, each with the number of its first row."""
+        """Iterate over the rows of an array in blocks: ``(number of the first row, rows)``."""
         array = self.array(path)
         step = rows_of_a_block(array)
         for lo in range(0, len(array), step):
             yield lo, array.read(lo, min(len(array), lo + step))
 
     def parts(self, path: str, bounds: Int64s) -> Iterator[AnyArray]:
-        """Yield the rows between each two of the bounds, which ascend."""
+        """Iterate over the rows between successive bounds, which ascend."""
         return parts_between(self.array(path), bounds)
 
     def array(self, path: str) -> ArrayView:
-        """Open an array. `UnreadableError` if it is damaged."""
+        """Return an array. `UnreadableError` if it is damaged."""
         if path in self._damaged:
             raise UnreadableError(path)
         try:
@@ -67,7 +75,7 @@ class RuleView:
             raise
 
     def planes(self, path: str, row: int) -> Iterator[tuple[int, AnyArray]]:
-        """One row of an array in blocks along axis 1, each with the number of its first plane."""
+        """Iterate over one row of an array in blocks of axis 1: ``(number of the first plane, planes)``."""
         array = self.array(path)
         count, *further = array.shape[1:]
         layer = array.chunk_shape[1]
@@ -84,12 +92,37 @@ Rule = Callable[[RuleView], Iterator[Problem]]
 
 
 def broken(location: str, message: str) -> Problem:
-    """The problem of a violated value rule."""
+    """Return the problem of a violated rule, for a rule to yield.
+
+    Parameters
+    ----------
+    location : str
+        Path of the array.
+    message : str
+        What is wrong, as it follows the path.
+
+    Examples
+    --------
+    >>> def frames_ascend(view):  # doctest: +SKIP
+    ...     frames = view.whole("frames/number")
+    ...     if (np.diff(frames) < 0).any():
+    ...         yield broken("frames/number", "does not ascend")
+    """
     return Problem(location, message, _FIX, "values")
 
 
 def parts_hold_all(view: RuleView, parts: str, rows: str) -> Iterator[Problem]:
-    """Yield the first source whose parts, as segments or episodes, do not hold all its rows."""
+    """Yield a problem for the first source whose parts (segments, episodes) do not have all its rows.
+
+    Parameters
+    ----------
+    view : RuleView
+        The store.
+    parts : str
+        Table of the parts, with ``offsets`` and ``source``.
+    rows : str
+        Word for the rows in the message: ``"points"``.
+    """
     lengths = np.diff(view.whole(f"{parts}/offsets"))
     expected = np.diff(view.whole(source_offsets(main_table(view.store))))
     sources = view.whole(f"{parts}/source")
@@ -107,5 +140,5 @@ def parts_hold_all(view: RuleView, parts: str, rows: str) -> Iterator[Problem]:
 
 
 def first_row(wrong: Any) -> int:
-    """Index of the first row that is True, from one bool per row."""
+    """Return the number of the first row that is True, given one bool per row."""
     return int(np.flatnonzero(wrong)[0])

@@ -1,4 +1,4 @@
-"""Define fields (arrays of a store), tables (arrays that share axis 0), and columns of text."""
+"""Fields (arrays of a store), tables (arrays that share axis 0), and columns of text."""
 
 # A sample is a few row ranges plus, for images and volumes, a box.
 
@@ -24,24 +24,44 @@ _OWN_BYTES = 1 << 20
 
 
 class OwnForm(NamedTuple):
-    """Dtype and shape of a column's rows as one source has them, and how they are made of stored rows."""
+    """The form in which one source has the rows of a column.
 
-    dtype: str  # little-endian: "<f4", "|u1"
+    Attributes
+    ----------
+    dtype : str
+        Little-endian dtype: ``"<f4"``, ``"|u1"``.
+    row_shape : tuple of int, default ()
+        Shape of a row.
+    restore : callable, optional
+        Converts stored rows to rows of the source, if they are more than padded and promoted. None: they
+        are not.
+    path : str, default ""
+        Path of the column, if other sources determine which array has it. Empty: the path of the array.
+    """
+
+    dtype: str
     row_shape: Shape = ()
-    # where stored rows are more than padded and promoted
     restore: Callable[[AnyArray], AnyArray] | None = None
-    path: str = ""  # of the column, where other sources decide which array has it; else that of the array
+    path: str = ""
 
     def __str__(self) -> str:
         return f"{self.dtype} {'x'.join(map(str, self.row_shape)) or '-'}"
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
+        """Size of a row in bytes."""
         return prod(self.row_shape) * np.dtype(self.dtype).itemsize
 
     def bytes_of(self, stored: AnyArray, plane: int = 0) -> Iterator[memoryview]:
-        """Yield the bytes of rows, of which `stored` has all planes, or those from one on."""
+        """Iterate over the bytes of rows, in the form of the source.
+
+        Parameters
+        ----------
+        stored : array of shape (rows, …)
+            Rows of the store, with all planes, or with planes from `plane` on.
+        plane : int, default 0
+            Number of the first plane of `stored`.
+        """
         dtype = np.dtype(self.dtype)
         is_stored = stored.dtype == dtype and stored.shape[1:] == self.row_shape and self.restore is None
         step = len(stored) if is_stored else max(1, _OWN_BYTES // max(1, self.row_bytes))
@@ -64,18 +84,18 @@ class OwnForm(NamedTuple):
 
 @cache
 def little_endian(dtype: str) -> str:
-    """Return the dtype of the same values in little-endian order."""
+    """Return the little-endian dtype of the same values: ``"<f4"`` for ``"float32"``."""
     return np.dtype(dtype).newbyteorder("<").str
 
 
 def is_among(number: int, numbers: Sequence[int]) -> bool:
-    """Return whether a number is one of ascending ones."""
+    """Return whether a number is in an ascending sequence."""
     place = bisect_left(numbers, number)
     return place < len(numbers) and numbers[place] == number
 
 
 def stated_of(stated: Any, source: int) -> Any:
-    """Return what an attribute states of a source: one value of all, or the numbers of sources by value."""
+    """Return what an attribute states about a source: a value for all, or the numbers of sources by value."""
     if isinstance(stated, Mapping):
         return next((value for value, sources in stated.items() if is_among(source, sources)), None)
     return stated
@@ -83,27 +103,50 @@ def stated_of(stated: Any, source: int) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One array of a store."""
+    """One array of a store.
 
-    # Path in the store: "points/xyz". All but the last part is the table's name.
+    Attributes
+    ----------
+    path : str
+        Path in the store: ``"points/xyz"``. Everything before the last part is the name of its table.
+    dtype : str
+        NumPy's native dtype name: ``"int32"``, ``"float64"``, ``"bool"``.
+    row_shape : tuple of int, default ()
+        Shape after axis 0: ``(3,)`` for coordinates, ``(D, H, W)`` for volumes.
+    axes : tuple of str
+        Name of each axis, with axis 0: ``("point", "coordinate")``. Arrays of a group, and of the groups
+        above it, use the same name for the same axis; `own_axes` returns names for axes that only one
+        array has.
+    unit : str, optional
+        Unit of the values (``"m"``, ``"HU"``, ``"s"``). None: unknown, or none.
+    description : str, default ""
+        One sentence.
+    fill : number, default 0
+        Value of padding and of chunks that are not written.
+    tile : tuple of int, optional
+        Shape of a chunk inside a row, if samples read patches: ``(32, 32, 32)``. None: whole rows.
+    run : int, default 1
+        Number of consecutive rows that one sample typically reads, such as the median length of segments.
+        With `tile`, the rows of a chunk.
+    codec : str, default ""
+        Codec for ``--codec auto``, such as ``"lz4 bitshuffle 2"``. Empty: it is chosen by a trial.
+    statistics : bool, default False
+        Whether to compute count, mean, standard deviation (ddof 0), minimum and maximum while converting,
+        in float64.
+    attributes : mapping
+        Further attributes of the array.
+    """
+
     path: str
-    dtype: str  # numpy dtype name in native form: "int32", "float64", "bool"
-    # Shape after axis 0: `()` for a column, `(3,)` for coordinates, `(D, H, W)` for volumes.
+    dtype: str
     row_shape: Shape = ()
-    # One name per axis, axis 0 included: `("point", "coordinate")`. Arrays of a group and of the groups above
-    # it use the same name for the same axis; `own_axes` names axes that only one array has.
     axes: tuple[str, ...]
-    unit: str | None = None  # unit of the values ("m", "HU", "s"), or None
+    unit: str | None = None
     description: str = ""
-    fill: int | float | bool = 0  # value of padding and of unwritten chunks
-    # Chunk shape inside a row where samples read boxes (`(32, 32, 32)`); None: whole rows.
+    fill: int | float | bool = 0
     tile: tuple[int, ...] | None = None
-    # Consecutive rows that one sample typically reads (1, or the median segment length); of rows with a
-    # `tile`, the rows of a chunk.
     run: int = 1
-    # What the codec "auto" takes, as "lz4 bitshuffle 2". Empty: it is chosen by trial.
     codec: str = ""
-    # Whether count, mean, std, min and max are accumulated while converting (float64, ddof 0).
     statistics: bool = False
     attributes: Mapping[str, object] = field(default_factory=dict)
     # What dtype, axes and values must be, beside what the family declares of the path; None: nothing
@@ -111,22 +154,25 @@ class Field:
 
     @property
     def name(self) -> str:
-        """Last part of the path: the column's name in its table."""
+        """Last part of the path: name of the column in its table."""
         return self.path.rsplit("/", 1)[-1]
 
     @property
     def described(self) -> dict[str, object]:
-        """`attributes`, and ``units`` and ``long_name`` of the CF conventions."""
+        """`attributes`, with ``units`` and ``long_name`` of the CF conventions."""
         names = {"units": self.unit, "long_name": self.description or None}
         return {name: value for name, value in names.items() if value is not None} | dict(self.attributes)
 
     @property
     def row_bytes(self) -> int:
-        """Uncompressed bytes of one row."""
+        """Uncompressed size of one row in bytes."""
         return prod(self.row_shape) * np.dtype(self.dtype).itemsize
 
     def own_form(self, source: int) -> OwnForm | None:
-        """Return the form that rows have in a source, as the attributes say. None: it lacks the column."""
+        """Return the form in which a source has the rows, as the attributes state.
+
+        None: the source does not have the column.
+        """
         about: Mapping[str, Any] = self.attributes
         if is_among(source, about.get("missing_in", ())):
             return None
@@ -142,7 +188,10 @@ class Field:
 
 
 def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
-    """Names of axes that only one column has: ``("rgb_component",)``. Numbered from 1 if several."""
+    """Return names for axes that only one column has: ``("rgb_component",)``.
+
+    Several axes are numbered from 1.
+    """
     name = f"{column.rpartition('/')[2]}_{axis}"
     if count == 1:
         return (name,)
@@ -150,38 +199,56 @@ def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
 
 
 def bounds_field(path: str, axis: str, description: str) -> Field:
-    """Offsets (n + 1,) i8 that divide rows into n ranges, one per `axis`: ``"segment"``, ``"volume"``."""
+    """Return the field of offsets (n + 1,) int64 that divide rows into n ranges.
+
+    Parameters
+    ----------
+    path : str
+        Path of the array.
+    axis : str
+        What a range is: ``"segment"``, ``"volume"``.
+    description : str
+        One sentence.
+    """
     return Field(path=path, dtype="int64", axes=(f"{axis}_bound",), description=description)
 
 
 def offsets_of(lengths: Sequence[int] | Int64s) -> Int64s:
-    """Offsets (n + 1,) i8 of n ranges that follow each other, from their lengths (n,)."""
+    """Return the offsets (n + 1,) int64 of consecutive ranges with the given lengths (n,)."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Arrays that share axis 0 and are cut into shards at the same rows."""
+    """Arrays that share axis 0 and are divided into shards at the same rows.
 
-    name: str  # path of the group: "points", "voxels/0.5"
-    # The columns; `field.path` is `f"{name}/{field.name}"`. Column names may themselves hold slashes:
-    # `steps/observation/joint` is column `observation/joint` of `steps`.
+    Attributes
+    ----------
+    name : str
+        Path of the group: ``"points"``, ``"voxels/0.5"``.
+    fields : tuple of Field
+        The columns. The path of a column is ``f"{table.name}/{column}"``. Names of columns may contain
+        slashes: ``steps/observation/joint`` is the column ``observation/joint`` of ``steps``.
+    spilled : bool, default False
+        False: the scan knows the number of rows, and rows are read directly into shards. True: it depends
+        on the values; rows are computed once per source, kept on disk, and packed afterwards.
+    """
+
+    name: str
     fields: tuple[Field, ...]
-    # False: row counts are known from the scan and rows are read straight into shards. True: rows depend on
-    # the data; they are derived once per source, spilled, and packed afterwards.
     spilled: bool = False
 
     def column(self, field: Field) -> str:
-        """Name of a field's column in this table: its path without the table's name."""
+        """Return the name of a field in this table: its path without the name of the table."""
         return field.path.removeprefix(f"{self.name}/")
 
     def columns(self) -> dict[str, Field]:
-        """Return fields by column name."""
+        """Return the fields by name of the column."""
         return {self.column(field): field for field in self.fields}
 
 
 class IndexValues(Protocol):
-    """Values of an index array, rows on axis 0: an array, or what makes the rows of a slice when asked."""
+    """Values of an index array, rows on axis 0: an array, or an object that computes slices of rows."""
 
     @property
     def dtype(self) -> Dtype:
@@ -199,14 +266,22 @@ class IndexValues(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextBytes:
-    """UTF-8 bytes of strings, one after the other, (bytes,) uint8, encoded when slices are asked for."""
+    """UTF-8 bytes of texts, one after another, (bytes,) uint8. They are encoded when you slice them.
 
-    strings: Sequence[str]  # the strings, the same whenever they are asked for
-    offsets: Int64s  # where each begins, and the last ends, (n + 1,) int64
+    Attributes
+    ----------
+    strings : sequence of str
+        The texts.
+    offsets : int64 array of shape (n + 1,)
+        First byte of each text, and the number of bytes.
+    """
+
+    strings: Sequence[str]
+    offsets: Int64s
 
     @classmethod
     def of(cls, strings: Sequence[str]) -> TextBytes:
-        """The bytes of strings."""
+        """Return the bytes of texts."""
         lengths = np.fromiter((len(_encoded(string)) for string in strings), np.int64, len(strings))
         return cls(strings, offsets_of(lengths))
 
@@ -215,12 +290,12 @@ class TextBytes:
 
     @property
     def dtype(self) -> Dtype:
-        """uint8."""
+        """Dtype uint8."""
         return np.dtype(np.uint8)
 
     @property
     def shape(self) -> Shape:
-        """(bytes,)."""
+        """Shape (bytes,)."""
         return (len(self),)
 
     def __getitem__(self, rows: slice) -> UInt8s:
@@ -246,9 +321,28 @@ def _encoded(string: str) -> bytes:
 def text_arrays(
     path: str, strings: Iterable[str], *, axis: str = "row", description: str = ""
 ) -> list[tuple[Field, AnyArray]]:
-    """Return strings as ``path/data`` and ``path/offsets``, as Zarr v3 has no standard string dtype."""
-    # `data` u1, `offsets` i8 (n + 1): string i is data[offsets[i]:offsets[i + 1]]. Undecodable bytes of file
-    # names (surrogates) are written as backslash escapes.
+    """Return the arrays of a column of texts: UTF-8 bytes, and offsets.
+
+    Zarr v3 does not have a standard dtype for strings. Bytes of file names that are not UTF-8 are written
+    as backslash escapes.
+
+    Parameters
+    ----------
+    path : str
+        Path of the column.
+    strings : iterable of str
+        The texts.
+    axis : str, default "row"
+        What a text belongs to, as the name of an axis.
+    description : str, default ""
+        One sentence. Empty: the name of the column.
+
+    Returns
+    -------
+    list of (Field, array)
+        ``path/data`` (bytes,) uint8, and ``path/offsets`` (n + 1,) int64: text i is
+        ``data[offsets[i]:offsets[i + 1]]``.
+    """
     arrays = lazy_text_arrays(path, list(strings), axis=axis, description=description)
     return [(field, values[:]) for field, values in arrays]
 
@@ -260,7 +354,7 @@ TEXT_NOTE = ": UTF-8 text of all rows"
 def lazy_text_arrays(
     path: str, strings: Sequence[str], *, axis: str = "row", description: str = ""
 ) -> list[tuple[Field, IndexValues]]:
-    """As `text_arrays`, of strings that are made when asked for: their bytes are never together in memory."""
+    """As `text_arrays`, for texts that are computed when needed. Their bytes are never in memory together."""
     column = path.rpartition("/")[2]
     of_data = Field(
         path=f"{path}/data",
@@ -274,7 +368,7 @@ def lazy_text_arrays(
 
 
 def text_values(data: UInt8s, offsets: Int64s) -> list[str]:
-    """Return the strings of UTF-8 bytes between offsets (n + 1,)."""
+    """Return the texts of UTF-8 bytes, given offsets (n + 1,)."""
     raw = data.tobytes()
     return [raw[lo:hi].decode() for lo, hi in pairwise(offsets.tolist())]
 
@@ -287,7 +381,7 @@ HDF5_ATTRIBUTES = "sources/hdf5_attributes"
 
 
 def name_problem(path: str) -> str | None:
-    """Return why a path cannot name an array of a Zarr v3 store, or None."""
+    """Return why a path cannot name an array of a Zarr v3 store, or None if it can."""
     # Zarr v3 core, "Node names": no empty name, none made of dots alone, none that begins with `__`. Beyond
     # that, `zarr.json` is a node's own file, and not every file system has names with control characters or
     # backslashes, or of more than 255 bytes.
@@ -309,8 +403,28 @@ def name_problem(path: str) -> str | None:
 
 
 def unpack(packed: UInt8s, width: int, left: int = 0) -> UInt8s:
-    """Unpack bits (…, bytes) into pixels of 0 and 1, (…, width), without the first `left` of every row."""
-    # For a crop that begins inside a byte, at pixel x: the bytes from x // 8 on, and left = x % 8.
+    """Unpack bits into pixels of 0 and 1.
+
+    Parameters
+    ----------
+    packed : uint8 array of shape (…, bytes)
+        Bits along the last axis, lowest bit first.
+    width : int
+        Number of pixels of a row.
+    left : int, default 0
+        Number of bits to skip at the beginning of each row. For a crop that begins at pixel x, give the
+        bytes from ``x // 8`` on and ``left = x % 8``.
+
+    Returns
+    -------
+    uint8 array of shape (…, width)
+        0 or 1.
+
+    Raises
+    ------
+    ValueError
+        If rows have fewer pixels.
+    """
     check_width(packed, width, left)
     if packed.shape[-1] * 8 == width:
         flat = np.unpackbits(np.ascontiguousarray(packed).reshape(-1), bitorder="little")
@@ -319,7 +433,7 @@ def unpack(packed: UInt8s, width: int, left: int = 0) -> UInt8s:
 
 
 def check_width(packed: UInt8s, width: int, left: int) -> None:
-    """Raise a ValueError if rows of bytes hold fewer pixels than `width` from bit `left` on."""
+    """Raise ValueError if rows of bytes have fewer than `width` pixels from bit `left` on."""
     if left < 0 or width < 0 or left + width > packed.shape[-1] * 8:
         msg = f"{packed.shape[-1]} bytes a row hold no {width} pixels from bit {left} on"
         raise ValueError(msg)

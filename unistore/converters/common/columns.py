@@ -1,4 +1,4 @@
-"""Merging the columns of many sources: same names, same row shapes, dtypes promoted without loss."""
+"""Merge the columns of many sources: same names, same row shapes, dtypes without loss."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class SourceColumn:
 
     Attributes
     ----------
-    dtype
-        NumPy's dtype string, byte order included: ``">f4"``. Texts are of kind S, U or O.
-    row_shape
-        Shape after axis 0; of a ragged column, that of each of its values.
+    dtype : str
+        NumPy's dtype string with byte order: ``">f4"``. Texts have kind S, U or O.
+    row_shape : tuple of int, default ()
+        Shape of a row; for a column of variable length, shape of one value.
     """
 
     dtype: str
@@ -48,17 +48,17 @@ class Merged(NamedTuple):
 
     Attributes
     ----------
-    dtype
-        NumPy's dtype name, native: the smallest that holds the values of every source exactly.
-    row_shape
-        Shape after axis 0: that of every source, or the largest of each axis if rows are padded.
-    attributes
-        ``source_dtype``: the dtype in all sources, or the numbers of the sources by dtype. ``missing_in``:
-        numbers of the sources without the column, where it is filled; absent if all have it.
-        ``source_row_shape``: numbers of the sources by row shape (``"4x3"``), where smaller rows are padded
-        with zeros; absent if no row is.
-    origins
-        Names of sources by the dtypes that became this one.
+    dtype : str
+        NumPy's native dtype name: the smallest that represents the values of every source exactly.
+    row_shape : tuple of int
+        Shape of a row; if rows are padded, the largest extent of each axis.
+    attributes : mapping
+        ``source_dtype``: the dtype in all sources, or the numbers of the sources by dtype.
+        ``missing_in``: numbers of the sources without the column, which is filled there; absent if all
+        have it. ``source_row_shape``: numbers of the sources by row shape (``"4x3"``); absent if no row
+        is padded.
+    origins : mapping of str to sequence of str
+        Names of sources, by the dtype that they had.
     """
 
     dtype: str
@@ -68,12 +68,12 @@ class Merged(NamedTuple):
 
     @property
     def is_padded(self) -> bool:
-        """Whether rows are larger than those of some source."""
+        """Whether rows are larger than the rows of some source."""
         return ROW_SHAPES in self.attributes
 
     @property
     def is_filled(self) -> bool:
-        """Whether statistics would count values that no source has, and that are not NaN."""
+        """Whether statistics would count values that no source has and that are not NaN."""
         return self.is_padded or ("missing_in" in self.attributes and np.dtype(self.dtype).kind != "f")
 
     @property
@@ -87,13 +87,13 @@ class Merged(NamedTuple):
 
     @staticmethod
     def promotion_notes(merged: Mapping[str, Merged]) -> list[str]:
-        """Return a remark on each column whose sources have several dtypes, and the one it is stored as."""
+        """Return a note for each column whose sources differ in dtype, with the dtype that is stored."""
         notes = [promotion_note(name, form.dtype, form.origins) for name, form in merged.items()]
         return list(filter(None, notes))
 
     @staticmethod
     def padding_notes(merged: Mapping[str, Merged]) -> list[str]:
-        """Return a remark on padded columns."""
+        """Return a note that lists the padded columns. Empty: none is padded."""
         padded = [f"{printable(name)} to {form.row_shape}" for name, form in merged.items() if form.is_padded]
         return [f"padded with zeros, <name>_mask says where: {', '.join(padded)}"] if padded else []
 
@@ -104,19 +104,27 @@ def storable(dtype: Dtype) -> bool:
 
 
 def any_length(values: Dtype, row_shape: Shape = ()) -> Dtype:
-    """Return the dtype of an array whose rows have any number of values each, as h5py has it."""
+    """Return the dtype, as in h5py, of an array whose rows have any number of values.
+
+    Parameters
+    ----------
+    values : numpy.dtype
+        Dtype of the values.
+    row_shape : tuple of int, default ()
+        Shape of one value.
+    """
     return np.dtype(object, metadata={"vlen": values, "shape": row_shape})
 
 
 def is_text(dtype: Dtype) -> bool:
-    """Return whether rows are texts or byte strings, of one length or any."""
+    """Return whether rows are texts or byte strings, of fixed or variable length."""
     metadata: Mapping[str, Any] = dtype.metadata or {}
     values = metadata.get("vlen")
     return dtype.kind in "SU" or values is str or values is bytes
 
 
 def values_of(dtype: Dtype) -> SourceColumn | None:
-    """Return the form of the values in rows of any length, texts among them (None: the rows are others)."""
+    """Return dtype and shape of the values in rows of variable length, such as texts, or None."""
     if is_text(dtype):
         return SourceColumn(dtype.str)
     metadata: Mapping[str, Any] = dtype.metadata or {}
@@ -127,14 +135,17 @@ def values_of(dtype: Dtype) -> SourceColumn | None:
 
 
 def is_lossless(source: Dtype, target: Dtype) -> bool:
-    """Whether `target` represents every value of `source` exactly (stricter than NumPy's "safe" casts)."""
+    """Return whether `target` represents every value of `source` exactly.
+
+    This is stricter than NumPy's "safe" casts: int32 does not fit into float32.
+    """
     if source.kind in "iu" and target.kind == "f":
         return 8 * source.itemsize - (source.kind == "i") <= np.finfo(target).nmant + 1
     return np.can_cast(source, target)
 
 
 def promote(dtypes: Sequence[Dtype]) -> Dtype | None:
-    """Return the smallest storable dtype that represents all values of all `dtypes` exactly, or None."""
+    """Return the smallest storable dtype that represents all values of all dtypes exactly, or None."""
     for target in map(np.dtype, _STORABLE):
         if all(is_lossless(dtype, target) for dtype in dtypes):
             return target
@@ -142,7 +153,7 @@ def promote(dtypes: Sequence[Dtype]) -> Dtype | None:
 
 
 def missing_value(dtype: str) -> float | bool:
-    """Fill value where a source lacks a column: NaN for floats, else 0 or False."""
+    """Return the fill value for a source without a column: NaN for floats, otherwise 0 or False."""
     return float("nan") if np.dtype(dtype).kind == "f" else 0
 
 
@@ -152,25 +163,29 @@ def reconcile(
     may_pad: Callable[[str], bool] = lambda _: False,
     modes: Collection[str] = ("union", "intersection"),
 ) -> tuple[dict[str, Merged], list[Problem]]:
-    """Merge the columns of all sources in the order of their first appearance.
+    """Merge the columns of all sources, in the order of their first appearance.
 
     Parameters
     ----------
-    sources
+    sources : iterable of (str, mapping of str to SourceColumn)
         Name and columns of each source, in the order of their numbers.
-    mode
-        ``"exact"``: every source must have every column. ``"union"``: columns of some sources are taken, and
-        filled in the others. ``"intersection"``: only those of all sources that have one row shape are taken.
-    may_pad
-        Whether ``"union"`` pads the smaller rows of a column; by default of none.
-    modes
-        Values of the family's option ``--columns`` beside ``"exact"``, which fixes may name.
+    mode : {"exact", "union", "intersection"}
+        ``"exact"``: every source must have every column. ``"union"``: columns of some sources are stored,
+        and filled in the others. ``"intersection"``: only columns that all sources have in one row shape
+        are stored.
+    may_pad : callable, optional
+        Called with the name of a column; returns whether ``"union"`` may pad its smaller rows. By default
+        no column.
+    modes : collection of str, default ("union", "intersection")
+        Values of the option ``--columns`` of the family, in addition to ``"exact"``, that fixes may name.
 
     Returns
     -------
-    tuple
-        The merged columns by name, and problems: one that lists the columns that differ, or those whose mask
-        another column has the name of. Empty: all is well.
+    merged : dict of str to Merged
+        The merged columns.
+    problems : list of Problem
+        One problem that lists the columns that differ; or one for each padded column whose mask would
+        have the name of another column. Empty: the columns fit.
     """
     sets: dict[tuple[tuple[str, SourceColumn], ...], _ColumnSet] = {}
     numbers = array("i")
@@ -262,14 +277,14 @@ def _sizes(row_shape: Shape) -> str:
 
 
 def row_shapes(attributes: Mapping[str, Any]) -> Iterator[tuple[Shape, list[int]]]:
-    """Yield the row shapes that the sources of a padded array have, with the indices of the sources."""
+    """Iterate over the row shapes of the sources of a padded array, with the numbers of the sources."""
     shapes = attributes.get(ROW_SHAPES)
     for sizes, sources in shapes.items() if isinstance(shapes, Mapping) else ():
         yield tuple(map(int, sizes.split("x"))), sources
 
 
 def within(target: AnyArray, shape: Shape) -> AnyArray:
-    """Return the part of rows that smaller ones take. Other rows are as they are."""
+    """Return a view of padded rows with only the part of a smaller row shape."""
     if len(shape) != target.ndim or target.shape[1:] == shape[1:]:
         return target
     return target[(slice(None), *map(slice, shape[1:]))]
@@ -287,7 +302,17 @@ def _origins(name: str, column_sets: Sequence[_ColumnSet]) -> dict[str, list[str
 
 
 def promotion_note(name: str, dtype: str, origins: Mapping[str, Sequence[str]]) -> str:
-    """Return the remark on values of sources by their dtypes, empty if these are all the same."""
+    """Return a note about a column whose sources differ in dtype. Empty: they do not differ.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column.
+    dtype : str
+        Dtype in the store.
+    origins : mapping of str to sequence of str
+        Names of sources by dtype, as `Merged.origins`.
+    """
     if len(origins) < 2:
         return ""
     held = ", ".join([f"{own} of {first_few(sources)}" for own, sources in origins.items()])
@@ -295,7 +320,10 @@ def promotion_note(name: str, dtype: str, origins: Mapping[str, Sequence[str]]) 
 
 
 def shape_labels(sources: Iterable[tuple[str, Mapping[str, SourceColumn]]]) -> dict[str, str]:
-    """Return a label of the columns of each source by its name, alike where no column differs in form."""
+    """Return a label for each source, by its name.
+
+    Sources whose columns have the same dtypes and shapes share a label.
+    """
     of_sources = {source: dict(columns) for source, columns in sources}
     names = list(dict.fromkeys(chain.from_iterable(of_sources.values())))
     forms = list(dict.fromkeys(tuple(map(columns.get, names)) for columns in of_sources.values()))

@@ -1,4 +1,4 @@
-"""Leaving out sources by name, and collecting the problems of each source."""
+"""Skip sources by name, and collect the problems of several sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTED = 5
 
 
 class Exclusion:
-    """Names that a scan leaves out, as in messages (``"a.hdf5: data/demo_3"``), and which were found."""
+    """Names to skip, written as in messages (``"a.hdf5: data/demo_3"``). It remembers which were found."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(name.rstrip("/") for name in names)
@@ -23,7 +23,7 @@ class Exclusion:
         return bool(self._names)
 
     def covers(self, name: str) -> bool:
-        """Return whether a name, or a folder above it, is left out."""
+        """Return whether a name, or a folder above it, is skipped."""
         if not self._names:
             return False
         for covering_name in (name, *folders_of(name)):
@@ -34,7 +34,7 @@ class Exclusion:
 
     @property
     def covered(self) -> tuple[str, ...]:
-        """The names that were found so far, as they were given."""
+        """The names that were found so far, as the user wrote them."""
         return tuple(self._found)
 
     def add_covered(self, names: Iterable[str]) -> None:
@@ -42,11 +42,19 @@ class Exclusion:
         self._found |= dict.fromkeys(names)
 
     def notes(self) -> list[str]:
-        """Return a note on what was left out."""
+        """Return a note that lists the skipped names. Empty: nothing was skipped."""
         return [f"left out: {first_few(list(self._found), _LISTED)}"] if self._found else []
 
     def not_found(self, expected: Iterable[str], existing: Iterable[str]) -> list[Problem]:
-        """A Problem for each expected name that left nothing out, with similar existing names to suggest."""
+        """Return a problem for each name that skipped nothing, with similar names as a suggestion.
+
+        Parameters
+        ----------
+        expected : iterable of str
+            Names that should have been found.
+        existing : iterable of str
+            All names.
+        """
         absent = sorted({name.rstrip("/") for name in expected} - set(self._found))
         if not absent:
             return []
@@ -56,14 +64,33 @@ class Exclusion:
 
 
 class ProblemCollector:
-    """Collects the problems of several attempts in a list, which may be given, to raise all together."""
+    """Collects the problems of several attempts, to raise them together.
+
+    Parameters
+    ----------
+    problems : list of Problem, optional
+        List to add to. None: a new list.
+
+    Attributes
+    ----------
+    problems : list of Problem
+        The problems so far.
+
+    Examples
+    --------
+    >>> collector = ProblemCollector()  # doctest: +SKIP
+    >>> for file in files:  # doctest: +SKIP
+    ...     with collector.attempt(file.name):
+    ...         check(file)
+    >>> collector.check()  # doctest: +SKIP
+    """
 
     def __init__(self, problems: list[Problem] | None = None) -> None:
         self.problems: list[Problem] = [] if problems is None else problems
 
     @contextmanager
     def attempt(self, location: Location | str) -> Iterator[None]:
-        """Collect what is raised inside as problems, see `as_problem`."""
+        """Collect errors that are raised inside this context, as problems of a place."""
         try:
             with as_problem(location):
                 yield
@@ -71,6 +98,7 @@ class ProblemCollector:
             self.problems += error.problems_at(location)
 
     def check(self) -> None:
+        """Raise InputError with all problems, if there are any."""
         if self.problems:
             raise InputError(self.problems)
 

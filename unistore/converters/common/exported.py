@@ -1,4 +1,4 @@
-"""Files of an export, whose arrays are read lazily in blocks, and reading the rows of a store for them."""
+"""The files of an export, whose arrays are read in blocks, and how rows of a store are read for them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,18 @@ class ExportedArray(NamedTuple):
 
     Attributes
     ----------
-    shape
-        All axes, the rows first, as the file gets them.
-    dtype
-        As the file gets it, byte order included. ``object``: rows are byte strings of any length, or have any
+    shape : tuple of int
+        Shape in the file, rows first.
+    dtype : numpy.dtype
+        Dtype in the file, with byte order. ``object``: rows are byte strings of any length, or have any
         number of values of the dtype ``metadata["vlen"]``, which is `str` or `bytes` for texts.
-    blocks
-        Called without arguments, as often as it takes: an iterator over all rows, (rows, …) a block, of
-        that dtype or of one that casts to it without loss.
+    blocks : callable
+        Returns an iterator over all rows, in blocks of shape (rows, …), in `dtype` or in one that casts to it
+        without loss. It may be called several times.
+
+    Examples
+    --------
+    >>> exported = ExportedArray.of_rows(store.array("points/xyz"), 0, 1000)  # doctest: +SKIP
     """
 
     shape: Shape
@@ -56,7 +60,7 @@ class ExportedArray(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values. For byte strings, the number of rows."""
+        """Size of all values in bytes; for byte strings, the number of rows."""
         return prod(self.shape) * (1 if self.dtype.hasobject else self.dtype.itemsize)
 
     @classmethod
@@ -66,16 +70,28 @@ class ExportedArray(NamedTuple):
 
     @classmethod
     def of_read(cls, read: Callable[[], AnyArray], shape: Shape, dtype: Dtype) -> ExportedArray:
-        """Return values that are read on demand, all at once.
+        """Return values that are read at once, when they are needed.
 
-        Reading them raises a `ValueError` if the dtype does not represent one of them exactly.
+        Parameters
+        ----------
+        read : callable
+            Returns the values. Reading raises ValueError if `dtype` does not represent one of them exactly.
+        shape : tuple of int
+            Shape of the values.
+        dtype : numpy.dtype
+            Dtype in the file.
         """
         return cls(shape, dtype, lambda: iter([cast_exactly(read(), dtype)]))
 
     def converted(self, dtype: Dtype) -> ExportedArray:
-        """Return the same values cast to another dtype.
+        """Return the same values in another dtype.
 
-        Reading them raises a `ValueError` if the dtype does not represent one of them exactly.
+        Reading them raises ValueError if the dtype does not represent one of them exactly.
+
+        Raises
+        ------
+        ValueError
+            If values of this kind cannot be converted, such as texts.
         """
         if dtype == self.dtype:
             return self
@@ -87,11 +103,19 @@ class ExportedArray(NamedTuple):
         )
 
     def in_source(self, attributes: Mapping[str, Any], source: int) -> ExportedArray:
-        """Return the same values in the dtype that a source had them in, as attributes of the array say."""
+        """Return the same values in the dtype that a source had.
+
+        Parameters
+        ----------
+        attributes : mapping
+            Attributes of the array of the store, with ``source_dtype``.
+        source : int
+            Number of the source.
+        """
         return self.converted(source_dtype(attributes, source, self.dtype))
 
     def within(self, row_shape: Shape) -> ExportedArray:
-        """Return the part of rows that a source has: rows of a padded column without the padding."""
+        """Return the rows of a padded column without the padding: the part of shape `row_shape`."""
         shape = (self.shape[0], *row_shape)
         return self._replace(shape=shape, blocks=lambda: (within(block, shape) for block in self.blocks()))
 
@@ -111,34 +135,33 @@ class File:
 
     Attributes
     ----------
-    name
-        Path below the destination, with ``/``. It comes from the store: it is checked before it is used.
-    form
-        ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"`` (RGB), ``"raw"`` (the bytes themselves), ``"zarr"`` (a
-        folder, a Zarr v3 group), or ``"format"``: what `write` makes, or the format `format` of `values` and
-        `facts`.
-    source
+    name : str
+        Path below the destination, with ``/``. It comes from the store, and is checked before it is used.
+    form : {"hdf5", "npy", "npz", "png", "raw", "zarr", "format"}
+        How the file is written. ``"png"``: RGB. ``"raw"``: the bytes themselves. ``"zarr"``: a folder, a
+        Zarr v3 group. ``"format"``: with `write`, or with the format `format`.
+    source : int
         Number of its source in the store.
-    scope
-        ``"source"``: only of that source. ``"shared"``: of others, too, and is written once. ``"all"``:
-        it holds all sources.
-    values
-        Arrays by path inside the file. Files of a single array have the path ``""``.
-    attributes
-        Attributes of HDF5 or Zarr groups and arrays by path, ``""`` for the root. In HDF5 an empty name is
-        that of the value of a dataset without rows.
-    compressed
-        Whether HDF5 datasets are compressed: gzip and shuffle, chunks of 8,192 rows.
-    axes
+    scope : {"source", "shared", "all"}, default "source"
+        ``"source"``: the file belongs to this source. ``"shared"``: it also belongs to others, and is
+        written once. ``"all"``: it contains all sources.
+    values : mapping of str to ExportedArray
+        Arrays by their path in the file. The path is empty for a file with a single array.
+    attributes : mapping of str to mapping
+        Attributes of HDF5 or Zarr groups and arrays by path, empty for the root. In HDF5, the attribute
+        with an empty name is the value of a dataset without rows.
+    compressed : bool, default False
+        Whether to compress HDF5 datasets: gzip and shuffle, in chunks of 8,192 rows.
+    axes : tuple of str, default ()
         Names of the axes of every array of a Zarr group.
-    notes
-        What the user is told of the export, each sentence once.
-    write
+    notes : tuple of str, default ()
+        Notes for the user. Each sentence is printed once.
+    write : callable, optional
         ``write(path)`` writes a file of the form ``"format"``. None: the format `format` writes it.
-    format
-        Name of that format.
-    facts
-        Attributes of the file, as JSON values.
+    format : str, default ""
+        Name of a format that writes `values` and `facts`.
+    facts : mapping
+        Metadata of the file, as JSON values.
     """
 
     name: str
@@ -156,12 +179,18 @@ class File:
 
 
 def array_values(values: AnyArray) -> ExportedArray:
-    """`ExportedArray` of an array in memory."""
+    """Return an `ExportedArray` of an array in memory."""
     return ExportedArray(values.shape, values.dtype, lambda: iter([values]))
 
 
 def cast_exactly(block: AnyArray, dtype: Dtype) -> AnyArray:
-    """Cast values, and raise a `ValueError` if the dtype does not represent all of them exactly."""
+    """Return values in another dtype.
+
+    Raises
+    ------
+    ValueError
+        If the dtype does not represent all values exactly.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         cast = block.astype(dtype)
         exact = np.can_cast(block.dtype, dtype) or np.array_equal(
@@ -174,7 +203,17 @@ def cast_exactly(block: AnyArray, dtype: Dtype) -> AnyArray:
 
 
 class SourceRows(NamedTuple):
-    """Number and name of a source, and its rows ``lo:hi`` of the main table."""
+    """A source, with its range of rows of the main table.
+
+    Attributes
+    ----------
+    number : int
+        Number of the source.
+    name : str
+        Name of the source.
+    lo, hi : int
+        First row, and the row after the last.
+    """
 
     number: int
     name: str
@@ -190,7 +229,7 @@ def sources_of(store: StoreView) -> list[SourceRows]:
 
 
 def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[AnyArray]:
-    """Yield rows ``lo:hi`` in blocks, aligned with chunks."""
+    """Iterate over rows ``lo:hi`` of an array in blocks of whole chunks."""
     step = rows_of_a_block(array)
     while lo < hi:
         stop = min(hi, lo - lo % step + step)
@@ -199,16 +238,26 @@ def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[AnyArray]:
 
 
 def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: Dtype) -> Dtype:
-    """Return the dtype that a column had in a source, from the array's attribute ``source_dtype``."""
-    # The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
+    """Return the dtype that a column had in a source.
+
+    Parameters
+    ----------
+    attributes : mapping
+        Attributes of the array. ``source_dtype`` is the dtype in all sources, or the numbers of the
+        sources by dtype.
+    source : int
+        Number of the source.
+    otherwise : numpy.dtype
+        Dtype to return if the attributes do not state one.
+    """
     dtype = stated_of(attributes.get("source_dtype"), source)
     return np.dtype(dtype) if isinstance(dtype, str) else otherwise
 
 
 def names_in_source(attributes: Mapping[str, Any], source: int) -> tuple[str, str, int]:
-    """Return the array that a column was in a source, the field of its records, and the position of that.
+    """Return where a column was in a source: array, field of its records, and position of the field.
 
-    Empty texts, if nothing is stated.
+    The texts are empty, and the position 0, if the attributes do not state them.
     """
     array, field, position = (
         str(stated_of(attributes.get(f"source_{name}"), source) or "")
@@ -220,7 +269,7 @@ def names_in_source(attributes: Mapping[str, Any], source: int) -> tuple[str, st
 def source_row_shape(
     attributes: Mapping[str, Any], source: int, otherwise: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the row shape that a column had in a source."""
+    """Return the row shape that a column had in a source, or `otherwise` if it is not stated."""
     shapes = (row_shape for row_shape, sources in row_shapes(attributes) if source in sources)
     return next(shapes, otherwise)
 
@@ -235,32 +284,32 @@ class StoredRagged(NamedTuple):
 
     Attributes
     ----------
-    store
+    store : StoreView
         The store.
-    group
-        Path of the group of its ``data`` and ``offsets``.
+    group : str
+        Path of the group with ``data`` and ``offsets``.
     """
 
     store: StoreView
     group: str
 
     def bounds(self, lo: int, hi: int) -> Int64s:
-        """Return the offsets of rows ``lo:hi``, (rows + 1,)."""
+        """Return the offsets of rows ``lo:hi``, (rows + 1,) int64."""
         first, last = IndexColumn(self.store, f"{self.group}/offsets").ranges(np.arange(lo, hi))
         if hi <= lo:
             return np.zeros(1, np.int64)
         return np.concatenate([first, last[-1:]])
 
     def rows(self, lo: int, hi: int) -> Iterator[AnyArray]:
-        """Yield the values of each of rows ``lo:hi``, of which many are read together."""
+        """Iterate over the values of each of rows ``lo:hi``. Many rows are read together."""
         return parts_between(self.store.array(f"{self.group}/data"), self.bounds(lo, hi))
 
     def byte_strings(self, lo: int, hi: int) -> ExportedArray:
-        """Return rows ``lo:hi`` as objects: the bytes of each, (n,) uint8."""
+        """Return rows ``lo:hi`` as objects: the bytes of each row, (n,) uint8."""
         return ExportedArray((hi - lo,), np.dtype(object), lambda: map(as_object, self.rows(lo, hi)))
 
     def values(self, source: int, lo: int, hi: int) -> ExportedArray:
-        """Return rows ``lo:hi`` as a source has them: texts, or values of its dtype, as objects."""
+        """Return rows ``lo:hi`` as a source has them: texts, or objects with values in its dtype."""
         data = self.store.array(f"{self.group}/data")
         dtype = source_dtype(data.attributes, source, data.dtype)
         if self.group.endswith(TEXT_SUFFIX):
@@ -297,7 +346,7 @@ def as_object(value: Any) -> AnyArray:
 
 
 def objects(rows: AnyArray) -> AnyArray:
-    """Return rows as objects, if they are not. A format has those of one length as an array."""
+    """Return rows as an object array (n,)."""
     values = np.empty(len(rows), object)
     for row, value in enumerate(rows):
         values[row] = value

@@ -1,4 +1,4 @@
-"""Remarks on what sources hold and a store does not."""
+"""Notes about content of sources that is not stored."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ _LISTED = 20
 
 
 def left_out_notes(left_out: Iterable[tuple[str, str]]) -> list[str]:
-    """Return one remark per reason, given pairs of a name and the reason why it is left out.
+    """Return one note per reason.
 
-    An empty reason: the column is not in every source, or in several forms.
+    Parameters
+    ----------
+    left_out : iterable of (str, str)
+        Name of each array that is not stored, and the reason. An empty reason: the column is not in every
+        source, or differs in form.
     """
     names: dict[str, list[str]] = {}
     for name, reason in left_out:

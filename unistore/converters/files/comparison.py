@@ -1,4 +1,4 @@
-"""Comparison of what a family restores of a source with what other libraries read of its files."""
+"""Compare what a family restores from a store with what other libraries read from the files of a source."""
 
 from __future__ import annotations
 
@@ -20,9 +20,24 @@ from unistore.system.types import AnyArray, Dtype, Shape
 
 
 def difference(stored: AnyArray, other: AnyArray, first: int = 0) -> str | None:
-    """Describe the first difference of two arrays with rows on axis 0, or return None if they are equal."""
-    # Values of different dtypes are compared in one that represents both exactly. Rows are counted from
-    # `first`.
+    """Describe the first difference of two arrays, or return None if they are equal.
+
+    Values of different dtypes are compared in a dtype that represents both exactly.
+
+    Parameters
+    ----------
+    stored : array of shape (rows, …)
+        Values of the store.
+    other : array of shape (rows, …)
+        Values of the file.
+    first : int, default 0
+        Number of the first row, for the message.
+
+    Returns
+    -------
+    str or None
+        For example ``"row 5: 1.0 and 2.0, 1 of 30 values differ"``.
+    """
     if stored.shape != other.shape:
         return f"shapes {stored.shape} and {other.shape}"
     if stored.dtype.names is not None:
@@ -71,46 +86,91 @@ def _bits(values: AnyArray, dtype: Dtype) -> AnyArray:
 
 
 class RestoredArray(NamedTuple):
-    """One array of a file, as a store gives it back."""
+    """One array of a file, restored from a store.
 
-    name: str  # in the file; any where it has one array without name
-    # Its rows. Axes of length 1 may be missing.
+    Attributes
+    ----------
+    name : str
+        Name in the file. Any text if the file has one array without a name.
+    values : ExportedArray
+        Its rows. Axes of length 1 may be missing.
+    field : str, default ""
+        Field of its records. Empty: the array has no fields, or `values` has all of them.
+    of_file : callable, optional
+        Converts rows of the file to rows like these, for example by decoding images. None: no conversion.
+    differ : callable
+        ``differ(stored, other, first)`` describes the first difference; see `difference`, the default.
+    may_differ : bool, default False
+        Whether an array that differs counts as not stored, and not as a fault.
+    decoder : str, default ""
+        Library that `of_file` decodes with. Empty: none.
+    """
+
+    name: str
     values: ExportedArray
-    field: str = ""  # field of its records; empty: the array has none, or `values` has all of them
-    # Makes these rows of the rows of the file: decodes frames.
+    field: str = ""
     of_file: Callable[[AnyArray], AnyArray] | None = None
-    # Describes the first difference of rows of the store and of the file, given the number of the first.
     differ: Callable[[AnyArray, AnyArray, int], str | None] = difference
-    may_differ: bool = False  # whether an array that differs is left out, and no fault
-    decoder: str = ""  # library that `of_file` decodes with, if any
+    may_differ: bool = False
+    decoder: str = ""
 
 
 class RestoredFile(NamedTuple):
-    """A file of a source, as a store gives it back."""
+    """A file of a source, restored from a store.
+
+    Attributes
+    ----------
+    path : Path
+        The file of the source.
+    arrays : sequence of RestoredArray
+        Arrays that the store has of it.
+    open : callable
+        ``open(path)`` opens the file with another library. The default chooses NumPy or h5py by the ending.
+    naming : callable
+        Called with the open file; returns a function from the names in `arrays` to names in the file.
+    remarks : mapping of str to str
+        Notes about arrays of the file that the store has in another form.
+    attributes : str, optional
+        Its attributes as text; see `attribute_texts`. None: attributes are not compared.
+    is_rewritten : callable
+        ``is_rewritten(path, object, name)`` returns whether the store has an attribute in another form.
+    facts : mapping
+        Other metadata of the file in the store.
+    format : str, default ""
+        Name of its format, which opens the file if no other library does. Attributes of an HDF5 file are then
+        compared, too. Empty: as `open` and `attributes` state.
+    by_format : bool, default False
+        Whether its format decides which arrays are values, and its other metadata is compared with `facts`.
+    parts : sequence of Path
+        Files that continue it, as its format opens them.
+    adapt : callable
+        Called with the file as its format opened it; returns the file to compare.
+    """
 
     path: Path
-    arrays: Sequence[RestoredArray]  # what the store has of it
+    arrays: Sequence[RestoredArray]
     open: Open = open_with_library
-    # Of an open file: what it calls an array that `arrays` names otherwise.
     naming: Callable[[OpenedByLibrary], Callable[[str], str]] = lambda _: str
-    remarks: Mapping[str, str] = {}  # what is said of arrays of the file that the store has in another form
-    # Text of its attributes, see `attribute_texts`; None: they are not compared.
+    remarks: Mapping[str, str] = {}
     attributes: str | None = None
-    # `(path, object, name)`: whether the store has an attribute in another form.
     is_rewritten: Callable[[str, Any, Any], bool] = lambda *_: False
-    facts: Mapping[str, Any] = {}  # what else the store says of the file
-    # Name of its format, which opens it if no other library does. Attributes of an HDF5 file are then
-    # compared, too. Empty: `open` and `attributes` say how.
+    facts: Mapping[str, Any] = {}
     format: str = ""
-    # Whether its format says which of its arrays are values, and what else it says is compared with `facts`.
     by_format: bool = False
-    parts: Sequence[Path] = ()  # files that continue it, as its format opens them
-    # Makes of the file that its format opened what is compared.
+    parts: Sequence[Path] = ()
     adapt: Callable[[OpenedByLibrary], OpenedByLibrary] = lambda opened: opened
 
 
 class RestoredFiles(NamedTuple):
-    """The files of a source, and what they hold and the store does not."""
+    """The files of a source, restored from a store.
+
+    Attributes
+    ----------
+    files : sequence of RestoredFile
+        The files.
+    left_out : sequence of str
+        Content of the files that is not stored.
+    """
 
     files: Sequence[RestoredFile]
     left_out: Sequence[str] = ()
@@ -121,21 +181,45 @@ Restore = Callable[[int], RestoredFiles]
 
 
 class Compared(NamedTuple):
-    """What was compared of one array, attribute or fact of a source."""
+    """Result of the comparison of one array, attribute or fact of a source.
+
+    Attributes
+    ----------
+    location : Location
+        Source and name.
+    file : Path
+        The file that was read.
+    values : int
+        Number of compared values.
+    difference : str or None
+        The first difference. None: they are equal.
+    library : str
+        Library that read the file.
+    """
 
     location: Location
     file: Path
-    values: int  # how many
-    difference: str | None  # the first one
-    library: str  # that read the file
+    values: int
+    difference: str | None
+    library: str
 
 
 class SourceComparison(NamedTuple):
-    """What became of the comparison of a source."""
+    """Result of the comparison of a source.
+
+    Attributes
+    ----------
+    compared : sequence of Compared
+        Everything that was compared.
+    left_out : sequence of str
+        Content of the source that is not stored.
+    unread : sequence of str
+        Files that the other library cannot read, each with the reason.
+    """
 
     compared: Sequence[Compared]
-    left_out: Sequence[str]  # what the source holds and the store does not
-    unread: Sequence[str]  # files that the other library does not read, each with the reason
+    left_out: Sequence[str]
+    unread: Sequence[str]
 
 
 class _UnreadError(Exception):
@@ -156,7 +240,17 @@ def _by_library() -> Iterator[None]:
 
 
 def compare_source(name: str, path: Path, restored: RestoredFiles) -> SourceComparison:
-    """Compare a source, called `name`, whose first file is `path`."""
+    """Compare a source with a store.
+
+    Parameters
+    ----------
+    name : str
+        Name of the source.
+    path : Path
+        Its first file.
+    restored : RestoredFiles
+        The files, restored from the store.
+    """
     compared: list[Compared] = []
     left_out: list[str] = []
     unread: list[str] = []

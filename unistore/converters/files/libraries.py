@@ -1,4 +1,4 @@
-"""Files as other libraries read them: NumPy, h5py and OpenCV, with no code of a converter between."""
+"""Open files with other libraries, such as NumPy, h5py and OpenCV, without any code of a converter."""
 
 from __future__ import annotations
 
@@ -25,14 +25,27 @@ UNISTORE = "unistore"
 
 
 class OpenedByLibrary(NamedTuple):
-    """An open file."""
+    """A file that another library opened.
 
-    library: str  # what reads it: "h5py"
+    Attributes
+    ----------
+    library : str
+        Name of the library: ``"h5py"``.
+    names : sequence of str
+        Names of the arrays. A file with one array without a name has the name ``""``.
+    array : callable
+        ``array(name)`` returns an object with ``shape``, ``dtype`` and slices of axis 0.
+    hdf5 : optional
+        The open file, if h5py reads it.
+    facts : mapping, optional
+        Other metadata, if the format of a package read the file.
+    """
+
+    library: str
     names: Sequence[str]
-    # Opens an array by name: something with `shape`, `dtype` and slices of axis 0.
     array: Callable[[str], Any]
-    hdf5: Any = None  # the open file, where h5py reads it
-    facts: Mapping[str, Any] | None = None  # what else a format of a package says of the file
+    hdf5: Any = None
+    facts: Mapping[str, Any] | None = None
 
 
 Open = Callable[[Path], AbstractContextManager[OpenedByLibrary]]
@@ -40,27 +53,35 @@ Open = Callable[[Path], AbstractContextManager[OpenedByLibrary]]
 
 @contextmanager
 def open_npy(path: Path) -> Iterator[OpenedByLibrary]:
-    """Map a ``.npy`` file."""
+    """Map a ``.npy`` file into memory."""
     values = np.load(path, mmap_mode="r", allow_pickle=False, max_header_size=_MOST_HEADER)
     yield OpenedByLibrary("numpy", [ONLY], lambda _: values)
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[OpenedByLibrary]:
-    """Open a ``.npz`` file."""
+    """Open a ``.npz`` file with NumPy."""
     with np.load(path, allow_pickle=False, max_header_size=_MOST_HEADER) as members:
         yield OpenedByLibrary("numpy", members.files, members.__getitem__)
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[OpenedByLibrary]:
-    """Map a file as it stands, (n,) u1: recordings may be larger than memory."""
+    """Map the bytes of a file into memory, (n,) uint8."""
     yield OpenedByLibrary("numpy", [ONLY], lambda _: np.memmap(path, np.uint8, "r"))
 
 
 @contextmanager
 def open_image(path: Path, *, exact: bool = False) -> Iterator[OpenedByLibrary]:
-    """Decode an image, (H, W, 3) u1 RGB as it is stored, or exactly: with alpha, 16 bits, turned by EXIF."""
+    """Open an image with OpenCV.
+
+    Parameters
+    ----------
+    path : Path
+        The image.
+    exact : bool, default False
+        False: (H, W, 3) uint8 RGB, without EXIF rotation. True: with alpha, 16 bits and EXIF rotation.
+    """
 
     def pixels(_: str) -> Any:
         import cv2
@@ -90,7 +111,7 @@ def open_hdf5(path: Path) -> Iterator[OpenedByLibrary]:
 
 @contextmanager
 def open_nifti(path: Path) -> Iterator[OpenedByLibrary]:
-    """Read a NIfTI file with nibabel, its axes in reverse, the slowest first."""
+    """Open a NIfTI file with nibabel, with its axes reversed so that the slowest comes first."""
     import nibabel
 
     # By its bytes: nibabel goes by the ending, and files are called `.nii.gz` that are not compressed
@@ -132,14 +153,17 @@ BY_FORMAT: Mapping[str, Open] = {
 
 
 def open_with_library(path: Path) -> AbstractContextManager[OpenedByLibrary]:
-    """Open a file of arrays with NumPy by its suffix, with h5py if it has another one."""
+    """Open a file of arrays: ``.npy`` and ``.npz`` with NumPy, any other with h5py."""
     name = path.suffix.lower().removeprefix(".")
     return BY_FORMAT[name if name in ("npy", "npz") else "hdf5"](path)
 
 
 def objects_in(file: Any) -> Iterator[tuple[str, Any]]:
-    """Yield path and object of all that is in an open HDF5 file, each object once, without linked ones."""
-    # The object is None where it is damaged: h5py's `visititems` would raise, also for what nobody reads.
+    """Iterate over everything in an open HDF5 file, as path and object.
+
+    Each object appears once, without links to other objects. The object is None if it is damaged; h5py's
+    `visititems` would raise an error instead.
+    """
     seen = {_address(file)}
     pending = [("", file)]
     while pending:
