@@ -155,7 +155,21 @@ QUANTILE = 0.95
 
 
 class SlabRing:
-    """Lends slabs to batches, and adapts the slab size to the batches."""
+    """Lends shared-memory buffers to batches, and adapts their size to the batches.
+
+    Parameters
+    ----------
+    in_flight : int
+        Number of buffers for batches that are being decoded or wait to be delivered.
+    held : int
+        Number of buffers for batches that the consumer holds. Further batches are copied.
+    budget : int
+        Limit for all buffers together, in bytes. Two buffers are always allowed.
+    least : int, default 2
+        Number of batches that are prefetched whatever their size, as far as the budget allows.
+    shared : bool, default False
+        Whether buffers are shared memory, for workers.
+    """
 
     # Slabs are never resized: when batches grow, slabs of the old size are replaced as they are returned
 

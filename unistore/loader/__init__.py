@@ -1,4 +1,4 @@
-"""The loader: batches made ahead by worker processes in shared memory, in an order that can be resumed."""
+"""The loader: batches that workers prepare in shared memory, in an order that can be resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache of decoded samples or chunks: one memory-mapped file that workers share, or one kept on disk."""
+"""A cache of decoded samples or chunks: a memory-mapped file that workers share, or a file on disk."""
 
 # The sparse file begins with the number of allocated bytes and an index: the offset of each sample. A
 # process allocates room for a sample under a lock. It writes the sample there, and then, without a lock, the
@@ -47,12 +47,22 @@ UNLIMITED = 1 << 42
 
 
 def parse_size(size: str | int) -> int:
-    """Parse bytes from ``"4GB"``, ``"512 MiB"``, ``"all"`` or a number of bytes."""
+    """Return a number of bytes, from ``"4GB"``, ``"512 MiB"``, ``"all"`` or a number."""
     return UNLIMITED if size == "all" else parse_bytes(size, "cache")
 
 
 class CacheFile:
-    """The cache file in the process of the loader. It is pickled without its descriptor."""
+    """The cache file in the process of the loader. It pickles without its descriptor.
+
+    Parameters
+    ----------
+    samples : int
+        Number of samples of the dataset: length of the index.
+    capacity : int
+        Number of bytes for decoded samples. 0: the file is complete, and nothing is added.
+    descriptor : int, optional
+        Descriptor of a complete file. It is closed with this object. None: a new file.
+    """
 
     def __init__(
         self,
@@ -76,7 +86,7 @@ class CacheFile:
             raise wrong_argument("cache", message, fix) from error
 
     def close(self) -> None:
-        """Close the file. Also done when this object is deleted, and at exit."""
+        """Close the file. This also happens when the object is deleted, and at exit."""
         self._end()
 
     def __getstate__(self) -> dict[str, int]:
@@ -84,16 +94,29 @@ class CacheFile:
 
     @property
     def start(self) -> int:
-        """Return offset of the samples: the header, number of allocated bytes and index, in whole pages."""
+        """Offset of the samples, after the header and the index, in whole pages."""
         return index_end(self.samples)
 
     def region(self, descriptor: int) -> CacheRegion:
-        """Return mapped file, for a process that reads and adds samples. The caller closes `descriptor`."""
+        """Return the mapped file, for a process that reads and adds samples.
+
+        The caller closes `descriptor`.
+        """
         return CacheRegion(os.dup(descriptor), self.samples, self.capacity)
 
 
 class CacheRegion:
-    """The mapped cache: finds and adds samples."""
+    """The mapped cache, which finds and adds samples.
+
+    Parameters
+    ----------
+    descriptor : int
+        Descriptor of the file. It is closed with this object.
+    samples : int
+        Length of the index.
+    capacity : int
+        Number of bytes for samples.
+    """
 
     def __init__(
         self,
@@ -116,11 +139,11 @@ class CacheRegion:
             os.close(self._descriptor)
 
     def find(self, samples: Any) -> Any:
-        """Return offsets of samples (n,) or of one sample in the file, int64. 0: not cached."""
+        """Return the offset in the file of one sample, or of samples (n,), int64. 0: not cached."""
         return self._index[samples]
 
     def add(self, sample: int, parts: Sequence[bytes]) -> None:
-        """Add a sample, its buffers aligned one after the other. Does nothing if it does not fit."""
+        """Add a sample, with aligned buffers one after another. If it does not fit, nothing happens."""
         if self.full:
             return
         padded = b"".join(data.ljust(aligned(len(data)), b"\0") for data in parts)
@@ -150,6 +173,7 @@ class CacheRegion:
             return False
 
     def array(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
+        """Return a read-only array at an offset."""
         view: AnyArray = np.ndarray(shape, dtype, buffer=self._map, offset=offset)
         view.flags.writeable = False
         return view
@@ -164,7 +188,7 @@ class CacheRegion:
         return numbers
 
     def copy(self, offsets: Int64s, sizes: Int64s, out: AnyArray) -> None:
-        """Copy bytes at each of some offsets, one behind the other, into C-contiguous `out`."""
+        """Copy bytes at several offsets, one after another, into C-contiguous `out`."""
         if not out.nbytes:
             return
         target = out.reshape(-1).view(np.uint8).data
@@ -175,12 +199,12 @@ class CacheRegion:
 
 
 def index_end(samples: int) -> int:
-    """Return the offset behind header and index, in whole pages."""
+    """Return the offset after header and index, in whole pages."""
     return aligned(8 * (1 + samples), mmap.ALLOCATIONGRANULARITY)
 
 
 def aligned(size: SizeT, unit: int = ALIGNMENT) -> SizeT:
-    """Return a size, or sizes (n,), rounded up to a multiple of a unit."""
+    """Return a size, or sizes (n,), rounded up to a multiple of `unit`."""
     return -(-size // unit) * unit
 
 
@@ -204,7 +228,7 @@ class _Form(NamedTuple):
 
 
 def dump_sample(batch: Batch, number: int) -> list[bytes]:
-    """Return the buffers of a sample: bytes of its forms, forms, lengths, and values by key."""
+    """Return the buffers of a sample: size of its forms, forms, lengths, and values by key."""
     forms = []
     lengths: list[int] = []
     buffers = []
@@ -229,7 +253,7 @@ def _parse_forms(described: bytes) -> list[_Form]:
 
 
 def load_samples(region: CacheRegion, offsets: Int64s, described: bytes, allocate: Allocate) -> Batch:
-    """Copy samples of the same forms, at their offsets (B,) in the cache."""
+    """Read samples of the same forms, at their offsets (B,) in the cache, into a batch."""
     forms = _parse_forms(described)
     count = sum(form.axes for form in forms)
     first = offsets + ALIGNMENT + aligned(len(described))
@@ -257,7 +281,7 @@ def load_samples(region: CacheRegion, offsets: Int64s, described: bytes, allocat
 
 
 def check_cache(dataset: Any, fetch: Fetch, cache: str | int) -> None:
-    """Raise an InputError unless a dataset can be cached as the argument ``cache`` says."""
+    """Raise InputError if the dataset cannot be cached as the argument ``cache`` states."""
     if not (hasattr(dataset, "parts") and hasattr(dataset, "arrays")):
         message = f"keeps what a unistore.Dataset decodes, and this dataset is a {type(dataset).__name__}"
         fix = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
@@ -269,7 +293,7 @@ def check_cache(dataset: Any, fetch: Fetch, cache: str | int) -> None:
 
 
 def cache_file(dataset: Any, fetch: Fetch, cache: str | int) -> CacheFile:
-    """Make the cache file of a dataset's chunks or samples, or find that of the disk."""
+    """Create the cache file for chunks or samples of a dataset, or find the file on disk."""
     if cache == "disk":
         return disk_cache_file(dataset, fetch)
     entries = len(dataset)
@@ -279,7 +303,7 @@ def cache_file(dataset: Any, fetch: Fetch, cache: str | int) -> CacheFile:
 
 
 def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
-    """Return a `Fetch` of the same batches that reads through the cache."""
+    """Return a `Fetch` of the same batches that uses the cache."""
     if keeps_samples(dataset, fetch):
         return CachedBatches(fetch, region)
     # Decoded chunks are kept, from which random crops are drawn anew
@@ -295,12 +319,20 @@ def cached(dataset: Any, fetch: Fetch, region: CacheRegion) -> Fetch:
 # What comes after decoding is kept, too, where it is the same every time: points of a mask take twenty times
 # as long from cached chunks as from cached samples, segments and volumes about twice as long.
 def keeps_samples(dataset: Any, fetch: Fetch) -> bool:
-    """Return whether whole samples are kept, not chunks."""
+    """Return whether the cache has whole samples, not chunks."""
     return isinstance(fetch, BatchFetch) and bool(dataset.repeats)
 
 
 class CachedBatches:
-    """A cache of the samples of a dataset that reads packed batches."""
+    """Reads packed batches, with a cache of the samples.
+
+    Parameters
+    ----------
+    fetch : Fetch
+        Reads samples that are not cached.
+    region : CacheRegion
+        The cache.
+    """
 
     packed = True
 
@@ -404,7 +436,7 @@ def _check_disk_cache(dataset: Any, fetch: Fetch) -> None:
 
 
 def disk_cache_file(dataset: Any, fetch: Fetch) -> CacheFile:
-    """Open the file of the samples of a dataset, made first if there is none or it is damaged."""
+    """Open the file with the samples of a dataset. If there is none, or it is damaged, create it first."""
     path = Path(dataset.cache_options["cache_dir"])
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is done with torch: collate into the memory of a batch, set up workers, copy to a device."""
+"""Work that needs torch: collate into the memory of a batch, prepare workers, copy to a device."""
 
 # Imports torch, in the parent too and before it forks: a child that is forked while another thread of the
 # parent imports torch would wait for that import for ever
@@ -27,7 +27,7 @@ from unistore.system.machine import keep_freed_memory
 
 
 def collate_samples(samples: Sequence[Any]) -> Any:
-    """Collate samples as ``torch.utils.data.default_collate`` does, same types and same errors."""
+    """Collate samples as ``torch.utils.data.default_collate`` does, with the same types and errors."""
     return collate(samples, collate_fn_map={**default_collate_fn_map, **STACKING})
 
 
@@ -49,7 +49,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def prepare_process() -> None:
-    """Prepare a new worker process: Ctrl-C is ignored, numeric libraries use one thread."""
+    """Prepare a new worker process: it ignores Ctrl-C, and numeric libraries use one thread."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in _ONE_THREAD:
         os.environ[name] = "1"
@@ -66,7 +66,7 @@ def prepare_process() -> None:
 
 
 def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
-    """Set what ``torch.utils.data.get_worker_info()`` returns in this process."""
+    """Set the result of ``torch.utils.data.get_worker_info()`` in this process."""
     info = torch_worker.WorkerInfo(id=worker, num_workers=workers, seed=seed + worker, dataset=dataset)
     torch_worker._worker_info = info  # torch has no function that sets it
 
@@ -75,7 +75,20 @@ def set_worker_info(worker: int, workers: int, seed: int, dataset: Any) -> None:
 
 
 class ToDevice:
-    """Copies the tensors of a batch to a device, on a stream of their own, and transforms the batch there."""
+    """Copies the tensors of a batch to a device, on a stream of its own, and transforms the batch there.
+
+    Parameters
+    ----------
+    device : torch.device or str
+        The device.
+    transform : callable or None
+        Called with the batch on the device; returns the batch to deliver. None: no transform.
+
+    Raises
+    ------
+    RuntimeError
+        If the device is not available.
+    """
 
     # A step is launched long before the device has done it: the copy of the next batch, which waits for no
     # other stream, runs meanwhile. The step that uses the batch waits for the copy

@@ -1,4 +1,4 @@
-"""The batches of an epoch as indices of samples, of which torch's ``DataLoader`` makes the same batches."""
+"""The batches of an epoch as sample indices, from which torch's ``DataLoader`` makes the same batches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from unistore.order.permutation import EpochIndex, takes_rng
 
 
 class EpochBatches:
-    """What torch calls the batch sampler of a loader: the indices of each batch of this rank.
+    """The batch sampler of a Loader: the sample indices of each batch of this rank.
 
-    ``accelerate.skip_first_batches``, with which the Trainer of transformers resumes, makes a ``DataLoader``
-    of it and of the Loader's dataset, collation and workers. An iteration is the epoch that the Loader would
-    iterate next, from its first batch, whatever of it was delivered. That epoch is over with its last batch.
+    ``accelerate.skip_first_batches``, with which the Trainer of transformers resumes, makes a
+    ``DataLoader`` from it and from the dataset, the collate function and the workers of the Loader. An
+    iteration is the next epoch of the Loader, from its first batch, even if the Loader has delivered some
+    of it. The last batch ends that epoch.
 
     Parameters
     ----------
-    loader
-        The Loader, whose epoch it follows.
+    loader : Loader
+        The Loader whose epochs it follows.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -32,7 +33,7 @@ class EpochBatches:
         return len(self._loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the next one to be iterated."""
+        """Make ``epoch`` the next one."""
         self._loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[EpochIndex]]:

@@ -1,4 +1,4 @@
-"""Reads the batch of some sample indices: from datasets with ``read_batch``, or any map-style dataset."""
+"""Read the batch of some sample indices, from any map-style dataset."""
 
 from __future__ import annotations
 
@@ -23,14 +23,24 @@ from unistore.system.types import Int64s
 
 
 class WorkerTraceback(Exception):  # noqa: N818 - it says where an error was raised, and is none itself
-    """The traceback of an error as its worker saw it, the ``__cause__`` of that error in the consumer."""
+    """The traceback of an error in a worker, as text: the ``__cause__`` of that error in the consumer."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
 
 
 class Failure(NamedTuple):
-    """An error, its cause, pickled (None if that cannot be pickled), and the cause's traceback."""
+    """An error in a form that can be sent from a worker.
+
+    Attributes
+    ----------
+    error : LoaderError
+        The error.
+    cause : bytes or None
+        Its cause, pickled. None: the cause cannot be pickled.
+    trace : str
+        Traceback of the cause.
+    """
 
     error: LoaderError
     cause: bytes | None
@@ -38,19 +48,19 @@ class Failure(NamedTuple):
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
+    """Return the type of an error, and the first line of its message."""
     message = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def caused(error: SampleError, cause: BaseException) -> SampleError:
-    """Return an error with its cause."""
+    """Return an error with its ``__cause__`` set."""
     error.__cause__ = cause
     return error
 
 
 def pack_failure(error: LoaderError) -> Failure:
-    """Pack an error with its cause, if that can be pickled and unpickled."""
+    """Pack an error, with its cause if that can be pickled and unpickled."""
     raised = error.__cause__
     if raised is None:
         return Failure(error, None, "")
@@ -67,7 +77,7 @@ def pack_failure(error: LoaderError) -> Failure:
 
 
 def raise_failure(failure: Failure) -> NoReturn:
-    """Raise a packed error with its cause, and the worker's traceback as the cause of that."""
+    """Raise a packed error with its cause, and with the traceback of the worker as the cause of that."""
     trace = WorkerTraceback(failure.trace)
     if failure.cause is None:
         raise failure.error from trace
@@ -80,9 +90,14 @@ Collate: TypeAlias = Callable[[Any], Any]
 
 
 class BatchFetch:
-    """Reads through ``dataset.read_batch(indices, allocate)``, which takes care of its random numbers."""
+    """Reads batches with ``dataset.read_batch(indices, allocate)``, which draws its own random numbers.
 
-    # Whether batches are dicts of `Packed`, which the parent still turns into tensors.
+    Attributes
+    ----------
+    packed : bool
+        Whether batches are dicts of `Packed`, which the parent turns into tensors.
+    """
+
     packed = True
 
     def __init__(self, dataset: Any) -> None:
@@ -95,7 +110,18 @@ class BatchFetch:
 
 
 class SampleFetch:
-    """Reads sample by sample, or through ``__getitems__``, and collates."""
+    """Reads samples one by one, or with ``__getitems__``, and collates them.
+
+    Parameters
+    ----------
+    dataset
+        Any object with ``__getitem__``. Its ``set_epoch``, if it has one, is called with each new epoch.
+    collate : callable or None
+        Called with a list of samples; returns the batch. None: ``unistore.collate`` for samples of a
+        `unistore.Dataset`, otherwise as torch's ``default_collate``.
+    seed : int
+        Seed of the random numbers of `collate`, and of a dataset that does not get the epoch.
+    """
 
     packed = False
 
@@ -152,16 +178,32 @@ class SampleFetch:
 
 
 class Fetch(Protocol):
-    """Reads batches: `BatchFetch`, `SampleFetch`, or one of them through the cache."""
+    """Reads batches: `BatchFetch`, `SampleFetch`, or one of them with a cache."""
 
     packed: bool
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:
-        """Return the batch of some samples, (B,)."""
+        """Read a batch.
+
+        Parameters
+        ----------
+        indices : int64 array of shape (B,)
+            The samples.
+        epoch : int
+            The epoch.
+        allocate : callable
+            Called as ``allocate(shape, dtype)`` for the memory of the batch.
+        """
 
 
 def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
-    """Return the fastest way to read a dataset."""
+    """Return the fastest way to read batches of a dataset.
+
+    Raises
+    ------
+    TypeError
+        If the dataset is not map-style.
+    """
     # Whole batches are read in one go where nothing has to see single samples: without a transform, and
     # with a collation that only arranges the arrays that were read
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -172,7 +214,7 @@ def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
 
 
 def only_arranges(collate: Collate | None) -> bool:
-    """Return whether a collation only arranges arrays, which the parent does without a copy."""
+    """Return whether a collate function only arranges arrays, which the parent does without a copy."""
     return not _may_draw(collate) and getattr(collate, "ragged", "packed") in ("packed", "list")
 
 
@@ -184,7 +226,26 @@ def _may_draw(function: Collate | None) -> TypeGuard[Collate]:
 def fetch_batch(
     fetch: Fetch, dataset: Any, indices: Int64s, epoch: int, arena: Arena
 ) -> Arrival | SampleError:
-    """Read a batch into an arena, and return it, or the error that names the sample."""
+    """Read a batch.
+
+    Parameters
+    ----------
+    fetch : Fetch
+        Reads the batch.
+    dataset
+        The dataset, which names the source of a failing sample.
+    indices : int64 array of shape (B,)
+        The samples.
+    epoch : int
+        The epoch.
+    arena : Arena
+        Memory of the batch.
+
+    Returns
+    -------
+    Arrival or SampleError
+        The batch, or the error that names the failing sample.
+    """
     counts = COUNTS.copy()
     started = time.perf_counter()
     try:
@@ -227,7 +288,7 @@ def _source(dataset: Any, index: int) -> str:
 
 
 class InProcess(Producer):
-    """Makes each batch when the consumer takes it, in private memory that is reused."""
+    """Makes each batch in this process, when the consumer takes it, in memory that is reused."""
 
     def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
         self._fetch = fetch

@@ -23,37 +23,70 @@ from unistore.system.types import Int64s, JsonObject
 
 
 class Request(NamedTuple):
-    """A batch to make."""
+    """A batch to make.
 
-    number: int  # its index among the batches that were requested
-    epoch: int  # epoch that it belongs to
-    indices: Int64s  # (B,) int64 samples
+    Attributes
+    ----------
+    number : int
+        Number of the batch among the requested ones.
+    epoch : int
+        Its epoch.
+    indices : int64 array of shape (B,)
+        Its samples.
+    """
+
+    number: int
+    epoch: int
+    indices: Int64s
 
 
 class Arrival(NamedTuple):
-    """A batch that was made, with statistics."""
+    """A finished batch, with statistics.
 
-    batch: Any  # the batch: views of a slab, or copies
-    samples: int  # that it has
-    needed: int  # bytes of memory it took
-    seconds: float  # time it took to make
-    # whether it did not fit into its slab; whether it was copied, as the consumer holds too many
+    Attributes
+    ----------
+    batch
+        The batch: views of a shared-memory buffer, or copies.
+    samples : int
+        Number of samples.
+    needed : int
+        Memory that the batch took, in bytes.
+    seconds : float
+        Time that it took to make.
+    missed : bool, default False
+        Whether it did not fit into its buffer.
+    copied : bool, default False
+        Whether it was copied, because the consumer holds too many batches.
+    counts : mapping of str to int
+        Additions to `COUNTS` in the process that made it.
+    """
+
+    batch: Any
+    samples: int
+    needed: int
+    seconds: float
     missed: bool = False
     copied: bool = False
-    counts: Mapping[str, int] = {}  # what was added to `COUNTS` in the process that made it
+    counts: Mapping[str, int] = {}
 
 
 class Producer(ABC):
-    """Makes batches ahead of the consumer. Used by one thread at a time."""
+    """Base class of objects that make batches ahead of the consumer. One thread may use it at a time.
 
-    # Whether it can still make batches, in this process.
+    Attributes
+    ----------
+    usable : bool, default True
+        Whether it can still make batches in this process.
+    capacity : int, default 1
+        Largest number of batches in progress.
+    """
+
     usable = True
-    # Largest number of batches that may be under way.
     capacity = 1
 
     @abstractmethod
     def begin(self) -> None:
-        """Drop all requests: an iteration starts."""
+        """Drop all requests, because an iteration starts."""
 
     @abstractmethod
     def room(self) -> int:
@@ -61,22 +94,23 @@ class Producer(ABC):
 
     @abstractmethod
     def submit(self, requests: Sequence[Request]) -> int:
-        """Accept at most `room` requests with consecutive numbers, and return how many were accepted."""
+        """Accept requests with consecutive numbers, at most `room`. Return the number of accepted ones."""
 
     def wait(self) -> None:  # noqa: B027 - where nothing runs beside the consumer
-        """Wait until a batch under way is done."""
+        """Wait until a batch in progress is finished. Does nothing if no other process works."""
 
     @abstractmethod
     def take(self, number: int) -> Arrival:
-        """Wait for a requested batch."""
+        """Wait for a requested batch and return it."""
 
     @property
     def pids(self) -> list[int]:
+        """Process ids of the workers."""
         return []
 
     @abstractmethod
     def close(self) -> None:
-        """End processes, free memory. May be called twice, and from any thread."""
+        """End processes and free memory. It may be called several times, from any thread."""
 
 
 # Positions whose samples are computed at a time; computing many costs little more than a few.
@@ -86,7 +120,19 @@ QUICK_SECONDS = 0.002
 
 
 class PlannedEpoch:
-    """The batches of one rank in an epoch, which have consecutive numbers."""
+    """The batches of one rank in an epoch, with consecutive numbers.
+
+    Parameters
+    ----------
+    sequence : EpochSequence
+        Order of the samples.
+    epoch : int
+        The epoch.
+    share : RankShare
+        Positions that this rank delivers.
+    first : int
+        Number of its first batch.
+    """
 
     # Samples are computed in windows
 
@@ -101,6 +147,7 @@ class PlannedEpoch:
         self._window: Int64s = np.empty(0, np.int64)
 
     def request(self, number: int) -> Request:
+        """Return the request for the batch with this number."""
         start, stop = self.share.span(number - self.first)
         return Request(number, self.epoch, self._samples(start, stop))
 
@@ -113,7 +160,19 @@ class PlannedEpoch:
 
 
 class Requests:
-    """Batches that a producer makes ahead of the consumer, epoch after epoch."""
+    """Batches that a producer makes ahead of the consumer, epoch after epoch.
+
+    Parameters
+    ----------
+    producer : Producer
+        Makes the batches.
+    sequence : EpochSequence
+        Order of the samples.
+    share : RankShare
+        Part of an epoch that this rank delivers.
+    across_epochs : bool
+        Whether to request batches of the next epoch before this one ends.
+    """
 
     # The order of the next epoch is known, so its first batches are made while the last ones of this epoch
     # are consumed. They are dropped if the next iteration starts elsewhere
@@ -135,6 +194,7 @@ class Requests:
         self._taken = self._requested = 0
 
     def begin(self, epoch: int, start: int) -> RankShare:
+        """Begin an epoch at position `start`, and return what this rank delivers of it."""
         while self._epochs and self._epochs[0].beginning != (self._taken, epoch, start):
             del self._epochs[0]
         if not self._epochs:
@@ -145,6 +205,7 @@ class Requests:
         return self._epochs[0].share
 
     def take(self) -> Arrival:
+        """Return the next batch, and request further ones."""
         while self._requested == self._taken:
             self.request_ahead(at_once=True)
             if self._requested == self._taken:
@@ -158,9 +219,15 @@ class Requests:
     def request_ahead(
         self,
         *,
-        # False: only when half of the producer's capacity is free, so that quick batches share messages
         at_once: bool,
     ) -> None:
+        """Request as many batches as the producer accepts.
+
+        Parameters
+        ----------
+        at_once : bool
+            False: only if half of the capacity of the producer is free, so that fast batches share messages.
+        """
         room = self._producer.room()
         last = self._epochs[-1]
         while self._across_epochs and last.share.steps and last.stop < self._requested + room:
@@ -181,7 +248,26 @@ class Requests:
 
 
 class Iteration:
-    """Iterator over the batches of one rank, from the loader's position to the end of the epoch."""
+    """Iterator over the batches of one rank, from the position of the loader to the end of the epoch.
+
+    Parameters
+    ----------
+    deliver : callable
+        Method of the loader that returns the next batch. The reference keeps the loader alive.
+    requests : Requests
+        Source of the batches.
+    epoch : int
+        The epoch.
+    share : RankShare
+        Part of the epoch that this rank delivers.
+
+    Attributes
+    ----------
+    batches : int
+        Number of batches so far.
+    over : bool
+        Whether the epoch has ended.
+    """
 
     def __init__(
         self,
@@ -209,7 +295,7 @@ class Iteration:
         return self._deliver(self)
 
     def advance(self) -> Arrival | None:
-        """Return the next arrival, or None at the end of the epoch."""
+        """Return the next batch, or None at the end of the epoch."""
         if self.batches >= self._share.steps:
             self.over = True
             return None
@@ -218,7 +304,7 @@ class Iteration:
 
     @property
     def delivered(self) -> int:
-        """Return samples of the epoch that all ranks together have delivered after this rank's last batch."""
+        """Number of samples of the epoch that all ranks together have delivered after the last batch."""
         return self._share.delivered(self.batches)
 
 
@@ -229,26 +315,45 @@ _log = logging.getLogger("unistore.loader")
 
 @dataclass(slots=True)
 class Stats:
-    """Totals of some batches: since the loader was made, or since the last report."""
+    """Totals of batches: since the loader was made, or since the last report.
 
-    # delivered
+    Attributes
+    ----------
+    batches, samples : int
+        Number of delivered batches, and of their samples.
+    bytes : int
+        Memory that they took, in bytes.
+    wait_seconds : float
+        Time that the consumer waited for batches (``data_time``).
+    decode_seconds : float
+        Time that workers took to read batches, summed over workers.
+    slab_misses : int
+        Number of batches that did not fit into a shared-memory buffer and got memory of their own.
+    copies : int
+        Number of batches that were copied, or read into new memory, because the consumer held too many.
+    cache_hits, cache_misses : int
+        Number of chunks or samples that the cache had, and did not have.
+    shard_hits, shard_misses : int
+        Number of objects that `cache_dir` had, and did not have.
+    retries : int
+        Number of requests to an object store that were repeated.
+    """
+
     batches: int = 0
     samples: int = 0
-    bytes: int = 0  # bytes of memory that delivered batches took
-    wait_seconds: float = 0.0  # seconds that the consumer waited for batches (``data_time``)
-    decode_seconds: float = 0.0  # seconds that workers spent reading batches, summed over workers
-    slab_misses: int = 0  # delivered batches that did not fit into a slab and got memory of their own
-    copies: int = 0  # batches that were copied, or read into new memory, because the consumer held too many
-    # chunks or samples that the cache had, and had not
+    bytes: int = 0
+    wait_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    slab_misses: int = 0
+    copies: int = 0
     cache_hits: int = 0
     cache_misses: int = 0
-    # objects that `cache_dir` had, and had not
     shard_hits: int = 0
     shard_misses: int = 0
-    retries: int = 0  # requests to a bucket that were repeated
+    retries: int = 0
 
     def count(self, arrival: Arrival, waited: float) -> None:
-        """Add a delivered batch, and the seconds that the consumer waited for it."""
+        """Add a delivered batch, and the time that the consumer waited for it."""
         self.batches += 1
         self.samples += arrival.samples
         self.bytes += arrival.needed
@@ -261,11 +366,19 @@ class Stats:
 
     def line(
         self,
-        # where the loader stands
         epoch: int,
         batch: int,
-        seconds: float,  # how long they took
+        seconds: float,
     ) -> str:
+        """Return the totals as one line of text.
+
+        Parameters
+        ----------
+        epoch, batch : int
+            Position of the loader.
+        seconds : float
+            Time that these batches took.
+        """
         count = max(1, self.batches)
         rate = self.samples / seconds if seconds > 0 else 0.0
         parts = [
@@ -285,7 +398,7 @@ class Stats:
 
 
 def report(line: str) -> None:
-    """Log a line at level INFO, or print it to standard error where that level is not logged."""
+    """Log a line at level INFO, or print it to standard error if that level is not logged."""
     if _log.hasHandlers() and _log.isEnabledFor(logging.INFO):
         _log.info(line)
     else:
@@ -297,7 +410,7 @@ _FIELDS = {"version": int, "epoch": int, "delivered": int, "digest": str, "order
 
 
 def dataset_digest(dataset: Any) -> str:
-    """Return the digest of a dataset's number of samples, and of its own ``digest`` if it has one."""
+    """Return a hash of the number of samples of a dataset, and of its attribute ``digest`` if it has one."""
     own = getattr(dataset, "digest", None)
     own_digest = own() if callable(own) else own
     identity = json.dumps(
@@ -307,7 +420,26 @@ def dataset_digest(dataset: Any) -> str:
 
 
 class EpochProgress:
-    """Epoch, and samples delivered in it by all ranks together."""
+    """The position in a run: the epoch, and the samples that all ranks together have delivered in it.
+
+    Samples that were prefetched but not delivered do not count.
+
+    Parameters
+    ----------
+    digest : str
+        Hash of the dataset; see `dataset_digest`.
+    version : int, optional
+        Number of the version of a versioned store. None: the store has no versions.
+
+    Attributes
+    ----------
+    epoch : int
+        The epoch.
+    delivered : int
+        Number of samples delivered in it.
+    begun : bool
+        Whether a batch was delivered since the epoch was begun or resumed.
+    """
 
     # Prefetched samples do not count until they are delivered
 
@@ -323,12 +455,12 @@ class EpochProgress:
         self._following: int | None = None
 
     def follow(self, digest: str, version: int | None) -> None:
-        """Go on with the samples of another version."""
+        """Continue with the samples of another version."""
         self._digest = digest
         self._version = version
 
     def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the next one to be iterated. Within a resumed epoch, stay where it is."""
+        """Make ``epoch`` the next one. In a resumed epoch with the same number, keep the position."""
         if epoch != self.epoch or self.begun:
             self.epoch = epoch
             self.delivered = 0
@@ -336,31 +468,34 @@ class EpochProgress:
             self._following = epoch
 
     def begin(self) -> tuple[int, int]:
+        """Begin an iteration, and return its epoch and the number of delivered samples."""
         if self.begun:
             self.finish()
         self._following = None
         return self.epoch, self.delivered
 
     def deliver(self, epoch: int, delivered: int) -> None:
-        """Note that all samples of an epoch before a position were delivered."""
+        """Record the number of samples of an epoch that were delivered."""
         self.epoch = epoch
         self.delivered = delivered
         self.begun = True
 
     @property
     def upcoming(self) -> int:
-        """Return the epoch that the next iteration is of."""
+        """Epoch of the next iteration."""
         return self._after() if self.begun else self.epoch
 
     def _after(self) -> int:
         return self.epoch + 1 if self._following is None else self._following
 
     def finish(self) -> None:
+        """End the epoch; the next one begins at its first sample."""
         self.epoch = self._after()
         self.delivered = 0
         self.begun = False
 
     def save(self, sequence: EpochSequence) -> JsonObject:
+        """Return the position as JSON values, with a description of the order."""
         grown = {} if self._version is None else {"store_version": self._version}
         return {
             "version": VERSION,
@@ -372,6 +507,14 @@ class EpochProgress:
         }
 
     def load(self, state: Mapping[str, Any], sequence: EpochSequence) -> None:
+        """Continue at a saved position.
+
+        Raises
+        ------
+        LoaderError
+            If the state is invalid, or belongs to other samples or another order. The message names the
+            difference.
+        """
         fields = state if isinstance(state, Mapping) else {}
         missing = [name for name, kind in _FIELDS.items() if type(fields.get(name)) is not kind]
         if missing or state["version"] != VERSION:

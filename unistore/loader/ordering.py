@@ -42,7 +42,10 @@ _TORCH_OPTIONS = {
 
 
 def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
-    """Note options of torch's DataLoader that have no meaning here, unless they are torch's defaults."""
+    """Add a problem for each option of torch's DataLoader that has no meaning here.
+
+    A value that is torch's default is not a problem.
+    """
     for name, value in options.items():
         default, fix = _TORCH_OPTIONS[name]
         if not (value is default or (type(value) in (int, float, str) and value == default)):
@@ -50,7 +53,7 @@ def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
 
 
 def ranks_of(check: Arguments, sampler: Any, rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and number of ranks, which a ``DistributedSampler`` says."""
+    """Return rank and world size. A ``DistributedSampler`` determines both."""
     if is_distributed(sampler):
         if rank is not None or world_size is not None:
             check.refuse("rank", "DistributedSampler says the rank, too", "leave out rank and world_size")
@@ -60,7 +63,10 @@ def ranks_of(check: Arguments, sampler: Any, rank: int | None, world_size: int |
 
 
 def resolve_start_method(check: Arguments, context: str | BaseContext | None, dataset: Any) -> str:
-    """Return the start method of workers: by default the dataset's own, else fork on Linux."""
+    """Return the start method of workers.
+
+    By default it is the dataset's own; otherwise fork on Linux, and spawn elsewhere.
+    """
     methods = multiprocessing.get_all_start_methods()
     if context is None:
         preferred: object = getattr(dataset, "start_method", None)
@@ -92,7 +98,20 @@ def opened_dataset(
 
 
 def workers_for(num_workers: int | str, samples: int) -> int:
-    """Return the number of worker processes, for ``"auto"`` a share of the cores of this machine."""
+    """Return the number of worker processes.
+
+    Parameters
+    ----------
+    num_workers : int or "auto"
+        ``"auto"``: a share of the cores of this machine.
+    samples : int
+        Number of samples of an epoch.
+
+    Raises
+    ------
+    InputError
+        If workers are requested in a process that cannot start any, such as a dask worker with its nanny.
+    """
     # 0 in a process that may start no others, such as a dask worker with its nanny
     if multiprocessing.current_process().daemon:
         if num_workers in (0, "auto"):
@@ -105,9 +124,11 @@ def workers_for(num_workers: int | str, samples: int) -> int:
 
 
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:
-    """Return whether only whole batches are delivered."""
-    # By default if several ranks share a shuffled order, so that all take the same number of steps. Orders
-    # of torch's ``DistributedSampler`` have the same length on all ranks anyway
+    """Return whether only whole batches are delivered.
+
+    By default they are if several ranks share a shuffled order, so that all ranks take the same number of
+    steps. Orders of torch's ``DistributedSampler`` have the same length on all ranks anyway.
+    """
     if drop_last is not None or world_size == 1 or is_distributed(sampler):
         return bool(drop_last)
     return sequence.describe().get("kind") != "in order"
@@ -124,7 +145,13 @@ def sequence_for(
     weights: Any = None,
     samples_per_epoch: int | None = None,
 ) -> EpochSequence:
-    """Return the sequence of every epoch."""
+    """Return the order of the samples in every epoch, from arguments of the Loader.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or given together with a sampler.
+    """
     if sampler is not None:
         check = Arguments()
         set_options = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
@@ -154,7 +181,7 @@ def sequence_for(
 
 
 def reading_ahead(dataset: Any, sequence: EpochSequence) -> Any:
-    """Return what reads a dataset in an order: one that reads blocks whole, or the dataset itself."""
+    """Return the dataset to read in an order: one that reads whole blocks, or the same dataset."""
     chosen = None
     if isinstance(sequence, Subset):
         chosen = sequence.samples
@@ -189,11 +216,29 @@ _CUSTOM_ORDER = (
 
 
 def sampler_sequence(
-    sampler: Any,  # a sequence, `unistore.Shuffle`, indices, or a sampler of ``torch.utils.data``
-    samples: int,  # number of samples of the dataset
-    seed: int,  # of the Loader; `unistore.Shuffle` and torch's ``DistributedSampler`` have their own
+    sampler: Any,
+    samples: int,
+    seed: int,
 ) -> EpochSequence:
-    """Return the order of a sampler."""
+    """Return the order of a sampler.
+
+    Torch's samplers keep their meaning: which samples an epoch has, how often and with what probability.
+    The order itself depends on the seed and the epoch.
+
+    Parameters
+    ----------
+    sampler
+        An `EpochSequence`, `unistore.Shuffle`, sample indices, or a sampler of ``torch.utils.data``.
+    samples : int
+        Number of samples of the dataset.
+    seed : int
+        Seed of the Loader. `unistore.Shuffle` and torch's ``DistributedSampler`` have their own.
+
+    Raises
+    ------
+    InputError
+        If the sampler has another type, an own generator, or more samples than the dataset.
+    """
     # Torch's samplers keep their meaning: which samples an epoch has, how often and with what chance. The
     # order itself is ours, a function of (seed, epoch)
     torch_name = _torch_name(sampler)
@@ -221,7 +266,7 @@ def sampler_sequence(
 
 
 def is_distributed(sampler: Any) -> bool:
-    """Return whether a sampler is torch's ``DistributedSampler``, which says rank and ranks."""
+    """Return whether a sampler is torch's ``DistributedSampler``."""
     return _torch_name(sampler) == "DistributedSampler"
 
 

@@ -1,4 +1,4 @@
-"""``replay``: the samples that a run was given until a saved state of its Loader, and their sources."""
+"""`replay`: the samples that a run has read up to a saved state of its Loader, with their sources."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _HOW_TO_SAVE = "save it by json.dump(loader.state_dict(), file)"
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Replayed:
-    """Samples in the order in which a run was given them.
+    """Samples in the order in which a run read them.
 
     Attributes
     ----------
-    epoch
+    epoch : int
         Their epoch.
-    first
-        Position of the first of them in the epoch.
-    index
-        (n,) int64: samples of the Dataset.
-    sources
-        (n,) text: name of the source of each.
+    first : int
+        Position of the first one in the epoch.
+    index : int64 array of shape (n,)
+        Indices of the samples in the Dataset.
+    sources : str array of shape (n,)
+        Name of the source of each sample.
     """
 
     epoch: int
@@ -50,7 +50,7 @@ class Replayed:
     sources: NDArray[np.str_]
 
     def to_json(self) -> JsonObject:
-        """Return plain JSON values."""
+        """Return the attributes as JSON values."""
         index = self.index.tolist()
         return {"epoch": self.epoch, "first": self.first, "index": index, "sources": self.sources.tolist()}
 
@@ -66,37 +66,46 @@ def replay(
     split: str | Sequence[str] | None = None,
     seed: int = 0,
 ) -> Replayed:
-    """Return what a model saw: the samples behind a saved state of a Loader, and their sources.
+    """Return the samples that a model has seen, with their sources, from a saved state of a Loader.
 
     Parameters
     ----------
-    store
-        Folder or URL of the store that the run read, of a grown one in the version of the state. Or a Loader
-        made as that of the run, which orders with weights, a subset or a sampler need.
-    state
-        What ``loader.state_dict()`` returned, or the path of a JSON file with it.
-    epoch
-        An epoch up to that of the state. None: that of the state, up to its position, or the one before it if
-        nothing of it was delivered.
-    batch
-        One batch of the epoch, from 0. None: all.
-    batch_size
-        Of a store: samples of a batch, on all ranks together. A Loader knows those of its rank.
+    store : path, URL or Loader
+        Folder or URL of the store that the run read; a versioned store is read in the version of the
+        state. Give a Loader made like the Loader of the run if its order used weights, a subset or a
+        sampler.
+    state : dict or path
+        Result of ``loader.state_dict()``, or a JSON file with it.
+    epoch : int, optional
+        An epoch up to the epoch of the state. None: the epoch of the state, up to its position; if it has not
+        delivered anything, the epoch before it.
+    batch : int, optional
+        Number of one batch of the epoch, from 0. For a store, together with `batch_size`. None: all batches.
+    batch_size : int, optional
+        Number of samples of a batch on all ranks together. A Loader knows the batches of its rank.
     samples, split, seed
         Arguments of the Dataset of the run, if it had any.
 
     Returns
     -------
     Replayed
-        An epoch before that of the state is returned whole, though the run may have left it early.
+        The samples. An epoch before the epoch of the state is complete, even if the run left it early.
 
     Raises
     ------
     InputError
-        If the state cannot be read, is of other samples, or its order needs the Loader. If there was no such
-        epoch or batch.
+        If the state cannot be read, belongs to other samples, or its order needs the Loader. If there was
+        no such epoch or batch.
     LoaderError
-        If the state is of another order than the Loader's, or invalid.
+        If the state is invalid, or has another order than the Loader.
+
+    Examples
+    --------
+    Find the files of the batch at which a loss became NaN:
+
+    >>> seen = unistore.replay("train.zarr", "state.json", batch=812, batch_size=64)  # doctest: +SKIP
+    >>> set(seen.sources)  # doctest: +SKIP
+    {'lab_a/run_7.h5', 'lab_b/run_1.h5'}
     """
     check = Arguments()
     check.integer("epoch", epoch, most=MAX_EPOCH, none=True)

@@ -57,7 +57,7 @@ _parent_ends: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 class Channel:
-    """One end of a connection."""
+    """One end of a connection between the parent and a worker."""
 
     # When the other process dies, however it dies, the stream ends. That holds only while no other process
     # has a copy of that end, so forked children close the ones they inherit
@@ -77,8 +77,13 @@ class Channel:
             socket.send_fds(self._socket, [_DESCRIPTOR], [descriptor])
 
     def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
-        """Return received messages, each with its descriptors, which the caller closes."""
-        # `EOFError` says that the other end is closed
+        """Return received messages, each with its descriptors, which the caller closes.
+
+        Raises
+        ------
+        EOFError
+            If the other end is closed.
+        """
         messages: list[tuple[Any, list[int]]] = []
         while (wait and not messages) or self._poll.poll(0):
             try:
@@ -108,7 +113,7 @@ class Channel:
 
 
 def open_channel() -> tuple[Channel, Connection[Any, Any]]:
-    """Return the parent's end, and that of the worker."""
+    """Return the end of the parent, and the end of the worker."""
     ours, theirs = multiprocessing.Pipe()
     channel = Channel(ours)
     _parent_ends.add(channel)
@@ -190,10 +195,18 @@ class _Unpacker(pickle.Unpickler):
 
 
 def encode(
-    batch: Any,  # anything that can be pickled
-    arena: Arena,  # the batch's memory; arrays outside of it are copied into it, as far as it has room
+    batch: Any,
+    arena: Arena,
 ) -> bytes:
-    """Serialise a batch."""
+    """Serialise a batch.
+
+    Parameters
+    ----------
+    batch
+        Any object that can be pickled.
+    arena : Arena
+        Memory of the batch. Arrays outside of it are copied into it, as far as they fit.
+    """
     file = io.BytesIO()
     packer = _Packer(file, arena)
     packer.dump(batch)
@@ -202,21 +215,31 @@ def encode(
 
 
 def decode(message: bytes, memory: Any, *, copy: bool = False) -> Any:
-    """Rebuild a batch from what `encode` returned, over the memory of its slab, or of copied arrays."""
+    """Restore a batch from the result of `encode`, as views of the memory of its buffer, or as copies."""
     return _Unpacker(message, memory, copy=copy).load()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """What batches are made of, pickled under forkserver and spawn."""
+    """What workers need to make batches. It is pickled for forkserver and spawn.
 
-    workers: int  # number of worker processes; 0: none
-    seed: int  # seed of the loader
-    # arguments of the Loader
+    Attributes
+    ----------
+    workers : int
+        Number of worker processes. 0: none.
+    seed : int
+        Seed of the loader.
+    dataset, collate, worker_init_fn
+        Arguments of the Loader.
+    cache : CacheFile, optional
+        The cache file, whose descriptor comes with the first message. None: no cache.
+    """
+
+    workers: int
+    seed: int
     dataset: Any
     collate: Callable[[Any], Any] | None = None
     worker_init_fn: Callable[[int], object] | None = None
-    # the cache file, whose descriptor comes with the first message; None: no cache
     cache: CacheFile | None = None
 
 
@@ -224,12 +247,24 @@ class BatchConfig:
 
 
 class Task(NamedTuple):
-    """One batch to make. Tasks are answered in the order in which they were sent."""
+    """A batch to make. Tasks are answered in the order in which they were sent.
 
-    generation: int  # iteration it belongs to; tasks of an abandoned one are answered without work
+    Attributes
+    ----------
+    generation : int
+        Its iteration. Tasks of an iteration that was left are answered without work.
+    epoch : int
+        Its epoch.
+    indices : bytes
+        Sample indices, int64.
+    lease : (int, int) or None
+        Number and size of a shared-memory buffer that is lent with it, for any batch. Its descriptor is
+        sent once.
+    """
+
+    generation: int
     epoch: int
-    indices: bytes  # int64 sample indices
-    # number and bytes of the slab that is lent with it, for whichever batch; its descriptor comes along once
+    indices: bytes
     lease: tuple[int, int] | None
 
 
@@ -339,7 +374,17 @@ def _close_all(descriptors: Sequence[int]) -> None:
 
 
 def main(worker: int, end: Connection[Any, Any], config: BatchConfig | None) -> None:
-    """Run a worker until its parent closes the connection or dies. `config` None: it comes with a message."""
+    """Run a worker until its parent closes the connection or dies.
+
+    Parameters
+    ----------
+    worker : int
+        Number of the worker.
+    end : Connection
+        The worker's end of the connection.
+    config : BatchConfig or None
+        Its configuration. None: it comes with a message.
+    """
     prepare_process()
     channel = Channel(end)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has died
@@ -351,7 +396,7 @@ def main(worker: int, end: Connection[Any, Any], config: BatchConfig | None) -> 
 
 
 class LoaderWorker:
-    """A worker process, its channel, and the tasks and slabs that it has."""
+    """A worker process, its channel, and the tasks and shared-memory buffers that it has."""
 
     def __init__(self, number: int, context: BaseContext, inherited: BatchConfig | None) -> None:
         self.number = number
@@ -375,7 +420,7 @@ class LoaderWorker:
             theirs.close()
 
     def lend(self, slab: Slab) -> list[int]:
-        """Note that the worker has a slab, and return its descriptor, unless the worker has mapped it."""
+        """Record that the worker has a buffer, and return its descriptor unless the worker has mapped it."""
         self.lent[slab.number] = slab
         if slab.number in self._mapped or slab.descriptor is None:
             return []
@@ -389,7 +434,7 @@ class LoaderWorker:
 
 
 def pickle_config(config: BatchConfig) -> bytes | None:
-    """Pickle the configuration, once for all workers, or return None if it can only be inherited."""
+    """Pickle the configuration, once for all workers. None: it can only be inherited by fork."""
     # multiprocessing would send it through a pipe to each worker, and wait for ever where a large dataset
     # is sent to a worker that has already died
     try:
@@ -425,7 +470,20 @@ EXIT_TIMEOUT = 2.0
 
 
 class WorkerPool(Producer):
-    """Makes batches in worker processes."""
+    """Makes batches in worker processes.
+
+    Parameters
+    ----------
+    config : BatchConfig
+        Configuration of the workers.
+    start_method : {"fork", "forkserver", "spawn"}
+        How workers are started.
+    ring : SlabRing
+        Memory that batches are decoded into.
+    round_robin : bool, default False
+        True: workers get batches in turn, which keeps the lanes of a block shuffle apart. False: the
+        worker with the fewest tasks gets the next batch.
+    """
 
     def __init__(
         self,

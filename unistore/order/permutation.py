@@ -1,4 +1,4 @@
-"""Random numbers by seed, epoch and sample: shuffled orders as bijections, and seeds of user code."""
+"""Random numbers that depend on seed, epoch and sample: shuffled orders, and seeds of your own functions."""
 
 # Computed at any position: no array of n indices is needed, and an epoch starts anywhere at once
 
@@ -47,7 +47,10 @@ def _key_type() -> type:
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scatter 64-bit words by SplitMix64's output function, a bijection (Steele, Lea and Flood 2014)."""
+    """Scatter 64-bit words by the output function of SplitMix64, a bijection.
+
+    See Steele, Lea and Flood 2014.
+    """
     z = values ^ (values >> _S30)
     z *= _M1
     z ^= z >> _S27
@@ -59,8 +62,22 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def random_words(
     seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int
 ) -> NDArray[np.uint64]:
-    """Return ``count`` random words for each of B samples, (B, count) uint64."""
-    # Row i depends on (seed modulo 2**64, epoch[i], index[i]) alone
+    """Return random words for samples. Row i depends only on (seed modulo 2**64, epoch[i], index[i]).
+
+    Parameters
+    ----------
+    seed : int
+        The seed.
+    epoch, index : int64 array of shape (B,)
+        Epoch and index of each sample.
+    count : int
+        Number of words for each sample.
+
+    Returns
+    -------
+    uint64 array of shape (B, count)
+        Uniform random words.
+    """
     seed_word = mix(np.array([seed & _U64], np.uint64))
     epoch_words = np.asarray(epoch, np.int64).astype(np.uint64)
     index_words = np.asarray(index, np.int64).astype(np.uint64)
@@ -71,14 +88,14 @@ def random_words(
 
 
 def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.int64]:
-    """Return integers in ``[0, bound)`` from random words, for bounds < 2**32 (Lemire 2019)."""
+    """Return integers from 0 to ``bound - 1`` from random words, for bounds below 2**32 (Lemire 2019)."""
     scaled = (draws >> _S32) * np.asarray(bound, np.int64).astype(np.uint64)
     numbers: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
     return numbers
 
 
 def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """Return the counter-based generator (Philox 4x64) of one sample."""
+    """Return the generator of one sample, counter-based (Philox 4x64)."""
     key = np.array([seed & _U64, 0], np.uint64)  # Philox would convert a list of large integers to float64
     counter = np.array([0, 0, epoch & _U64, index], np.uint64)
     philox = np.random.Philox(_key_type()(key), counter=counter)
@@ -86,10 +103,21 @@ def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 
 
 class EpochIndex(NamedTuple):
-    """A sample index with its epoch.
+    """The index of a sample, with its epoch.
 
-    Samplers yield it instead of a bare index: whatever is random in a sample depends on (seed, epoch, index),
-    and workers that were started in an earlier epoch must learn the epoch.
+    Samplers yield it instead of an int, because random values of a sample depend on (seed, epoch, index),
+    and a worker that was started in an earlier epoch does not know the epoch otherwise.
+
+    Attributes
+    ----------
+    index : int
+        Position of the sample in the Dataset.
+    epoch : int
+        Number of the epoch, from 0.
+
+    Examples
+    --------
+    >>> sample = dataset[unistore.EpochIndex(3, epoch=7)]  # doctest: +SKIP
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
@@ -97,7 +125,15 @@ class EpochIndex(NamedTuple):
 
 
 class Permutation:
-    """A pseudo-random bijection of ``range(length)``, O(1) in memory."""
+    """A pseudo-random permutation of ``range(length)`` that needs no memory for the order.
+
+    Parameters
+    ----------
+    length : int
+        Number of positions, at least 0.
+    seed, epoch : int, default 0
+        They determine the permutation.
+    """
 
     # A Feistel network over mixed radices: a position is split into (left, right) with ``rows * columns >=
     # length``, and each half in turn is shifted by a keyed hash of the other, modulo its radix. Values
@@ -117,7 +153,7 @@ class Permutation:
         self._keys = [key[0, turn] for turn in range(self.rounds)]
 
     def __call__(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Return the images (k,) int64 of positions (k,) in ``range(length)`` under the permutation."""
+        """Return the numbers (k,) int64 at positions (k,) of the permutation."""
         numbers = self._once(np.asarray(positions, np.int64))
         outside = np.flatnonzero(numbers >= self.length)
         while len(outside):
@@ -160,10 +196,19 @@ os.register_at_fork(
 
 
 class RandomFunction:
-    """A function of one argument whose random numbers depend on (seed, epoch, index) alone."""
+    """A function of one argument whose random numbers depend only on (seed, epoch, index).
 
-    # One with a parameter ``rng`` is given a generator. Before each call of any other the global generators
-    # of ``random``, numpy and torch (CPU) are seeded, and restored afterwards outside of workers
+    A function with a parameter ``rng`` gets a generator. Before each call of any other function, the
+    global generators of ``random``, NumPy and PyTorch (CPU) are seeded; they are restored afterwards
+    outside of workers.
+
+    Parameters
+    ----------
+    function : callable
+        The user's function.
+    salt : int
+        Makes its numbers differ from those of other functions with the same seed, epoch and index.
+    """
 
     def __init__(
         self,
@@ -178,7 +223,17 @@ class RandomFunction:
     def map(
         self, values: Sequence[Any], seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64]
     ) -> list[Any]:
-        """Return the results for B values. `epoch` and `index` are (B,)."""
+        """Return the results for B values.
+
+        Parameters
+        ----------
+        values : sequence
+            Arguments of the function.
+        seed : int
+            The seed.
+        epoch, index : int64 array of shape (B,)
+            Epoch and index of each value.
+        """
         salted = seed ^ self._salt
         if self.takes_rng:
             keys = zip(values, epoch.tolist(), index.tolist(), strict=True)
@@ -203,7 +258,7 @@ def takes_rng(function: Callable[..., Any]) -> bool:
 
 
 def seed_generators(seeds: Sequence[int]) -> None:
-    """Seed ``random``, numpy and, once it was imported, torch, from one 64-bit number each."""
+    """Seed ``random``, NumPy and, if it is imported, PyTorch, with one 64-bit number each."""
     random.seed(seeds[0])
     np.random.seed(seeds[1] & 0xFFFFFFFF)  # noqa: NPY002 - the generator that user code draws from
     torch = _imported_torch()
@@ -213,7 +268,7 @@ def seed_generators(seeds: Sequence[int]) -> None:
 
 
 def seed_worker(seed: int, worker: int) -> None:
-    """Seed the global generators of a new worker process, so that no two workers draw the same."""
+    """Seed the global generators of a new worker process, differently for each worker."""
     numbers = random_words(seed ^ WORKER_SALT, np.zeros(1, np.int64), np.array([worker]), 3)
     seed_generators(numbers[0].tolist())
 

@@ -13,24 +13,32 @@ WINDOW = 8192
 
 
 class SequenceSampler:
-    """One rank's samples of a sequence, each with its epoch.
+    """One rank's samples of an order, each with its epoch, for torch's ``DataLoader``.
 
-    Pass it as ``sampler`` with the same ``batch_size``: batches are then those of `unistore.Loader` with the
-    same sequence. Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``.
-    ``StatefulDataLoader`` resumes it by skipping, which is exact, as the sequence has no other state.
+    Pass it as ``sampler``, with the same ``batch_size``: the batches equal those of `unistore.Loader`
+    with the same order. Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``.
+    ``StatefulDataLoader`` resumes it exactly.
 
     Parameters
     ----------
-    sequence
-        `unistore.order.sequences.Shuffled`, `unistore.order.sequences.BlockShuffle`, …
-    batch_size
-        Of the DataLoader. Decides which positions of a step belong to this rank.
-    rank, world_size
-        This process, and the number of processes that share each step.
-    drop_last
-        True: the same number of full batches on every rank. False: every sample.
-    start
-        Position at which the first iterated epoch begins, such as ``delivered`` of a loader's state.
+    sequence : EpochSequence
+        For example `unistore.order.sequences.Shuffled` or `unistore.order.sequences.BlockShuffle`.
+    batch_size : int, default 1
+        Batch size of the DataLoader. It determines which positions of a step belong to this rank.
+    rank : int, default 0
+        Number of this process.
+    world_size : int, default 1
+        Number of processes that share each step.
+    drop_last : bool, default False
+        True: the same number of whole batches on every rank. False: every sample.
+    start : int, default 0
+        Position at which the first epoch begins, such as ``delivered`` of the state of a Loader.
+
+    Examples
+    --------
+    >>> order = Shuffled(len(dataset), seed=1)  # doctest: +SKIP
+    >>> sampler = SequenceSampler(order, batch_size=64, rank=0, world_size=2)  # doctest: +SKIP
+    >>> loader = DataLoader(dataset, 64, sampler=sampler, collate_fn=unistore.collate)  # doctest: +SKIP
     """
 
     def __init__(
@@ -85,27 +93,26 @@ class SequenceSampler:
 
 
 class Shuffle(SequenceSampler):
-    """Every sample once per epoch, in an order that is a pure function of (seed, epoch).
+    """Sampler with every sample once per epoch, in an order that depends only on the seed and the epoch.
 
-    A sampler for ``torch.utils.data.DataLoader``. Call `set_epoch` before each epoch, as with torch's
-    ``DistributedSampler``. Its indices carry the epoch to workers, including persistent ones.
+    Use it with ``torch.utils.data.DataLoader``, and call `set_epoch` before each epoch, as with torch's
+    ``DistributedSampler``. Its indices carry the epoch to workers, also to persistent ones.
 
-    From a Dataset of several stores with ``weights``, samples are drawn in these proportions, with
+    For a Dataset of several stores with ``weights``, samples are drawn in these proportions, with
     replacement. ``unistore.Loader`` with the same seed, shuffle and batch size has the same order.
 
     Parameters
     ----------
-    data
+    data : dataset or int
         A dataset, or the number of samples.
-    seed
+    seed : int, default 0
         Seed of the orders.
-    samples_per_epoch
-        Draws per epoch, with weights only. None: the number of samples.
-    shuffle
-        ``"full"``, ``"blocks"``, ``"sources"``, or True: blocks if samples are small, else full, as in
-        `unistore.Loader`.
-    batch_size
-        Of the DataLoader. The turn length of a block shuffle.
+    samples_per_epoch : int, optional
+        Number of draws per epoch; only with weights. None: the number of samples.
+    shuffle : {True, "full", "blocks", "sources"}, default True
+        ``True``: blocks if samples are small, otherwise full, as in `unistore.Loader`.
+    batch_size : int, default 64
+        Batch size of the DataLoader: number of samples per turn of a block shuffle.
 
     Raises
     ------
@@ -113,6 +120,15 @@ class Shuffle(SequenceSampler):
         If an argument is invalid.
     ValueError
         If `samples_per_epoch` is given without weights.
+
+    Examples
+    --------
+    >>> sampler = unistore.Shuffle(dataset, seed=1)  # doctest: +SKIP
+    >>> loader = DataLoader(dataset, 8, sampler=sampler, collate_fn=unistore.collate)  # doctest: +SKIP
+    >>> for epoch in range(10):  # doctest: +SKIP
+    ...     sampler.set_epoch(epoch)
+    ...     for batch in loader:
+    ...         train(batch)
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An epoch as a sequence of samples, in each order, and the share of it that each rank delivers."""
+"""Orders of the samples of an epoch, and the part of an epoch that each rank delivers."""
 
 # ``indices(epoch, start, stop)`` is a pure function of (seed, epoch). Ranks, workers, batch size and
 # prefetching only decide who delivers which positions, so a run that stops after ``delivered`` positions
@@ -23,26 +23,70 @@ from unistore.system.types import Int64s
 
 
 class EpochSequence(Protocol):
-    """Sample index at each position of an epoch."""
+    """The order of the samples in each epoch. Implement it for an order of your own.
+
+    ``indices(epoch, start, stop)`` must depend only on its arguments and on the seed, so that ranks,
+    workers and a resumed run agree.
+
+    Examples
+    --------
+    Every second sample, in the order of the dataset:
+
+    >>> class EverySecond:  # doctest: +SKIP
+    ...     def __init__(self, length):
+    ...         self.length = length
+    ...
+    ...     def __len__(self):
+    ...         return self.length // 2
+    ...
+    ...     def indices(self, epoch, start, stop):
+    ...         return 2 * np.arange(start, stop)
+    ...
+    ...     def describe(self):
+    ...         return {"kind": "every second", "length": self.length}
+    ...
+    ...     def arranged(self, description):
+    ...         return self
+    >>> loader = unistore.Loader(dataset, batch_size=8, sampler=EverySecond(len(dataset)))  # doctest: +SKIP
+    """
 
     def __len__(self) -> int: ...
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64s:
-        """Return dataset indices (stop - start,) at positions ``start:stop``, both in 0 to ``len(self)``."""
+        """Return the samples at positions ``start:stop`` of an epoch.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+        start, stop : int
+            First position, and the position after the last, from 0 to ``len(self)``.
+
+        Returns
+        -------
+        int64 array of shape (stop - start,)
+            Indices of samples in the dataset.
+        """
         ...
 
     def describe(self) -> dict[str, str | int]:
-        """Return everything that the sequence depends on, for JSON, equal for equal sequences."""
+        """Return everything that the order depends on, as JSON values. Equal orders have equal ones."""
         ...
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """Return the same samples with the tuning of a described sequence, that of a saved run."""
+        """Return the same samples with the settings of a description that a run has saved."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder(EpochSequence):
-    """Samples 0, 1, 2, … of `length`, as for evaluation."""
+    """Samples 0, 1, 2, … of `length`, in this order, for example for evaluation.
+
+    Attributes
+    ----------
+    length : int
+        Number of samples.
+    """
 
     length: int
 
@@ -57,7 +101,15 @@ class InOrder(EpochSequence):
 
 
 class Shuffled(EpochSequence):
-    """Every one of `length` samples once per epoch, fully shuffled in O(1) memory."""
+    """Every sample once per epoch, fully shuffled. It needs no memory for the order.
+
+    Parameters
+    ----------
+    length : int
+        Number of samples.
+    seed : int, default 0
+        Seed of the orders.
+    """
 
     def __init__(self, length: int, seed: int = 0) -> None:
         self.length = length
@@ -77,10 +129,28 @@ class Shuffled(EpochSequence):
 
 
 class Weighted(EpochSequence):
-    """Draws with replacement, in proportion to weights, O(runs) in memory."""
+    """Draws with replacement, in proportion to weights.
 
-    # Draw p of an epoch depends on (seed, epoch, p) alone: one uniform number chooses a run of samples by
-    # weight, another one a sample of the run
+    One random number chooses a run of samples by weight, and another one a sample of the run. Draw p of
+    an epoch depends only on the seed, the epoch and p.
+
+    Parameters
+    ----------
+    weights : sequence of float, (R,)
+        Weight of each run of samples, finite and at least 0, with a positive sum. Runs without samples
+        are never drawn.
+    offsets : sequence of int, (R + 1,), optional
+        First sample of each run, for example of each store. None: each run is one sample.
+    length : int, optional
+        Number of draws per epoch. None: the number of samples.
+    seed : int, default 0
+        Seed of the draws.
+
+    Raises
+    ------
+    ValueError
+        If weights are invalid.
+    """
 
     def __init__(
         self,
@@ -137,7 +207,15 @@ class Weighted(EpochSequence):
 
 
 class Subset(EpochSequence):
-    """A sequence over some of the samples: episodes, a split, the result of a filter."""
+    """An order of some of the samples, such as a split or the result of a filter.
+
+    Parameters
+    ----------
+    sequence : EpochSequence
+        Order of ``range(len(samples))``.
+    samples : int array of shape (n,)
+        Indices of these samples in the dataset.
+    """
 
     def __init__(
         self,
@@ -163,7 +241,15 @@ class Subset(EpochSequence):
 
 
 class Repeated(EpochSequence):
-    """A sequence repeated, or truncated, to `length` positions. It has at least one, unless `length` is 0."""
+    """Another order, repeated or cut off to `length` positions.
+
+    Parameters
+    ----------
+    sequence : EpochSequence
+        The order, with at least one position unless `length` is 0.
+    length : int
+        Number of positions.
+    """
 
     def __init__(self, sequence: EpochSequence, length: int) -> None:
         self._sequence = sequence
@@ -189,18 +275,33 @@ class Repeated(EpochSequence):
 
 @dataclass(frozen=True, kw_only=True)
 class RankShare:
-    """The positions of an epoch that one rank delivers, batch by batch."""
+    """The positions of an epoch that one rank delivers, batch by batch.
 
-    # Each step covers ``batch_size * world_size`` consecutive positions, rank after rank. The rest after
-    # the last full step is dropped, or split between the ranks as evenly as possible
+    Each step covers ``batch_size * world_size`` consecutive positions, rank after rank. Positions after
+    the last full step are dropped, or divided among the ranks as evenly as possible.
 
-    length: int  # positions of the epoch
-    start: int = 0  # first position that is not yet delivered
-    batch_size: int  # samples of a batch on one rank
+    Attributes
+    ----------
+    length : int
+        Number of positions of the epoch.
+    start : int, default 0
+        First position that is not yet delivered.
+    batch_size : int
+        Number of samples of a batch on one rank.
+    rank : int, default 0
+        Number of this process.
+    world_size : int, default 1
+        Number of processes that share the epoch.
+    drop_last : bool, default False
+        True: the same number of whole batches on every rank. False: every position, so that last batches
+        may differ by one sample and a rank may have one step less.
+    """
+
+    length: int
+    start: int = 0
+    batch_size: int
     rank: int = 0
-    world_size: int = 1  # processes that share the epoch
-    # True: equal steps on every rank. False: every position, so that last batches may differ by one sample
-    # and a rank may have one step less
+    world_size: int = 1
     drop_last: bool = False
 
     @cached_property
@@ -216,24 +317,45 @@ class RankShare:
 
     @property
     def steps(self) -> int:
+        """Number of batches of this rank."""
         first, stop = self._tail
         return self._steps[0] + (stop > first)
 
     def span(self, step: int) -> tuple[int, int]:
-        """Return the first position of this rank's batch at a step, and the one behind its last."""
+        """Return the first position of this rank's batch at a step, and the position after its last."""
         first = self.start + step * self.batch_size * self.world_size
         if step < self._steps[0]:
             return first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size
         return first + self._tail[0], first + self._tail[1]
 
     def delivered(self, steps: int) -> int:
-        """Return positions of the epoch that all ranks together have delivered after `steps` steps."""
+        """Return the number of positions of the epoch that all ranks have delivered after some steps."""
         end = self.start + steps * self.batch_size * self.world_size
         return min(end, max(self.start, self.length))
 
 
 def sample_indices(name: str, given: Any, samples: int) -> Int64s:
-    """Return indices (n,) of samples, as they were given. Raises `InputError`, of the argument `name`."""
+    """Check an argument with sample indices.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for messages.
+    given : sequence of int, or one bool per sample
+        Value of the argument.
+    samples : int
+        Number of samples of the dataset.
+
+    Returns
+    -------
+    int64 array of shape (n,)
+        Indices in the given order; for bools, ascending.
+
+    Raises
+    ------
+    InputError
+        If there is no such sample, or the value has another form.
+    """
     try:
         chosen = np.asarray(given)
     except (TypeError, ValueError):  # lists of different lengths
@@ -267,14 +389,35 @@ SMALL_ROWS = 32
 
 
 def uniform_blocks(length: int, block: int) -> Int64s:
-    """Return offsets (n + 1,) int64 of blocks of ``block`` samples. The last one may be shorter."""
+    """Return offsets (n + 1,) int64 of blocks with `block` samples each; the last one may be shorter."""
     return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
 
 
 class BlockShuffle:
-    """Every sample once per epoch, with samples that share chunks close together."""
+    """Every sample once per epoch, with samples that share chunks close together.
 
-    # Memory is one number per block. Nothing depends on the number of workers or ranks
+    The order takes one number of memory per block, and does not depend on the number of workers or ranks.
+
+    Parameters
+    ----------
+    offsets : int array of shape (n + 1,)
+        Block b has samples ``offsets[b]`` to ``offsets[b + 1] - 1``.
+    seed : int, default 0
+        Seed of the orders.
+    group : int, default 16
+        Number of blocks that are shuffled together. Larger groups mix better; ``group * lanes`` decoded
+        blocks must fit into the cache.
+    lanes : int, default 4
+        Number of groups that are open at a time. A multiple of workers times ranks lets each of them keep
+        to its own chunks.
+    deal : int, default 64
+        Number of samples per turn of a lane: the batch size.
+
+    Raises
+    ------
+    ValueError
+        If `offsets` do not ascend from 0, or another argument is below 1.
+    """
 
     def __init__(
         self,
@@ -310,9 +453,23 @@ class BlockShuffle:
         seed: int = 0,
         *,
         deal: int = 64,
-        are_read_whole: bool = False,  # by whoever needs a sample of them, so that workers need lanes
+        are_read_whole: bool = False,
     ) -> BlockShuffle:
-        """Return largest groups of one size with which all lanes together have at most `open_blocks` open."""
+        """Return a block shuffle with the largest groups of equal size that fit a limit.
+
+        Parameters
+        ----------
+        offsets : int array of shape (n + 1,)
+            First sample of each block.
+        open_blocks : int
+            Largest number of blocks that are open at a time, in all lanes.
+        seed : int, default 0
+            Seed of the orders.
+        deal : int, default 64
+            Number of samples per turn of a lane.
+        are_read_whole : bool, default False
+            Whether a worker that needs a sample reads its whole block, so that workers need lanes.
+        """
         count = len(offsets) - 1
         is_shared = count < LANES * LANES if are_read_whole else offsets[-1] >= SMALL_ROWS * count
         lanes = 1 if is_shared else LANES
@@ -424,18 +581,35 @@ DEFAULT_BLOCK = 256
 
 
 def shuffled(
-    # a dataset. Its ``block_offsets``, if any, give the samples that share chunks; ``shuffles_in_blocks``
-    # whether a full shuffle would decode many times what it delivers
     data: Sized,
-    # ``"full"``, ``"blocks"``, or True: blocks if ``shuffles_in_blocks``, with a warning, else full.
-    # ``"sources"``: one source file after the other, in random order, the samples of each shuffled
     kind: ShuffleKind,
     *,
-    seed: int,  # seed of the orders
-    batch_size: int,  # turn length of a block shuffle
-    chosen: Int64s | None = None,  # indices of the samples to use; None: all
+    seed: int,
+    batch_size: int,
+    chosen: Int64s | None = None,
 ) -> EpochSequence:
-    """Return every sample once per epoch, in random order."""
+    """Return an order with every sample once per epoch, shuffled.
+
+    Parameters
+    ----------
+    data : Sized
+        A dataset. Its ``block_offsets``, if any, state which samples share chunks, and
+        ``shuffles_in_blocks`` whether a full shuffle would decode too much.
+    kind : {True, "full", "blocks", "sources"}
+        ``"full"``, ``"blocks"``; True: blocks if ``shuffles_in_blocks``, with a warning, otherwise full.
+        ``"sources"``: one source file after another, in random order, the samples of each shuffled.
+    seed : int
+        Seed of the orders.
+    batch_size : int
+        Number of samples per turn of a block shuffle.
+    chosen : int64 array of shape (n,), optional
+        Indices of the samples to use; ascending for blocks and sources. None: all samples.
+
+    Raises
+    ------
+    InputError
+        If `chosen` does not ascend, or the dataset has no sources.
+    """
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
     if kind is True and ascending and getattr(data, "shuffles_in_blocks", False):
         kind = "blocks"

@@ -51,7 +51,8 @@ class Limit(NamedTuple):
     axes : tuple of int
         Axes of the array, one for each component of the values.
     scale : int, default 1
-        Number of values in one element along the last of these axes: 8 if a byte has 8 bits.
+        Number of values that one element has along the last of these axes, in that array or (for
+        `ArraySpec.like`) in this one: 8 if a byte has 8 bits.
     """
 
     path: str

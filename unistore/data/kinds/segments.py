@@ -59,6 +59,7 @@ def quantised_view(out: AnyArray) -> NDArray[np.int32]:
     int32 array of shape (N, 3)
         A view of `out`: all of it for float32, its second half for float64.
     """
+    # `convert` works from front to back, so it never overwrites values that it has not read yet
     memory = out.reshape(-1).view(np.int32)
     return memory[len(memory) - out.size :].reshape(out.shape)
 
