@@ -1,4 +1,4 @@
-"""Blocks of samples of a store in a bucket, each read whole, and kept until its samples are delivered."""
+"""Read blocks of samples of a store in an object store as a whole, and keep them until they are delivered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROBED = 8
 
 
 def block_samples(reader: SampleReader, seed: int) -> int:
-    """Return how many samples a block has, from the sizes of a few."""
+    """Return the number of samples of a block of about 8 MiB, from the sizes of a few samples."""
     last = max(0, len(reader) - 1)
     spread = np.linspace(0, last, PROBED).astype(np.int64)
     index = np.unique(spread)[: len(reader)]
@@ -34,9 +34,17 @@ def block_samples(reader: SampleReader, seed: int) -> int:
 
 
 class ReadAhead:
-    """Reads blocks whole. Safe with threads, and pickled without samples."""
+    """Reads whole blocks of samples. It is thread-safe, and pickles without samples.
 
-    # A block is dropped with its last sample, or as the oldest once there is no room
+    A block is dropped after its last sample is delivered, or as the oldest one if there are too many.
+
+    Parameters
+    ----------
+    offsets : int64 array of shape (blocks + 1,)
+        First sample of each block, as positions in `chosen`.
+    chosen : int64 array of shape (n,), or None
+        Indices of the samples in use, ascending. None: all samples.
+    """
 
     def __init__(self, offsets: Int64s, chosen: Int64s | None) -> None:
         self._offsets = offsets  # (blocks + 1,), positions in `chosen`
@@ -50,7 +58,7 @@ class ReadAhead:
         return type(self), (self._offsets, self._chosen)
 
     def read(self, reader: SampleReader, picks: SampleIndices, allocate: Allocate) -> Batch:
-        """Read a batch, with all samples of its blocks if it is of one epoch."""
+        """Read a batch with a reader. If it belongs to one epoch, all samples of its blocks are read."""
         if len(np.unique(picks.epoch)) != 1:
             return reader.read(picks, allocate)
         try:

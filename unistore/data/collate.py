@@ -1,4 +1,4 @@
-"""Collation: batches of samples with ragged keys packed, as lists, or padded."""
+"""Collate samples to batches, with keys of variable length packed, as lists, or padded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALIGNMENT = 64
 
 
 def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Return an uninitialised contiguous tensor, in the batch's memory if it has any."""
+    """Return an uninitialised contiguous tensor, in the memory of the batch if there is any."""
     size = math.prod(shape) * dtype.itemsize
     allocate = lent_memory()
     if size and allocate is not None:
@@ -39,7 +39,18 @@ def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 class BatchMemory:
-    """Allocates the arrays of a batch, and makes tensors of them."""
+    """Allocates the arrays of a batch, and makes tensors of them.
+
+    Parameters
+    ----------
+    expected : int, default 0
+        Expected size of the batch in bytes: size of the first storage.
+
+    Attributes
+    ----------
+    used : int
+        Number of bytes allocated in shared memory.
+    """
 
     # In a worker the arrays share one storage as far as they fit: each storage costs the parent a
     # descriptor and a connection
@@ -56,7 +67,7 @@ class BatchMemory:
         self.used = 0  # Bytes allocated in shared memory
 
     def allocate(self, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
-        """Return an uninitialised C-contiguous array, in shared memory unless it is of text."""
+        """Return an uninitialised C-contiguous array, in shared memory unless it has text."""
         size = math.prod(shape) * dtype.itemsize
         if self._lent is not None and dtype.kind != "U":
             return self._lent(shape, dtype)
@@ -75,7 +86,7 @@ class BatchMemory:
         return array
 
     def tensor(self, array: AnyArray) -> torch.Tensor:
-        """Return the tensor over the memory of an array, with its strides."""
+        """Return a tensor with the memory and the strides of an array."""
         if not self._pieces:
             return torch.from_numpy(array)
         start = array.__array_interface__["data"][0]
@@ -88,7 +99,7 @@ class BatchMemory:
         return torch.from_numpy(array)
 
     def foreign_tensor(self, array: AnyArray) -> torch.Tensor:
-        """Return tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
+        """Return a tensor of an array from other memory: a view, or in a worker a copy in shared memory."""
         if not self._in_worker:
             return torch.from_numpy(array)
         out = self.allocate(array.shape, array.dtype)
@@ -97,14 +108,28 @@ class BatchMemory:
 
 
 class RaggedKey(NamedTuple):
-    """Group of a ragged key, whose offsets it shares, and whether samples are boxes."""
+    """Properties of a key with variable length.
+
+    Attributes
+    ----------
+    group : str, default ""
+        Group whose offsets it shares.
+    boxed : bool, default False
+        Whether samples are volumes or crops of different extents.
+    """
 
     group: str = ""
     boxed: bool = False
 
 
 class Sample(dict[str, Any]):
-    """One sample: tensors and text by key."""
+    """One sample: a dict of tensors and texts.
+
+    Attributes
+    ----------
+    ragged : mapping of str to RaggedKey
+        Keys with variable length.
+    """
 
     # A transform may return any mapping: the keys that it keeps in `ragged` stay ragged
 
@@ -119,7 +144,15 @@ class Sample(dict[str, Any]):
 
 
 class Samples(Items[Sample]):
-    """The samples of one batch, as views of its arrays. `unistore.collate` uses the arrays themselves."""
+    """The samples of a batch, as views of its arrays. `unistore.collate` uses the arrays without a copy.
+
+    Parameters
+    ----------
+    batch : dict of str to Packed
+        The batch.
+    memory : BatchMemory
+        Memory that the batch was allocated from.
+    """
 
     def __init__(
         self,
@@ -148,10 +181,14 @@ class Samples(Items[Sample]):
         return list, (list(self),)
 
     def values(self) -> dict[str, torch.Tensor | list[str]]:
-        """Return values of all samples by key: dense (B, …), ragged (sum of lengths, …), text a list."""
+        """Return the values of all samples by key.
+
+        Dense keys have shape (B, …), keys of variable length (sum of lengths, …), and texts are lists.
+        """
         return dict(self._values)
 
     def part(self, key: str, number: int) -> Any:
+        """Return the value of a key of one sample."""
         values = self._values[key]
         packed = self.batch[key]
         if packed.offsets is None:
@@ -165,40 +202,47 @@ class Samples(Items[Sample]):
 
 @dataclass(frozen=True, slots=True)
 class Collate:
-    """Makes a batch of samples, picklable, for ``DataLoader(collate_fn=Collate(ragged="padded"))``.
+    """Makes a batch of samples, for ``DataLoader(collate_fn=Collate(ragged="padded"))``. It pickles.
 
-    Keys of one shape are stacked, (B, …). Text becomes a list. Ragged keys (points of a segment, voxels of a
-    window, volumes of different extents) depend on `ragged`:
+    Keys with the same shape in every sample are stacked, (B, …). Texts become a list. Keys with variable
+    length (points of a segment, voxels of a window, volumes of different extents) depend on `ragged`:
 
-    - ``"packed"``: values of all samples concatenated, (sum of lengths, …), and one ``offsets`` (B + 1,)
-      int64 for all keys of a sample's main group: sample i is ``xyz[offsets[i]:offsets[i + 1]]``. Other
-      groups have their own offsets, ``voxel_offsets``. Volumes of different extents are flat, with ``shapes``
-      (B, 3). Nothing is copied: the cheapest form to send from a worker.
-    - ``"list"``: a list of B tensors. Sent from a worker, each tensor takes a file descriptor.
-    - ``"padded"``: (B, longest, …) with zeros after each sample, and ``lengths`` (B,) int64 (volumes:
-      ``shapes``) for the main group, ``voxel_lengths`` for the group ``voxel``.
+    - ``"packed"``: the values of all samples, one after another, (sum of lengths, …), and one ``offsets``
+      (B + 1,), int64, for all keys of the main group: sample i is ``xyz[offsets[i]:offsets[i + 1]]``.
+      Other groups have their own offsets, such as ``voxel_offsets``. Volumes of different extents are
+      flat, with ``shapes`` (B, 3). Nothing is copied, so this is the fastest form to send from a worker.
+    - ``"list"``: a list of B tensors. Each tensor that a worker sends takes a file descriptor.
+    - ``"padded"``: (B, longest, …) with zeros after each sample, and ``lengths`` (B,), int64, for the
+      main group (for volumes ``shapes``), ``voxel_lengths`` for the group ``voxel``.
 
-    Samples that a transform has made tuples are batched item by item, as keys ``"0"``, ``"1"``, … or those of
-    `as_tuple`, and the batch is a tuple. With ``"list"`` each of their tensors goes into a list of B.
+    If a transform returns tuples, they are batched item by item and the batch is a tuple. Its items are
+    the keys ``"0"``, ``"1"``, …, or those of `as_tuple`. With ``"list"``, each of their tensors goes into
+    a list of B.
 
     Parameters
     ----------
-    ragged
-        ``"packed"``, ``"list"`` or ``"padded"``.
-    groups
-        Group of each ragged key that a transform adds: ``{"points": ""}``. Keys of the dataset need not be
-        given.
-    coords
-        ``"batch-first"``: packed voxel coordinates (``coords``, ``voxel_coords``) become (sum N, 4), the
-        number of the sample in its batch before depth, height and width, as sparse convolutions take them.
-    as_tuple
-        Keys of the batch that form a tuple, in this order: ``("xyz", "classification")``. None: a dict of all
-        keys.
+    ragged : {"packed", "list", "padded"}, default "packed"
+        Form of keys with variable length.
+    groups : dict of str to str, optional
+        Group of each key with variable length that a transform adds: ``{"points": ""}``. Keys of the
+        dataset are known.
+    coords : {"batch-first"}, optional
+        ``"batch-first"``: packed voxel coordinates (``coords``, ``voxel_coords``) become (sum of N, 4):
+        the number of the sample in its batch, then depth, height and width, as libraries for sparse
+        convolutions expect. None: (sum of N, 3).
+    as_tuple : sequence of str, optional
+        Keys that form the batch, as a tuple in this order: ``("xyz", "classification")``. None: a dict of
+        all keys.
 
     Raises
     ------
     InputError
         If an argument is invalid.
+
+    Examples
+    --------
+    >>> padded = unistore.Collate(ragged="padded")  # doctest: +SKIP
+    >>> loader = unistore.Loader(dataset, batch_size=8, collate_fn=padded)  # doctest: +SKIP
     """
 
     ragged: Literal["packed", "list", "padded"] = "packed"
@@ -224,18 +268,19 @@ class Collate:
 
         Parameters
         ----------
-        samples
-            What a Dataset's ``__getitems__`` returns, or any sequence of samples (``[ds[0], ds[1]]``).
+        samples : sequence
+            Result of ``__getitems__`` of a Dataset, or any sequence of samples: ``[dataset[0], dataset[1]]``.
 
         Returns
         -------
         dict or tuple
+            The batch; see `Collate`.
 
         Raises
         ------
         ValueError
-            If samples have different keys, ragged keys of one group different lengths, or other keys
-            different shapes, if there are no coordinates to number, or the batch lacks a key of `as_tuple`.
+            If samples differ in their keys, keys of a group in their lengths, or other keys in their
+            shapes. If there are no coordinates for `coords`, or the batch lacks a key of `as_tuple`.
         """
         keys = self.as_tuple
         if not isinstance(samples, Samples) and isinstance(samples[0], tuple):
@@ -326,8 +371,27 @@ class Collate:
 def collate(
     samples: Sequence[Mapping[str, Any]], *, ragged: Literal["packed", "list", "padded"] = "packed"
 ) -> dict[str, Any]:
-    """Return batch of samples, for ``DataLoader(collate_fn=unistore.collate)``. See `Collate`.
+    """Return the batch of samples, for ``DataLoader(collate_fn=unistore.collate)``.
 
+    Parameters
+    ----------
+    samples : sequence
+        Samples of a Dataset.
+    ragged : {"packed", "list", "padded"}, default "packed"
+        Form of keys with variable length; see `Collate`.
+
+    Returns
+    -------
+    dict
+        The batch by key.
+
+    Raises
+    ------
+    ValueError
+        If samples differ in their keys or shapes; see `Collate`.
+
+    Examples
+    --------
     >>> loader = DataLoader(dataset, batch_size=8, collate_fn=unistore.collate)  # doctest: +SKIP
     """
     batch: dict[str, Any] = Collate(ragged)(samples)
@@ -395,15 +459,23 @@ def _padded(tensors: list[torch.Tensor], axes: int) -> torch.Tensor:
 
 
 def as_tensors(
-    batch: Batch,  # as a dataset read it
-    collate: Callable[[Any], Any] | None = None,  # a `unistore.Collate`; None: the default one
+    batch: Batch,
+    collate: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Return a packed batch as `unistore.collate` returns it, over the same memory."""
+    """Return a packed batch as `unistore.collate` returns it, in the same memory.
+
+    Parameters
+    ----------
+    batch : dict of str to Packed
+        The batch, as a dataset read it.
+    collate : Collate, optional
+        Form of the batch. None: the default one.
+    """
     return (collate or Collate())(Samples(batch, BatchMemory()))
 
 
 def pin(batch: Any) -> Any:
-    """Return a batch of any structure with its tensors copied into pinned memory."""
+    """Return a batch of any structure, with its tensors copied into pinned memory."""
     from torch.utils.data._utils.pin_memory import pin_memory
 
     return pin_memory(batch)  # type: ignore[no-untyped-call]

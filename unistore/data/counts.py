@@ -1,4 +1,4 @@
-"""What is counted of values, by component: moments in float64, and a histogram of their codes."""
+"""Count values by component: moments in float64, and a histogram."""
 
 # A code is the sign, the exponent and the first seven bits behind the point of the float64: exact for whole
 # numbers below 256, within 0.4 % of the value for all else
@@ -30,13 +30,30 @@ _BATCH_SAMPLES = 1 << 12  # Most samples that are read together
 
 
 def codes_of(values: Float64s) -> Int64s:
-    """Return codes of values, which are in the order of the values."""
+    """Return codes of float64 values, in the order of the values.
+
+    A code consists of sign, exponent and the first seven bits of the fraction: exact for whole numbers
+    below 256, and within 0.4 % of any other value.
+    """
     magnitude = np.abs(values).view(np.int64) >> _DROPPED
     return np.where(values < 0, -magnitude, magnitude)
 
 
 def values_of(codes: Int64s, *, whole: bool) -> Float64s:
-    """Return a value for each code, at most 0.4 % from every value of the bin, and whole with `whole`."""
+    """Return a value for each code.
+
+    Parameters
+    ----------
+    codes : int64 array
+        The codes.
+    whole : bool
+        Whether values are whole numbers.
+
+    Returns
+    -------
+    float64 array
+        Within 0.4 % of every value with this code.
+    """
     magnitude = np.abs(codes)
     sign: Float64s = np.where(codes < 0, -1.0, 1.0)
     if not whole:
@@ -50,21 +67,51 @@ def values_of(codes: Int64s, *, whole: bool) -> Float64s:
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
-    """What is counted of values of C components, (C,) each but for the histogram."""
+    """Counts of values with C components.
 
-    count: Int64s  # finite values, which all else is of
+    Attributes
+    ----------
+    count : int64 array of shape (C,)
+        Number of finite values, which everything else is computed from.
+    nan, infinite : int64 array of shape (C,)
+        Number of values that are NaN, or infinite.
+    mean : float64 array of shape (C,)
+        Mean.
+    deviation : float64 array of shape (C,)
+        Sum of squared differences from the mean.
+    low, high : float64 array of shape (C,)
+        Smallest and largest value; inf and -inf if there is no value.
+    bins : int64 array of shape (K,)
+        Bins of the histogram, ascending: component * 2**20 + 2**19 + code.
+    counts : int64 or float64 array of shape (K,)
+        Number of values in each bin. Floats if stores have weights.
+    """
+
+    count: Int64s
     nan: Int64s
     infinite: Int64s
     mean: Float64s
-    deviation: Float64s  # sum of squared differences from the mean
-    low: Float64s  # inf where there is no value
-    high: Float64s  # -inf where there is no value
-    bins: Int64s  # (K,), ascending: component * 2**20 + 2**19 + code
-    counts: Int64s | Float64s  # (K,): how many values; floats where stores have weights
+    deviation: Float64s
+    low: Float64s
+    high: Float64s
+    bins: Int64s
+    counts: Int64s | Float64s
 
     def quantiles(self, shares: Sequence[float], *, whole: bool) -> Float64s:
-        """Return the values that `shares` of all values do not exceed, (shares, C), NaN if there are none."""
-        # Within 0.4 % of an order statistic, that of ``numpy.quantile(…, method="inverted_cdf")``
+        """Return quantiles of the values.
+
+        Parameters
+        ----------
+        shares : sequence of float
+            Share of the values that each quantile is not below.
+        whole : bool
+            Whether values are whole numbers.
+
+        Returns
+        -------
+        float64 array of shape (shares, C)
+            Within 0.4 % of ``numpy.quantile(…, method="inverted_cdf")``. NaN if there are no values.
+        """
         out = np.full((len(shares), len(self.count)), np.nan)
         bounds = np.searchsorted(self.bins, np.arange(len(self.count) + 1) * CODES)
         for component in np.flatnonzero(np.diff(bounds)).tolist():
@@ -78,7 +125,15 @@ class ValueCounts:
 
 
 def count_values(values: AnyArray, times: AnyArray | None = None) -> ValueCounts:
-    """Count values (n, C), each as often as `times` (n, C) says. None: once."""
+    """Count values.
+
+    Parameters
+    ----------
+    values : array of shape (n, C)
+        The values.
+    times : int or bool array of shape (n, C), optional
+        How often each value counts. None: once.
+    """
     if times is None and values.dtype.itemsize == 1:
         return _count_bytes(values)
     is_once = times is None or times.dtype == bool
@@ -121,7 +176,16 @@ def _count_bytes(values: AnyArray) -> ValueCounts:
 
 
 def merge(parts: Sequence[ValueCounts], weights: Sequence[float] | None = None) -> ValueCounts:
-    """Return the counts of all values together, or of values that are drawn from the parts by weights."""
+    """Return the counts of several parts together.
+
+    Parameters
+    ----------
+    parts : sequence of ValueCounts
+        Counts of each part.
+    weights : sequence of float, optional
+        Weight of each part: the counts then describe values that are drawn by weight. None: all values
+        count once.
+    """
     # Chan, Golub and LeVeque (1979), equation 2.1, for any number of parts
     moments = fields(ValueCounts)[:7]
     stacked = [np.stack([getattr(part, field.name) for part in parts]) for field in moments]
@@ -156,7 +220,17 @@ def merge(parts: Sequence[ValueCounts], weights: Sequence[float] | None = None) 
 
 
 class Summary(NamedTuple):
-    """Counts of one key."""
+    """Counts of one key.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        Dtype of the values.
+    axis : int or None
+        Axis of the components in a sample, counted from the end. None: a single component.
+    by_split : dict of int to ValueCounts
+        Counts by code of the split.
+    """
 
     dtype: np.dtype[np.generic]
     axis: ComponentAxis | None  # None: one component

@@ -1,4 +1,4 @@
-"""`Normalize`: values to zero mean and unit deviation, or to -1…1, by their statistics."""
+"""`Normalize`: scale values to zero mean and unit deviation, or to -1…1, with their statistics."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _SMALLEST = float(np.finfo(np.float32).tiny)  # A scale below this counts as 0: 
 
 
 class Normalize(torch.nn.Module):
-    """Normalise values: a transform of samples and batches, a function of arrays, a module of torch.
+    """Normalise values: a transform for samples and batches, a function for arrays, and a torch module.
 
-    A value becomes ``(value - centre) / scale``. A component that is constant becomes 0. Integers become
-    float32, floating point keeps its dtype.
+    A value becomes ``(value - centre) / scale``. A constant component becomes 0. Integers become float32;
+    floating-point values keep their dtype.
 
     Parameters
     ----------
-    statistics
-        Statistics of one key: the module takes and returns its values, tensors or numpy arrays (…, A), of
-        images (…, C, H, W). Or statistics by key: it takes and returns samples or batches, dicts whose other
-        keys stay as they are.
-    mode
-        ``"mean-std"``: centre mean, scale standard deviation. ``"min-max"``: smallest and largest value
-        become -1 and 1. ``"quantile"``: the quantiles of 1 % and 99 % become -1 and 1. What is beyond is not
-        cut.
+    statistics : Statistics, or dict of str to Statistics
+        Statistics of one key: the module takes and returns its values, tensors or NumPy arrays (…, A), or
+        images (…, C, H, W). A dict: it takes and returns samples or batches, and leaves other keys as
+        they are.
+    mode : {"mean-std", "min-max", "quantile"}, default "mean-std"
+        ``"mean-std"``: the mean becomes 0, the standard deviation 1. ``"min-max"``: the smallest and
+        largest value become -1 and 1. ``"quantile"``: the quantiles of 1 % and 99 % become -1 and 1;
+        values beyond them are not clipped.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class Normalize(torch.nn.Module):
             self.register_buffer("scale", torch.from_numpy(_along(scale, statistics.axis)))
 
     def __getitem__(self, key: str) -> Normalize:
-        """Return the module of one key. KeyError if there is none."""
+        """Return the module of one key. KeyError if there is no such key."""
         if key not in self.keys:
             raise KeyError(key)
         module = self.of_keys[self.keys.index(key)]
@@ -80,7 +80,7 @@ class Normalize(torch.nn.Module):
 
     @property
     def inverse(self) -> Normalize:
-        """Return the module that gives the values back. A constant component gets its constant."""
+        """The inverse module, which restores the original values; constant components become their constant."""
         inverse = copy.copy(self)
         inverse._is_inverse = not self._is_inverse
         inverse._modules = dict(self._modules)
@@ -88,7 +88,13 @@ class Normalize(torch.nn.Module):
         return inverse
 
     def forward(self, values: Any) -> Any:
-        """Return normalised values: an array, a tensor, or a dict of them."""
+        """Return normalised values.
+
+        Parameters
+        ----------
+        values : array, Tensor, or dict of them
+            Values of one key, or a sample or batch if there are statistics by key.
+        """
         if self.keys:
             changed = copy.copy(values)
             for key, module in zip(self.keys, self.of_keys, strict=True):

@@ -1,4 +1,4 @@
-"""The stores of a Dataset, one or several with the same kind of samples, and the reader of them together."""
+"""The stores of a Dataset, and the reader of their samples together."""
 
 from __future__ import annotations
 
@@ -49,7 +49,13 @@ _MOST_SEEDS = 1 << 16
 
 
 class JoinedReader(SampleReader):
-    """Reads samples of several stores."""
+    """Reads samples of several stores, one store after another.
+
+    Attributes
+    ----------
+    offsets : int64 array of shape (stores + 1,)
+        First sample of each store.
+    """
 
     # A batch from one store is read directly into allocated memory. A mixed one is read store by store into
     # scratch memory, and copied from there
@@ -138,11 +144,23 @@ def _form(packed: Packed) -> str:
 
 def join_batches(
     parts: Sequence[Batch],
-    positions: Sequence[Int64s],  # of the samples of each part in the batch, (n,); together all
+    positions: Sequence[Int64s],
     allocate: Allocate,
-    flat_groups: Mapping[str, str] = MappingProxyType({}),  # see `_join_parts`, by key
+    flat_groups: Mapping[str, str] = MappingProxyType({}),
 ) -> Batch:
-    """Join a batch from parts of it."""
+    """Join parts of a batch.
+
+    Parameters
+    ----------
+    parts : sequence of dict of str to Packed
+        Parts of the batch, with the same keys.
+    positions : sequence of int64 array
+        Positions of the samples of each part in the batch. Together they are all positions.
+    allocate : callable
+        Called as ``allocate(shape, dtype)`` for the memory of the batch.
+    flat_groups : mapping of str to str
+        Group of each key with volumes or crops that is flat in the batch, even if it is dense in a part.
+    """
     offsets: dict[str, Int64s] = {}
     batch: Batch = {}
     for key in parts[0]:
@@ -196,52 +214,84 @@ _BLOCK = 1 << 16
 
 
 class DatasetPart(NamedTuple):
-    """The samples of one store."""
+    """The samples of one store of a Dataset.
+
+    Attributes
+    ----------
+    store : Store
+        The store.
+    kind : SampleKind
+        The sample kind.
+    splits : tuple of str or None
+        Splits to read. None: all samples.
+    name : str
+        End of the path of the store, as long as needed to be unique in the Dataset.
+    where : Where, optional
+        Conditions on the samples. None: no conditions.
+    prefix : str, default ""
+        Prefix for the names of its sources.
+    like : int, default 0
+        Number of the first part with the same family and fields.
+    version : Version, optional
+        Version of the versioned store that it is a part of. None: the store has no versions.
+    joined : DatasetPart, optional
+        Several parts with the same arrays that are read as one, of which this is one. None: it is read alone.
+    """
 
     store: Store
     kind: SampleKind
-    splits: tuple[str, ...] | None  # names of the splits to read; None: all samples
-    name: str  # the end of the store's path, as long as it takes to be unique in the Dataset
-    where: Where | None = None  # conditions on the samples; None: none
-    prefix: str = ""  # of the names of its sources
-    like: int = 0  # number of the first part of the same family and fields
-    version: Version | None = None  # of the grown store that it is a part of
-    joined: DatasetPart | None = None  # the run of alike parts that it is read with
+    splits: tuple[str, ...] | None
+    name: str
+    where: Where | None = None
+    prefix: str = ""
+    like: int = 0
+    version: Version | None = None
+    joined: DatasetPart | None = None
 
     @property
     def path(self) -> str:
+        """Folder or URL of the store."""
         return self.store.path
 
     @property
     def removed(self) -> tuple[int, ...]:
-        """Return the numbers of the sources that its version leaves out."""
+        """Numbers of the sources that its version does not have."""
         return () if self.where is None else self.where.removed
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """Return what says which samples it has, of one Dataset."""
+        """Values that identify its samples, within one Dataset."""
         return self.store.attributes["seal"], self.removed
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
+        """Return a reader of its samples."""
         return self.kind.bind(self.store, fields, self.units())
 
     def units(self) -> Int64s | None:
-        """Return rows of the sample table that splits and conditions select. None: all."""
+        """Return the rows of the sample table that splits and conditions select. None: all rows."""
         units = None
         if self.splits is not None:
             units = np.flatnonzero(np.isin(self.store.splits()[0], self.split_codes()))
         return units if self.where is None else self.where.units(self.store, units)
 
     def split_codes(self) -> list[int]:
+        """Return the codes of its splits."""
         names = self.store.split_names()
         return [names.index(name) for name in self.splits or () if name in names]
 
     def source_of(self, index: int) -> str:
+        """Return the source of a sample, by its index in this part."""
         picks = SampleIndices(np.array([index]), np.zeros(1, np.int64))
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 
     def source_starts(self) -> Int64s:
-        """Return the first sample of each source that has any."""
+        """Return the first sample of each source that has samples, int64.
+
+        Raises
+        ------
+        InputError
+            If the samples of a source are not consecutive.
+        """
         reader = self.bind((SOURCE,))
         starts = []
         names = [""]
@@ -260,7 +310,7 @@ class DatasetPart(NamedTuple):
         return np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
 
     def check_splits(self) -> None:
-        """Raise an InputError if the store lacks one of the splits. The message lists those that it has."""
+        """Raise InputError if the store lacks one of the splits. The message lists the existing ones."""
         try:
             split_names = self.store.split_names() if self.version is None else self.version.split_names
         except AbsentError:
@@ -273,16 +323,38 @@ class DatasetPart(NamedTuple):
 
 
 def open_parts(
-    paths: Sequence[str],  # folders or URLs, at least one
-    # kind of samples, or its name; None: the default kind, which must be the same for all stores
+    paths: Sequence[str],
     kind: object,
-    splits: tuple[str, ...] | None,  # names of splits; None: all samples
-    cache: Mapping[str, Any],  # arguments of `Store` for local copies
+    splits: tuple[str, ...] | None,
+    cache: Mapping[str, Any],
     where: Where | None = None,
-    fields: Sequence[str] = (),  # requested keys, which side tables may have
-    version: int | str | None = None,  # of the only path
+    fields: Sequence[str] = (),
+    version: int | str | None = None,
 ) -> tuple[DatasetPart, ...]:
-    """Open the stores of a Dataset."""
+    """Open the stores of a Dataset.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Folders or URLs, at least one.
+    kind : SampleKind, str or None
+        The sample kind. None: the default one, which must be the same for all stores.
+    splits : tuple of str or None
+        Splits to read. None: all samples.
+    cache : mapping
+        Arguments of `Store` for local copies.
+    where : Where, optional
+        Conditions on the samples. None: no conditions.
+    fields : sequence of str, default ()
+        Requested keys, for added columns.
+    version : int or str, optional
+        Version of the only path. None: the newest.
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid, or stores differ in their samples. It contains the problems of all stores.
+    """
     if not paths:
         raise InputError("no store is given: Dataset takes a path, or a list of paths")
     if isinstance(kind, str):
@@ -354,9 +426,22 @@ def _parts_of(
 
 def common_fields(
     parts: Sequence[DatasetPart],
-    fields: Sequence[str] | None,  # requested keys; None: the default ones, the same in every store
+    fields: Sequence[str] | None,
 ) -> tuple[str, ...]:
-    """Return keys that samples of all stores have."""
+    """Return the keys to read, which all stores have.
+
+    Parameters
+    ----------
+    parts : sequence of DatasetPart
+        The stores.
+    fields : sequence of str or None
+        Requested keys. None: the default keys, which must be the same in every store.
+
+    Raises
+    ------
+    InputError
+        If stores differ in their keys. The message lists the common ones.
+    """
     selected_like = dict.fromkeys(part.like for part in parts)
     several = _call_all(lambda part: part.kind.select(part.store, fields), [parts[n] for n in selected_like])
     of_form = dict(zip(selected_like, several, strict=True))
@@ -378,7 +463,15 @@ def common_fields(
 
 
 class BoundParts(NamedTuple):
-    """The reader of all samples, store after store, and the parts that it reads one by one."""
+    """Samples that are ready to read.
+
+    Attributes
+    ----------
+    parts : tuple of DatasetPart
+        The parts that are read one by one.
+    reader : SampleReader
+        Reader of all samples, one part after another.
+    """
 
     parts: tuple[DatasetPart, ...]
     reader: SampleReader
@@ -424,7 +517,7 @@ _PAD = (
 
 
 def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
-    """Refuse samples that extend beyond their data without `pad`, and limits that leave no samples."""
+    """Raise InputError if samples extend beyond their data without `pad`, or limits leave no samples."""
     beyond = []
     empty = []
     has_samples = False
@@ -480,7 +573,7 @@ def _joined_parts(parts: Sequence[DatasetPart]) -> list[DatasetPart]:
 
 
 def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
-    """Return the other names of fields in samples."""
+    """Check the argument `names` of a Dataset, and return the new names by key."""
     check = Arguments()
     are_names = matches_type(names, Mapping[str, str])
     check.expect("names", names, are_names, "names by key, as in {'voxel': 'spike_vox'}", none=True)
@@ -496,7 +589,7 @@ def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dic
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> tuple[float, ...]:
-    """Return weights of the stores as floats."""
+    """Check the argument `weights` of a Dataset, and return a float for each store."""
     check = Arguments()
     if len(parts) == 1:
         check.refuse("weights", "need several stores, and this is one")
@@ -511,7 +604,7 @@ def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> t
 
 
 def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], counts: Int64s) -> None:
-    """Refuse stores that have a weight and no samples."""
+    """Raise InputError if a store has a weight and no samples."""
     problems = []
     for part, weight, count in zip(parts, weights, counts, strict=True):
         if weight and not count:
@@ -553,9 +646,18 @@ MAX_DECODED = 8  # Samples that a full shuffle may decode per delivered sample
 
 
 class Blocks:
-    """Blocks of consecutive samples of a store that share chunks of the largest array."""
+    """Blocks of consecutive samples of a store that share chunks of the largest array.
 
-    # One chunk if samples are rows, and a few if samples differ in length, as edges then fall inside chunks
+    A block has one chunk if samples are rows, and a few chunks if samples differ in length, because edges
+    of blocks then lie inside chunks.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    samples : int
+        Number of samples.
+    """
 
     def __init__(self, store: Store, samples: int) -> None:
         self._samples = samples
@@ -566,19 +668,21 @@ class Blocks:
 
     @property
     def offsets(self) -> Int64s:
-        """Return the first sample of each block, and the number of samples."""
+        """First sample of each block, and the number of samples: (blocks + 1,) int64."""
         return uniform_blocks(self._samples, self._size)
 
     @property
     def open(self) -> int:
-        """Return the number of blocks whose decoded chunks are kept together, at least 1."""
+        """Number of blocks whose decoded chunks fit into the cache together, at least 1."""
         block_bytes = max(self._chunk_bytes, self._size / self._per_chunk * self._chunk_bytes)
         return max(1, int(self._room // block_bytes))
 
     @property
     def are_needed(self) -> bool:
-        """Return whether a full shuffle would decode many samples per delivered sample."""
-        # That is so if a chunk has many samples, and not all decoded chunks can be kept
+        """Whether a full shuffle would decode many samples for each sample that it delivers.
+
+        That is so if a chunk has many samples and the decoded chunks do not all fit into the cache.
+        """
         decoded = self._samples / self._per_chunk * self._chunk_bytes
         return self._per_chunk > MAX_DECODED and decoded > self._room
 
@@ -595,7 +699,7 @@ def _room(store: Store, samples: int) -> float:
 
 
 def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
-    """Return samples per chunk of the largest array, on average, and bytes of a decoded chunk."""
+    """Return the mean number of samples per chunk of the largest array, and the bytes of such a chunk."""
     largest = _largest(store)
     chunk_bytes = math.prod(largest.chunk_shape) * largest.dtype.itemsize
     whole_rows = largest.chunk_shape[1:] == largest.shape[1:]

@@ -1,4 +1,4 @@
-"""`Statistics` of the values of a key, and the file beside a store's arrays that keeps them."""
+"""`Statistics` of the values of a key, and the file in a store's folder that keeps them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Summaries = dict[tuple[str, str, AxisLike], dict[str, Summary]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics:
-    """Statistics of the finite values of one key, by component: float64, in the units of the samples.
+    """Statistics of the finite values of one key, per component, in the units of the samples.
 
     Arrays are ``(A,)`` for an action of A numbers, ``(3,)`` for images in colour, and ``()`` if all values
     are one component, as of scalars, images without channels, and volumes. `axis` and `axis_name` say which
@@ -57,7 +57,7 @@ class Statistics:
 
     Attributes
     ----------
-    key
+    key : str
         The key.
     axis
         Axis of the components in a sample, counted from its end: -1 for vectors, -3 for images (3, H, W).
@@ -131,7 +131,7 @@ def _index_and_name(axis: ComponentAxis | None) -> tuple[int | None, str | None]
 
 
 def statistics_by_key(summaries: Mapping[str, Summary]) -> dict[str, Statistics]:
-    """Return statistics of all values, by key."""
+    """Return the statistics of all values, by key."""
     return {
         key: _statistics(key, summary, summary.total(), whole=summary.dtype.kind in "biu")
         for key, summary in summaries.items()
@@ -140,7 +140,17 @@ def statistics_by_key(summaries: Mapping[str, Summary]) -> dict[str, Statistics]
 
 @dataclass(frozen=True, slots=True)
 class StatisticsQuery:
-    """Asks for statistics of one key. `summaries` keeps what was counted of whole stores."""
+    """A question for the statistics of one key.
+
+    Attributes
+    ----------
+    key : str
+        The key.
+    epoch, seed : int
+        They determine random samples.
+    summaries : dict
+        Results for whole stores, which are kept for later questions.
+    """
 
     key: str
     epoch: int
@@ -152,9 +162,25 @@ class StatisticsQuery:
         self,
         parts: Sequence[DatasetPart],
         weights: Sequence[float] | None,
-        subsets: Sequence[Int64s] | None,  # samples of each part; None: all
+        subsets: Sequence[Int64s] | None,
     ) -> Statistics:
-        """Return the statistics of the samples of all parts, or of values drawn from them by weights."""
+        """Return the statistics of the samples of several parts.
+
+        Parameters
+        ----------
+        parts : sequence of DatasetPart
+            The parts.
+        weights : sequence of float or None
+            Weight of each part: the statistics then describe values drawn by weight. None: all values
+            count once.
+        subsets : sequence of int64 array, or None
+            Samples of each part. None: all samples.
+
+        Raises
+        ------
+        InputError
+            If there is no such key, it has texts, or parts differ in its components.
+        """
         drawn = [number for number in range(len(parts)) if weights is None or weights[number] > 0]
         counted = [
             self._count(parts[number], None if subsets is None else subsets[number]) for number in drawn
@@ -278,9 +304,9 @@ def keep_statistics(
 ) -> dict[str, Statistics]:
     """Compute the statistics of a store, and keep them in its folder.
 
-    All samples are read once. The statistics are in a file of their own, ``unistore-statistics.npz``: the
-    sealed files of the store do not change. `Dataset.statistics`, ``unistore inspect`` and
-    ``unistore verify`` read it.
+    All samples are read once. The statistics are written to a separate file, ``unistore-statistics.npz``;
+    the sealed files of the store do not change. `Dataset.statistics`, ``unistore inspect`` and ``unistore
+    verify`` read it.
 
     Parameters
     ----------
@@ -303,6 +329,12 @@ def keep_statistics(
         If there is no finished store at `path`.
     InputError
         If there is no such version, `path` is in an object store, or the file cannot be written.
+
+    Examples
+    --------
+    >>> statistics = unistore.keep_statistics("demos.zarr")  # doctest: +SKIP
+    >>> statistics["action"].mean.shape  # doctest: +SKIP
+    (7,)
     """
     opened = open_stores(os.fspath(path), version)
     kind = _whole_kind(opened.stores[0])
@@ -383,7 +415,25 @@ def _arrays(summary: Summary) -> dict[str, AnyArray]:
 
 
 def read_kept(store: Store, kind: str | None = None) -> dict[str, Summary] | None:
-    """Return the statistics that are kept with a store for a kind of samples, None if there are none."""
+    """Return the statistics that a store keeps for a sample kind.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    kind : str, optional
+        The sample kind, as its repr. None: any.
+
+    Returns
+    -------
+    dict of str to Summary, or None
+        Counts by key. None: the store keeps none, or for another sample kind.
+
+    Raises
+    ------
+    StoreError
+        If the file is damaged.
+    """
     try:
         content = open_storage(store.place).get(STATISTICS, _LIMIT)
     except AbsentError:
@@ -439,7 +489,7 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
 
 
 def kept_problem(store: Store) -> str | None:
-    """Return what is wrong with the statistics that are kept with a store, None if nothing is."""
+    """Return what is wrong with the statistics that a store keeps, or None. It reads all samples."""
     try:
         kept = read_kept(store)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""Join predictions of the cells of a grid into volumes."""
+"""Join predictions for the cells of a grid to volumes."""
 
 from __future__ import annotations
 
@@ -24,41 +24,43 @@ def stitch(
     predictions: Iterable[tuple[Any, Any]],
     weights: Literal["constant", "gaussian"] = "constant",
 ) -> Iterator[tuple[int, Any]]:
-    """Join predictions of the cells of a grid into volumes, their weighted mean where cells overlap.
+    """Join predictions for the cells of a grid to volumes: their weighted mean if cells overlap.
 
-    A volume is yielded once all its cells have come, and then forgotten: in the order of the grid, one or two
-    volumes are in memory.
+    A volume is yielded when all its cells have arrived, and then dropped. If predictions come in the
+    order of the grid, one or two volumes are in memory.
 
     Parameters
     ----------
-    dataset
+    dataset : Dataset
         Samples of ``Patches(…, random=False)``.
-    predictions
-        Pairs of ``index`` (B,), the samples, and values (B, d, h, w) or (B, C, d, h, w) of any C, as numpy
-        arrays or tensors of any device. The cells may come in any order, each once.
-    weights
-        ``"constant"``: all voxels of a cell count alike. ``"gaussian"``: those in its middle count most, with
-        a standard deviation of an eighth of its edges.
+    predictions : iterable of (index, values)
+        ``index`` (B,): the samples. Values (B, d, h, w) or (B, C, d, h, w) with any C, as NumPy arrays or
+        tensors on any device. Cells may come in any order, each once.
+    weights : {"constant", "gaussian"}, default "constant"
+        ``"constant"``: all voxels of a cell have the same weight. ``"gaussian"``: voxels in the middle of
+        a cell have the largest weight, with a standard deviation of an eighth of its edges.
 
     Yields
     ------
-    number, volume
-        Which volume it is, as samples of ``Volumes()`` of the same stores and split are numbered, and its
-        values, (D, H, W) or (C, D, H, W), at its own extent in voxels of the grid, as float32 (float64 of
-        float64), of the library and on the device of the predictions.
+    number : int
+        Number of the volume, as samples of ``Volumes()`` of the same stores and split are numbered.
+    volume : array or Tensor
+        Its values, (D, H, W) or (C, D, H, W), at the extent of the volume in voxels of the grid; float32,
+        or float64 for float64 predictions; of the library and on the device of the predictions.
 
     Raises
     ------
     InputError
-        If the samples are no grid, values are no floats or do not have the shape of its cells, a cell comes
-        twice, or some are missing in the end: the message says of how many volumes.
+        If the samples are not a grid. If values are not floating-point, or do not have the shape of the
+        cells. If a cell comes twice, or some are missing at the end.
 
     Examples
     --------
     >>> grid = unistore.Dataset("ct.zarr", unistore.Patches(96, random=False, overlap=0.5))  # doctest: +SKIP
-    >>> loader = unistore.Loader(grid, batch_size=4, shuffle=False)                          # doctest: +SKIP
-    >>> outputs = ((batch["index"], model(batch["image"])) for batch in loader)              # doctest: +SKIP
-    >>> for number, volume in unistore.stitch(grid, outputs, weights="gaussian"): ...        # doctest: +SKIP
+    >>> loader = unistore.Loader(grid, batch_size=4, shuffle=False)  # doctest: +SKIP
+    >>> outputs = ((batch["index"], model(batch["image"])) for batch in loader)  # doctest: +SKIP
+    >>> for number, volume in unistore.stitch(grid, outputs, weights="gaussian"):  # doctest: +SKIP
+    ...     np.save(f"{number}.npy", volume)
     """
     check = Arguments()
     kind = dataset.samples

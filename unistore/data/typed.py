@@ -1,4 +1,4 @@
-"""What type checkers and editors know of samples and batches."""
+"""Types of samples and batches, for type checkers and editors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which samples of a store are wanted: by what it tells of them, numbers and texts."""
+"""Select samples of a store by conditions on numbers and texts."""
 
 from __future__ import annotations
 
@@ -39,15 +39,24 @@ _FORMS = "a number, a pattern as in 'lab_a/*', a range (50, None), or a list of 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Conditions on samples, all of which must hold, and the share of the best that is taken of the rest."""
+    """Conditions that select samples.
+
+    Attributes
+    ----------
+    conditions : mapping of str to Condition
+        Condition by name. All of them must be met.
+    best : (str, float) or None
+        Name, and share of the samples with the largest values to keep after the conditions. None: all.
+    removed : tuple of int
+        Numbers of sources that a version of a versioned store does not have.
+    """
 
     conditions: Mapping[str, Condition]
     best: tuple[str, float] | None
-    # numbers of sources that a version of a grown store leaves out
     removed: tuple[int, ...] = field(default=(), repr=False)
 
     def check(self, store: Store) -> None:
-        """Raise an InputError that lists what the store tells, if that is not what is asked."""
+        """Raise InputError if the store does not have one of the names. The message lists the valid ones."""
         readers = known_of(store)
         names = [*self.conditions] if self.best is None else [*self.conditions, self.best[0]]
         if unknown := [name for name in names if name not in readers]:
@@ -55,11 +64,20 @@ class Where:
             raise wrong_argument("where", message, f"it tells {', '.join(readers)}")
 
     def nothing_left(self, paths: Sequence[str]) -> InputError:
+        """Return the error of conditions that no sample meets, for you to raise."""
         message = f"no sample of {first_few(paths)} fulfils all of {dict(self.conditions)!r:.200}"
         return wrong_argument("where", message, "leave one out, or widen it")
 
     def units(self, store: Store, units: Int64s | None) -> Int64s:
-        """Return which of `units`, rows of the sample table, are wanted. None: of all rows."""
+        """Return the selected rows of the sample table.
+
+        Parameters
+        ----------
+        store : Store
+            The store.
+        units : int64 array or None
+            Rows to select from. None: all rows.
+        """
         readers = known_of(store) if self.conditions or self.best else {}
         chosen = np.arange(store.sample_count) if units is None else units
         if self.removed:
@@ -78,7 +96,22 @@ class Where:
 def parse_where(
     check: Arguments, conditions: Mapping[str, Condition] | None, best: tuple[str, float] | None
 ) -> Where | None:
-    """Return conditions as given to a Dataset, None if there are none."""
+    """Check the conditions that a Dataset gets.
+
+    Parameters
+    ----------
+    check : Arguments
+        Collects problems of invalid conditions.
+    conditions : mapping of str to Condition, or None
+        The argument `where`.
+    best : (str, float) or None
+        The argument `best`.
+
+    Returns
+    -------
+    Where or None
+        None: there are no conditions.
+    """
     if conditions is None and best is None:
         return None
     is_mapping = isinstance(conditions, Mapping)
@@ -131,7 +164,13 @@ def _check_kind(name: str, values: AnyArray, *, is_text: bool) -> None:
 
 
 def known_of(store: Store) -> Known:
-    """Return what a store tells of its samples, as ``source``, ``sources.rate`` or ``episode.length``."""
+    """Return readers of all values that conditions can name, such as ``episode.length``.
+
+    Returns
+    -------
+    dict of str to callable
+        Called without arguments; returns a number or text for each row of the sample table.
+    """
     table = store.sample_table
     noun = table.rpartition("/")[2].removesuffix("s")
     samples = np.arange(store.sample_count)
