@@ -80,7 +80,7 @@ class Normalize(torch.nn.Module):
 
     @property
     def inverse(self) -> Normalize:
-        """The inverse module, which restores the original values; constant components become their constant."""
+        """The inverse module, which restores the original values, also of constant components."""
         inverse = copy.copy(self)
         inverse._is_inverse = not self._is_inverse
         inverse._modules = dict(self._modules)

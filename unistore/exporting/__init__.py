@@ -1,1 +1,1 @@
-"""Exports stores as files in the main layout of their source family."""
+"""Export stores as files in the layout of their sources, or in another format."""

@@ -1,4 +1,4 @@
-"""Exports a store: all files are written to a temporary folder, which is then renamed."""
+"""`export`: write all files to a temporary folder, which is then renamed."""
 
 from __future__ import annotations
 
@@ -227,8 +227,17 @@ def _from_json(value: Any) -> Any:
 
 @contextmanager
 def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
-    """Yield an empty folder in the `folder_beside` a target, removed at the end, also after errors."""
-    # What a killed process left is removed first. `purpose` is the suffix of the outer folder's name
+    """Yield an empty folder next to `target`, which is removed at the end, also after errors.
+
+    Folders that a killed process left are removed first.
+
+    Parameters
+    ----------
+    target : Path
+        Destination of the files.
+    purpose : str
+        Suffix of the name of the outer folder.
+    """
     folder = folder_beside(target, purpose)
     work = folder / "work"
     check_plain(folder)
@@ -252,7 +261,13 @@ _EDGE = 64
 
 
 class FileNames:
-    """The file names of one export: each safe, each once, none inside another. `store` is for messages."""
+    """File names of one export: valid, without duplicates, and none inside another.
+
+    Parameters
+    ----------
+    store : str
+        Path of the store, for messages.
+    """
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -260,7 +275,13 @@ class FileNames:
         self._folders: set[str] = set()
 
     def take(self, name: str) -> tuple[str, ...]:
-        """Register a new file name that is valid on every file system, and return its parts."""
+        """Register a new file name, and return its parts.
+
+        Raises
+        ------
+        StoreError
+            If the name is not valid on every file system, or is taken.
+        """
         if reason := file_name_problem(name):
             msg = f"{self._store}: the store names a file {name!r}, which is not written: {reason}"
             raise StoreError(msg)
@@ -393,12 +414,14 @@ class Exported:
 
     Attributes
     ----------
-    destination, family
-        Folder that was made, and family of the store.
-    sources, files, bytes
-        Numbers of sources and of files written, and bytes of these files.
-    notes
-        Sentences on what differs from the sources, such as cameras of another size.
+    destination : str
+        The folder.
+    family : str
+        Family of the store.
+    sources, files, bytes : int
+        Number of sources, and number and size of the written files.
+    notes : tuple of str
+        Differences from the sources, such as cameras of another size.
     """
 
     destination: str
@@ -419,39 +442,48 @@ def export(
     version: VersionLike = None,
     progress: ProgressLike = None,
 ) -> Exported:
-    """Export a store as files in the main layout of its source family, or in another format.
+    """Export a store as files, in the layout of its sources or in another format.
 
     Values are exactly those of the sources. ``docs/reference/verify.md`` lists the files of each family, and
     what of a source is not in a store.
 
     Parameters
     ----------
-    store
+    store : path or URL
         Folder or URL of a sealed store.
-    destination
-        Folder to create. Must not exist.
-    to
-        ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images. ``"lerobot"``, ``"robomimic"``: trajectories of any
-        layout as a LeRobot dataset v3.0, or as one HDF5 file of robomimic. None: the layout of the sources.
-    fps
-        Of ``"lerobot"``: steps a second, where the sources do not say it.
-    video
-        Of ``"lerobot"``: encode cameras as H.264, which loses detail, else they are PNG, exact.
-    version
-        Number or name of the version of a grown store. None: the newest.
-    progress
-        See `unistore.convert`.
+    destination : path
+        Folder to create. It must not exist.
+    to : str, optional
+        ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images. ``"lerobot"``, ``"robomimic"``: trajectories as
+        a LeRobot dataset v3.0, or as one HDF5 file of robomimic. None: the layout of the sources.
+    fps : float, optional
+        Steps per second for ``"lerobot"``, if the sources do not state it.
+    video : bool, default False
+        For ``"lerobot"``. True: encode cameras as H.264, which loses detail. False: exact PNG images.
+    version : int or str, optional
+        Number or name of the version of a versioned store. None: the newest.
+    progress : optional
+        As in `unistore.convert`.
+
+    Returns
+    -------
+    Exported
+        The folder, and counts of its files.
 
     Raises
     ------
     InputError
-        If an argument is invalid, the destination exists, is inside the store or is a URL, or the store
-        cannot be exported in that format.
+        If an argument is invalid. If the destination exists, is inside the store, or is a URL. If the
+        store cannot be exported in this format.
     StoreError
-        If the store cannot be read, its family is not installed, or it names files outside the destination,
-        nothing is left behind.
+        If the store cannot be read, its family is not installed, or it names files outside the
+        destination. No files are left behind.
     ConversionError
-        If writing failed, nothing is left behind.
+        If writing failed. No files are left behind.
+
+    Examples
+    --------
+    >>> exported = unistore.export("demos.zarr", "demos-lerobot", to="lerobot")  # doctest: +SKIP
     """
     check = Arguments()
     check.path("store", store)

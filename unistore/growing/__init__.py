@@ -1,1 +1,1 @@
-"""Stores that grow: versions that list sealed stores."""
+"""Versioned stores: stores that grow, by versions that list sealed stores."""

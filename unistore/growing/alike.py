@@ -1,4 +1,4 @@
-"""The one form that each array of several stores has, as one conversion of all their sources has it."""
+"""Unite several stores: give each array the form that one conversion of all their sources would write."""
 
 from __future__ import annotations
 
@@ -68,12 +68,29 @@ def _refilled_rows(array: ArrayView, field: Field, missing: Int64s, lo: int, hi:
 def unite(
     stores: Sequence[Store],
     sources: Sequence[KeptSource],
-    columns: str | None,  # as the option of the family, None without one
+    columns: str | None,
 ) -> UnitedStores:
-    """Return stores in one form: all arrays, as one conversion of all their sources has them.
+    """Unite several stores.
 
-    Columns that sources lack are filled where `columns` is union. Raises an `InputError` with all arrays that
-    no one form holds.
+    Parameters
+    ----------
+    stores : sequence of Store
+        Stores of the same family and options.
+    sources : sequence of KeptSource
+        Their sources, in the order of the united store.
+    columns : str or None
+        The option ``columns`` of the family. ``"union"``: columns that some sources lack are filled.
+        None: the family does not have the option.
+
+    Returns
+    -------
+    UnitedStores
+        The stores as one: every array equals the one that a conversion of these sources would write.
+
+    Raises
+    ------
+    InputError
+        If arrays differ so that no form represents all of them. It lists all of them.
     """
     family = find_family(stores[0].family)
     joining = None if family is None else family.alike()

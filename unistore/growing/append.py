@@ -1,4 +1,4 @@
-"""``unistore.append``: convert new sources into a sealed store of their own, and list it in a version."""
+"""`append`: convert new sources into a sealed store of their own, and list it in a new version."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ _MAY_DIFFER = ("codecs", "compacted", "exclude", "skipped", "split_below", "spli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """What an append did.
+    """Result of an append.
 
     Attributes
     ----------
-    store
-        The grown store.
-    version
-        Number of the new version, or of the one there is if nothing was new.
-    report
-        Report of the conversion of the new sources. None: nothing was new.
-    skipped
-        Sources that the store has already, or has removed.
-    replaced
-        Sources in whose place the new ones are.
+    store : str
+        The versioned store.
+    version : int
+        Number of the new version; of the newest one if no source was new.
+    report : Report, optional
+        Report of the conversion of the new sources. None: no source was new.
+    skipped : tuple of str
+        Names of sources that the store has already, or that were removed from it.
+    replaced : tuple of str
+        Names of sources that were replaced by new ones.
     """
 
     store: str
@@ -205,7 +205,7 @@ def _source_digests(store: Store) -> list[bytes]:
 
 
 def known_sources(growth: Growth) -> tuple[dict[str, _Known], dict[str, _Known]]:
-    """Return the sources of a version, and those that it leaves out, by name."""
+    """Return the sources of a version, and the sources that it does not have any more, by name."""
     known: dict[str, _Known] = {}
     removed: dict[str, _Known] = {}
     for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
@@ -233,42 +233,57 @@ def append(
     on_error: str = "fail",
     progress: ProgressLike = None,
 ) -> Appended:
-    """Add new sources to a store, as its next version. Nothing that is sealed changes, nor is read again.
+    """Add new sources to a store, as its next version. Stored data are neither changed nor read again.
 
-    Family, options and the rule of splits are those of the store. A store that never grew becomes a grown
-    one: a folder of versions and of sealed stores, of which it is the first.
+    Family, options and the rule for splits stay the same. A single store becomes a versioned store: a
+    folder of versions and of sealed stores, the first of which is the old store.
 
     Parameters
     ----------
-    sources
-        Files and folders. Names of sources begin at their common folder: give the folder that was converted,
-        or files of it. Sources that the store has are skipped: by name where their files have the size and
-        times of the scan that found them, else by their values, which are read. So are those that were
-        removed, unless their files are given.
-    store
-        Folder of the store, or its URL in a bucket.
-    replace
-        Put changed sources in the place of those of the same name. False: they are refused.
-    check
-        Folders of the sources that the store has: refuse if one is missing there, or changed.
-    exclude
-        Names of sources to leave out.
-    restart
+    sources : path or iterable of paths
+        Files and folders. Names of sources begin at their common folder, so give the folder that was
+        converted, or files in it. Sources that the store has are skipped: by name if the size and times
+        of their files are unchanged, otherwise by their values, which are then read. Removed sources are
+        skipped, too, unless you give their files.
+    store : path or URL
+        Folder of the store, or its URL in an object store.
+    replace : bool, default False
+        True: a changed source replaces the stored one with the same name. False: a changed source is an
+        error.
+    check : path or iterable of paths, optional
+        Folders with the sources of the store. If one of them is missing there or has changed, that is an
+        error.
+    exclude : sequence of str, default ()
+        Names of sources to skip.
+    restart : bool, default False
         Discard an unfinished append instead of continuing it.
     work, workers, scheduler, memory, on_error, progress
-        As of `unistore.convert`.
+        As in `unistore.convert`.
+
+    Returns
+    -------
+    Appended
+        The new version, and the skipped and replaced sources.
 
     Raises
     ------
     InputError
-        For bad sources, for sources that the store has with other bytes, for columns that differ from those
-        of the store, for a store whose splits depend on all sources.
+        If sources have problems, or the store has them with other values. If columns differ from those of
+        the store. If the splits of the store depend on all sources (``exact:``, or a list).
     ConversionError
-        If writing failed, after which the same call continues.
+        If writing failed. The same call continues.
+
+    See Also
+    --------
+    unistore.remove : A version without some sources.
+    unistore.versions : List versions and name them.
+    unistore.compact : One single store of a version.
 
     Examples
     --------
-    >>> unistore.append("recordings/", "train.zarr")  # doctest: +SKIP
+    >>> appended = unistore.append("recordings/", "train.zarr")  # doctest: +SKIP
+    >>> appended.version, len(appended.skipped)  # doctest: +SKIP
+    (2, 120)
     """
     paths = source_paths(sources)
     with resolve_progress(progress) as callbacks, growing(store, work) as growth:
@@ -416,7 +431,10 @@ def _check_forms(first: Store, new: Store) -> None:
 
 
 def differing_options(first: Store, new: Store, ignored: Collection[str] = ()) -> list[Problem]:
-    """Return the options that follow from no source and differ between two stores."""
+    """Return a problem for each option that differs between two stores.
+
+    Options that sources determine are ignored.
+    """
     before = _plain_options(first)
     now = _plain_options(new)
     problems = []
@@ -441,7 +459,7 @@ def _contradict(before: Any, now: Any) -> bool:
 
 
 def without_sources(growth: Growth, sources: Iterable[_Known], schemas: list[Attributes]) -> list[Part]:
-    """Return the parts of a version without some of its sources, and without parts that are left empty."""
+    """Return the parts of a version without some of its sources. Parts without any source are left out."""
     removed: dict[int, set[int]] = {}
     for source in sources:
         removed.setdefault(source.part, set()).add(source.number)

@@ -1,4 +1,4 @@
-"""Stores in the cache of source files: listed, pinned and removed."""
+"""List, pin and remove the stores in the cache of source files."""
 
 from __future__ import annotations
 
@@ -41,24 +41,26 @@ class CachedStore:
 
     Attributes
     ----------
-    name, path
-        Name in the cache, and path of the store.
-    sources
-        Absolute paths of its files, folders and patterns. Empty if they are not recorded.
-    convert
+    name : str
+        Name in the cache.
+    path : str
+        Path of the store.
+    sources : tuple of str
+        Absolute paths of its files, folders and patterns. Empty: they are not recorded.
+    convert : mapping
         Options of its conversion.
-    state
-        ``"unfinished"`` if its conversion or its removal did not end, ``"damaged"`` if it cannot be opened.
-    samples
-        Samples of its newest version. None if it is not finished.
-    bytes
-        Size on disk, with its added columns and staging folders.
-    opened
+    state : str
+        ``"unfinished"``: its conversion or its removal did not end. ``"damaged"``: it cannot be opened.
+    samples : int or None
+        Number of samples of its newest version. None: it is not finished.
+    bytes : int
+        Size on disk, with added columns and staging folders.
+    opened : float
         When a Dataset of its sources last opened it, in seconds since 1970.
-    pinned
+    pinned : bool
         Whether it is never removed.
-    in_use
-        Process that converts these sources or changes the store. Empty if there is none.
+    in_use : str
+        Process that converts these sources or changes the store. Empty: none.
     """
 
     name: str
@@ -93,7 +95,7 @@ def cache_folder() -> Path:
 
 
 def record_opened(store: Path, sources: Sequence[str], convert: Mapping[str, Any]) -> None:
-    """Record the sources of a store and that it is opened now. Does nothing if the cache is read-only."""
+    """Record the sources of a store, and that it is opened now. Does nothing if the cache is read-only."""
     record = folder_beside(store, _RECORD)
     with suppress(OSError, ConversionError):
         if record.is_file() and not record.is_symlink():
@@ -104,7 +106,7 @@ def record_opened(store: Path, sources: Sequence[str], convert: Mapping[str, Any
 
 
 def forget_opened(store: Path) -> None:
-    """Remove the record of a store that was not made."""
+    """Remove the record of a store whose conversion failed."""
     with suppress(OSError):
         folder_beside(store, _RECORD).unlink()
 
@@ -123,12 +125,24 @@ def cached_stores() -> list[CachedStore]:
 
 
 def pin_stores(names: Sequence[str], *, pinned: bool = True) -> list[CachedStore]:
-    """Keep stores from being removed, or let them be removed again. Return them as they were.
+    """Pin stores so that they are never removed, or unpin them.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names in the cache.
+    pinned : bool, default True
+        False: unpin them.
+
+    Returns
+    -------
+    list of CachedStore
+        The stores, as they were before.
 
     Raises
     ------
     InputError
-        If a name is not of a store in the cache.
+        If there is no such store in the cache.
     ConversionError
         If the cache cannot be written.
     """
@@ -146,14 +160,16 @@ def pin_stores(names: Sequence[str], *, pinned: bool = True) -> list[CachedStore
 
 
 def remove_stores(names: Sequence[str]) -> list[CachedStore]:
-    """Remove stores with all that is beside them, and return them. One name that is refused keeps all.
+    """Remove stores with their added columns and staging folders, and return them.
+
+    If one of the names is an error, no store is removed.
 
     Raises
     ------
     InputError
-        If a name is not of a store in the cache, or the store is pinned, or a process is at work on it.
+        If there is no such store in the cache, it is pinned, or a process uses it.
     ConversionError
-        If files cannot be removed, or a process began to work on a store meanwhile.
+        If files cannot be removed, or a process begins to use a store meanwhile.
     """
     stores = _named(names)
     problems = [_kept_problem(store) for store in stores if store.pinned or store.in_use]
@@ -167,14 +183,14 @@ def remove_stores(names: Sequence[str]) -> list[CachedStore]:
 def remove_least_recent(*, older_than: float | None = None, limit: int | None = None) -> list[CachedStore]:
     """Remove stores, the least recently opened first, and return them.
 
-    Pinned stores, and those that a process is at work on, stay.
+    Pinned stores, and stores that a process uses, are kept.
 
     Parameters
     ----------
-    older_than
-        Remove stores that were not opened for this many days. None: none for their age.
-    limit
-        Remove stores until the rest has at most this many bytes. None: none for their size.
+    older_than : float, optional
+        Remove stores that were not opened for this many days. None: of any age.
+    limit : int, optional
+        Remove stores until the others have at most this many bytes. None: no limit.
     """
     stores = cached_stores()
     left = sum(store.bytes for store in stores)

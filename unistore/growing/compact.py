@@ -1,4 +1,4 @@
-"""``unistore.compact``: one plain store of a version, by an ordinary conversion of stored sources."""
+"""`compact`: write one single store of a version, or of several stores, by a conversion of stored sources."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class StoredSources(SourceReader):
         return {}  # digests are copied
 
     def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:  # noqa: ARG002
-        """Return the arrays that are no tables."""
+        """Return the arrays that are not tables."""
         selected = self.selected
         fields = self.store.fields
         direct = {field.path for table in scan.tables for field in table.fields}
@@ -217,37 +217,51 @@ def compact(
     progress: ProgressLike = None,
     largest_index: int = _INDEX_BYTES,
 ) -> Report:
-    """Make one plain store of a version of a grown one, without what it leaves out, or of several stores.
+    """Write one single store of a version of a versioned store, or of several stores.
+
+    Removed sources are not in it. Its values equal those of one conversion of all sources.
 
     Parameters
     ----------
-    store
-        Folder or URL of the store, or those of several ones of the same family and options. Dtypes of columns
-        may differ where one dtype holds the values of all.
-    destination
-        Folder of the new store, or its URL in a bucket. After a kill the same call continues there.
-    version
-        Number or name of the version, of a single store. None: the newest.
-    columns
-        ``"union"``: columns that some sources lack are filled, smaller rows padded, as by the option of
-        `unistore.convert`. ``"exact"``: they are refused. None: as the store was converted.
-    order
-        ``"version"``: the sources in the order of the version. ``"name"``: that of one conversion of all.
-    split, where
-        Take the sources of this split, or whose samples fulfil these conditions, as of `unistore.Dataset`. A
-        source of which a part would be taken is refused. None: all.
-    codec
-        As of `unistore.convert`. None: the store's.
+    store : path, URL, or list of them
+        The versioned store, or several stores of the same family and options. Dtypes of columns may
+        differ if one dtype represents the values of all.
+    destination : path or URL
+        Folder of the new store, or its URL in an object store. After a kill, the same call continues there.
+    version : int or str, optional
+        Number or name of the version. Only for one store. None: the newest.
+    columns : {"exact", "union"}, optional
+        ``"union"``: columns that some sources lack are filled, and smaller rows padded, as in
+        `unistore.convert`. ``"exact"``: such sources are an error. None: as the store was converted.
+    order : {"version", "name"}, default "version"
+        ``"version"``: sources in the order of the version. ``"name"``: in the order of one conversion of all.
+    split : str, optional
+        Only sources of this split. None: all.
+    where : dict, optional
+        Only sources whose samples meet these conditions, as in `unistore.Dataset`. If only a part of the
+        samples of a source does, that is an error. None: all.
+    codec : str, optional
+        As in `unistore.convert`. None: the codec of the store.
     overwrite, restart, workers, memory, progress
-        As of `unistore.convert`.
-    largest_index
-        Bytes of an array that is held in memory; larger ones are read shard by shard.
+        As in `unistore.convert`.
+    largest_index : int
+        Size of an array in bytes up to which it is kept in memory. Larger arrays are read shard by shard.
+
+    Returns
+    -------
+    Report
+        Counts and sizes of the new store.
 
     Raises
     ------
     InputError
-        If parts say different things of what is one in a plain store, or a source is selected in part. The
-        message names it.
+        If parts contradict each other, or a source would be selected in part. The message names it.
+    ConversionError
+        If writing failed. The same call continues.
+
+    Examples
+    --------
+    >>> report = unistore.compact("train.zarr", "paper.zarr", version="paper-v1")  # doctest: +SKIP
     """
     check = Arguments()
     check.one_of("order", order, ("version", "name"))

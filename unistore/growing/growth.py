@@ -1,4 +1,4 @@
-"""The next version of a store, which is made beside it and gets into place whole or not at all."""
+"""The next version of a store: it is written in a staging folder and put in place as a whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unistore.system.types import Attributes, PathLike
 
 
 class Growth:
-    """A store that no other process grows, the version that it has, and the place of the next one."""
+    """A store that this process has locked, its newest version, and the place of the next one."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -36,8 +36,24 @@ class Growth:
         self,
         parts: Sequence[Part],
         schemas: Sequence[Attributes],
-        new: Store | None = None,  # the new store, if it is the last part
+        new: Store | None = None,
     ) -> Version:
+        """Write the next version, and put it in place.
+
+        Parameters
+        ----------
+        parts : sequence of Part
+            Parts of the version.
+        schemas : sequence of mapping
+            Schemas of the parts.
+        new : Store, optional
+            The new store, if it is the last part. None: no store is new.
+
+        Returns
+        -------
+        Version
+            The new version.
+        """
         if self.is_plain:
             self._write(self.version)
         version = Version(
@@ -97,7 +113,7 @@ def _place_of(path: PathLike, work: PathLike | None) -> Place:
 
 @contextmanager
 def growing(path: PathLike, work: PathLike | None = None) -> Iterator[Growth]:
-    """Lock a store, and go on where a killed process stopped."""
+    """Lock a store, continue where a killed process stopped, and yield a `Growth`."""
     place = _place_of(path, work)
     open_stores(place.store)
     check_plain(place.work)
@@ -118,7 +134,19 @@ def growing(path: PathLike, work: PathLike | None = None) -> Iterator[Growth]:
 
 
 def tag_version(path: PathLike, name: str, version: int | None = None) -> int:
-    """Name a version of a grown store, by default the newest, for ever, and return its number."""
+    """Name a version of a versioned store, and return its number.
+
+    A name belongs to its version forever.
+
+    Parameters
+    ----------
+    path : path
+        The store.
+    name : str
+        The new name.
+    version : int, optional
+        Number of the version. None: the newest.
+    """
     check_tag(name)
     with growing(path) as growth:
         if growth.is_plain:

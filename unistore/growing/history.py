@@ -1,4 +1,4 @@
-"""``unistore.remove`` and ``unistore.versions``: versions without sources, and what versions there are."""
+"""`remove` and `versions`: a version without some sources, and the list of versions."""
 
 from __future__ import annotations
 
@@ -17,20 +17,50 @@ from unistore.system.types import Attributes, PathLike
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSummary:
-    """One version of a store: its number and names, what it has, and what changed since the one before."""
+    """One version of a store.
+
+    Attributes
+    ----------
+    number : int
+        Number, from 1.
+    tags : tuple of str
+        Names.
+    sources : int
+        Number of sources.
+    samples : int
+        Number of samples.
+    parts : int
+        Number of sealed stores that it consists of.
+    added : int
+        Number of sources that it has and the version before does not.
+    removed : int
+        Number of sources that the version before has and it does not.
+    """
 
     number: int
     tags: tuple[str, ...]
     sources: int
     samples: int
     parts: int
-    added: int  # sources
-    removed: int  # sources
+    added: int
+    removed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """What a removal did: the new version, the sources that it lacks, and the samples that are left."""
+    """Result of a removal.
+
+    Attributes
+    ----------
+    store : str
+        The versioned store.
+    version : int
+        Number of the new version.
+    sources : tuple of str
+        Names of the removed sources.
+    samples : int
+        Number of samples of the new version.
+    """
 
     store: str
     version: int
@@ -39,19 +69,32 @@ class Removed:
 
 
 def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
-    """Make a version of a store without some of its sources. Their bytes stay until `unistore.compact`.
+    """Write a version of a store without some of its sources.
+
+    Their bytes stay on disk, and in older versions, until you write a new store with `unistore.compact`.
 
     Parameters
     ----------
-    store
+    store : path or URL
         Folder or URL of the store.
-    pattern
-        Names of sources, or patterns: ``"lab_a/*"``. ``*`` stands for slashes, too.
+    pattern : str or list of str
+        Names of sources, or patterns: ``"lab_a/*"``. ``*`` also matches slashes.
+
+    Returns
+    -------
+    Removed
+        The new version and the removed sources.
 
     Raises
     ------
     InputError
-        If a pattern matches no source, or nothing would be left.
+        If a pattern matches no source, or no source would be left.
+
+    Examples
+    --------
+    >>> removed = unistore.remove("train.zarr", "lab_a/*")  # doctest: +SKIP
+    >>> removed.version  # doctest: +SKIP
+    3
     """
     check = Arguments()
     check.names("pattern", pattern)
@@ -80,23 +123,35 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
 
 
 def versions(store: PathLike, *, tag: str | None = None, version: int | None = None) -> list[VersionSummary]:
-    """Return the versions of a store, the oldest first. A store that never grew has one.
+    """Return the versions of a store, the oldest first. A single store has one version.
 
     Parameters
     ----------
-    store
+    store : path or URL
         Folder or URL of the store.
-    tag
-        Give this name to a version first, for ever: ``unistore.Dataset(store, version=tag)``.
-    version
+    tag : str, optional
+        Give this name to a version first. It belongs to the version forever: ``unistore.Dataset(store,
+        version=tag)``. None: give no name.
+    version : int, optional
         Number of the version to name. None: the newest.
+
+    Returns
+    -------
+    list of VersionSummary
+        The versions.
 
     Raises
     ------
     StoreError
         If there is no store, or a version is damaged.
     InputError
-        If the name is invalid, or that of another version.
+        If the name is invalid, or belongs to another version.
+
+    Examples
+    --------
+    >>> versions = unistore.versions("train.zarr", tag="paper-v1")  # doctest: +SKIP
+    >>> [(version.number, version.sources) for version in versions]  # doctest: +SKIP
+    [(1, 120), (2, 140)]
     """
     if tag is not None:
         tag_version(store, tag, version)

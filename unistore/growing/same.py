@@ -1,4 +1,4 @@
-"""Whether sources of two stores are the same: their digests, then what these do not cover."""
+"""Compare sources of two stores: first their hashes, then the values that these do not cover."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _BLOCK = 16 << 20  # bytes of rows that are compared at a time
 
 
 def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) -> list[bool]:
-    """Compare sources of two stores: those of equal digests by all of their values, NaN equal to itself.
+    """Return whether sources of two stores have equal values. NaN equals NaN.
 
-    Digests say which values of their own sources have. What is computed from these, and what a header says,
-    they do not cover.
+    Hashes cover the values of a source itself, not values that are computed from them or come from
+    headers. Sources with equal hashes are therefore compared value by value.
 
     Parameters
     ----------
-    first, second
-        Stores of one family. Where one has a column in a wider dtype or in larger rows, as other sources of
-        its own need, values are compared as both would hold them.
-    pairs
+    first, second : Store
+        Stores of the same family. If a column has a wider dtype or larger rows in one store, because
+        other sources need it, values are compared in a form that both can have.
+    pairs : sequence of (int, int)
         Number of a source in the first store, and of one in the second.
 
     Returns
     -------
     list of bool
-        For each pair, whether all values are equal. False where no one form holds both.
+        For each pair, whether all values are equal. False if no form can have both.
     """
     if not pairs:
         return []

@@ -61,24 +61,24 @@ _REFUSED = frozenset({"overwrite", "restart", "work", "part", "seal"})
 
 
 def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options: Mapping[str, Any]) -> str:
-    """Return the path of the store of sources, made of them unless it is in the cache.
+    """Return the path of the store of source files. It is converted unless it is in the cache.
 
-    Processes that ask for the same sources and options at once wait for the one that converts. One line on
-    stderr names the store.
+    Processes that ask for the same sources and options at the same time wait for the one that converts.
+    One line on standard error names the store.
 
     Parameters
     ----------
-    sources
-        Files, folders and patterns, as they were given. They decide which store it is.
-    paths
+    sources : sequence of path
+        Files, folders and patterns, as the user gave them. They determine which store it is.
+    paths : sequence of str
         Absolute paths of the files and folders that these are now.
-    options
-        Of the conversion, ``family`` among them.
+    options : mapping
+        Options of the conversion, including ``family``.
 
     Raises
     ------
     InputError
-        As of `unistore.convert`, and for options that a conversion into the cache does not have.
+        As in `unistore.convert`, and for options that a conversion into the cache does not have.
     ConversionError
         If the cache cannot be written.
     """

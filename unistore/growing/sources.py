@@ -1,4 +1,4 @@
-"""The sources that a version keeps, or several stores together."""
+"""The sources of a version, or of several stores together."""
 
 from __future__ import annotations
 
@@ -11,17 +11,37 @@ from unistore.store.reader import Store
 
 
 class KeptSource(NamedTuple):
-    """A source of a version."""
+    """A source of a version.
+
+    Attributes
+    ----------
+    name : str
+        Name of the source.
+    part : int
+        Number of its part.
+    number : int
+        Number of the source in that part.
+    """
 
     name: str
-    part: int  # number of its part
-    number: int  # its number there
+    part: int
+    number: int
 
 
 def kept_sources(
     stores: Sequence[Store], removed: Sequence[Sequence[int]], *, by_name: bool
 ) -> list[KeptSource]:
-    """Return the sources that are left, part after part, or in the order of one conversion."""
+    """Return the sources that are not removed.
+
+    Parameters
+    ----------
+    stores : sequence of Store
+        The parts.
+    removed : sequence of sequence of int
+        For each part, numbers of its removed sources.
+    by_name : bool
+        True: in the order of one conversion of all sources. False: part after part.
+    """
     kept = []
     for part, store in enumerate(stores):
         names = store.text("sources/path")

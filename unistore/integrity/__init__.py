@@ -1,1 +1,1 @@
-"""Check stores against their manifest, schema and sources, and repair them from the sources."""
+"""Check stores with their manifest, schema and sources, and repair them from their sources."""

@@ -1,4 +1,4 @@
-"""Compare a store with its sources: as converted once more, and as restored beside what libraries read."""
+"""Compare a store with its sources: converted once more, and as other libraries read them."""
 
 from __future__ import annotations
 
@@ -59,13 +59,28 @@ def plan_recorded_conversion(
     work: Path,
     progress: Progress,
     executor: Executor,
-    others: frozenset[str] = frozenset(),  # names of sources there that are not the store's
+    others: frozenset[str] = frozenset(),
     *,
     check: Callable[[Scan], None] | None = None,
 ) -> tuple[Conversion, NewStore]:
-    """Scan and derive the sources, and plan their conversion with the options of a store.
+    """Scan sources, and plan their conversion with the options of a store.
 
-    `check` may refuse what was scanned, before values are read.
+    Parameters
+    ----------
+    attributes : mapping
+        Metadata of the store.
+    sources : sequence of Path
+        The sources.
+    work : Path
+        Folder for scratch files.
+    progress : Progress
+        Receives the progress.
+    executor : Executor
+        Runs the tasks.
+    others : frozenset of str
+        Names of sources in these folders that do not belong to the store.
+    check : callable, optional
+        Called with the scan, before values are read. It may raise an error.
     """
     try:
         options: Attributes = attributes["options"]
@@ -98,7 +113,7 @@ def plan_recorded_conversion(
 
 
 def encoder_differences(attributes: Attributes) -> list[str]:
-    """Return one line for each library whose version is not the one that wrote the store."""
+    """Return one line for each library whose version differs from the one that wrote the store."""
     versions_then = attributes["created_with"]
     now = versions()
     differing = [name for name in _differing(versions_then, now) if name in now]
@@ -106,8 +121,10 @@ def encoder_differences(attributes: Attributes) -> list[str]:
 
 
 def differences(store: Store, new_store: NewStore) -> list[str]:
-    """Return one line for each source, option or array that differs between a store and a plan."""
-    # Arrays are compared only where sources and options are the same, and if they can be opened
+    """Return one line for each source, option or array that differs between a store and a plan.
+
+    Arrays are compared only if sources and options are the same, and if they can be opened.
+    """
     plan = new_store.plan
     lines = _source_lines(store, new_store.scan.sources.names)
     options = _without_compaction(store.attributes["options"])
@@ -143,7 +160,7 @@ def _without_compaction(options: Attributes) -> Attributes:
 
 
 def is_later(store: Store, path: str) -> bool:
-    """Return whether stores had no such array when this one was made. It says nothing of values."""
+    """Return whether an array was introduced after this store was written, so that the store may lack it."""
     return path.startswith(f"{SOURCE_FILES}/") and not store.has(path)
 
 
@@ -230,25 +247,25 @@ _BLOCK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """What was compared when a store was found equal to its sources.
+    """Summary of a comparison that found a store equal to its sources.
 
     Attributes
     ----------
-    values
-        Values in the files of the sources that were compared.
-    files
-        Files that hold them.
-    stored_values
-        Values of the store that were compared with what the converter makes of the sources now.
-    sample
+    values : int
+        Number of compared values in the files of the sources.
+    files : int
+        Number of these files.
+    stored_values : int
+        Number of values of the store that were compared with a new conversion of the sources.
+    sample : float
         Share of the store and of the sources that was compared, 0 to 1.
-    left_out
-        What the sources hold and the store does not: sources that were skipped, and what the compared files
-        have besides.
-    libraries
-        What read the files: ``"numpy"``, ``"h5py"``, ``"OpenCV"``. ``"unistore"`` where none of these does.
-    unread
-        Files that these do not read, each with the reason: what the converter reads of them was compared.
+    left_out : tuple of str
+        Content of the sources that is not stored: skipped sources, and arrays of the compared files.
+    libraries : tuple of str
+        Libraries that read the files: ``"numpy"``, ``"h5py"``, ``"OpenCV"``; ``"unistore"`` if no other
+        library can.
+    unread : tuple of str
+        Files that no other library can read, each with the reason. They were compared as unistore reads them.
     """
 
     values: int
@@ -260,7 +277,7 @@ class Receipt:
     unread: tuple[str, ...] = ()
 
     def merge(self, other: Receipt) -> Receipt:
-        """Return the receipt of both comparisons, of parts of one store."""
+        """Return the summary of two comparisons of parts of one store."""
         return Receipt(
             values=self.values + other.values,
             files=self.files + other.files,
@@ -273,7 +290,7 @@ class Receipt:
 
     @property
     def line(self) -> str:
-        """Return one line for a log or a notebook."""
+        """The summary as one line of text."""
         part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
         unread = f"; not read by another library: {', '.join(self.unread)}" if self.unread else ""
         if not self.files:  # there is no second way to read the sources
@@ -315,11 +332,35 @@ def compare(
     sample: float,
     progress: Progress,
     executor: Executor,
-    others: frozenset[str] = frozenset(),  # names of sources there that are not the store's
-    path: str = "",  # what the user calls it, if it is a part
+    others: frozenset[str] = frozenset(),
+    path: str = "",
 ) -> tuple[list[Problem], Receipt | None]:
-    """Compare a sound store with its sources."""
-    # There is no receipt if anything differs
+    """Compare an intact store with its sources.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    sources : sequence of Path
+        Its sources.
+    sample : float
+        Share of the store and of the sources to compare.
+    progress : Progress
+        Receives the progress.
+    executor : Executor
+        Runs the tasks.
+    others : frozenset of str
+        Names of sources in these folders that do not belong to the store.
+    path : str, default ""
+        Name of the store for the user, if it is a part of a versioned store.
+
+    Returns
+    -------
+    problems : list of Problem
+        The differences.
+    receipt : Receipt or None
+        Summary. None: there are differences.
+    """
     findings = _Findings()
     with _temporary_folder() as work:
         conversion, new_store = plan_recorded_conversion(

@@ -1,4 +1,4 @@
-"""Check the files of a store against its manifest, and manifest and root document against their digests."""
+"""Check the files of a store with its manifest, and manifest and root document with their checksums."""
 
 from __future__ import annotations
 
@@ -35,48 +35,74 @@ UNKNOWN_FAMILY = "family"  # Kinds of problems that leave the content of a store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootDocument:
-    """The root document as it is on disk."""
+    """The root document of a store on disk.
+
+    Attributes
+    ----------
+    document : bytes
+        Its bytes.
+    attributes : mapping or None
+        Its ``unistore`` object. None: it cannot be read.
+    intact : bool
+        Whether the document matches its own checksum.
+    """
 
     document: bytes
-    attributes: JsonObject | None  # Its ``unistore`` object; None if that cannot be read
-    intact: bool  # Whether the document carries its own digest
+    attributes: JsonObject | None
+    intact: bool
 
     @property
     def seal(self) -> Attributes:
-        """Return the seal, empty if it cannot be read."""
+        """The seal. Empty: it cannot be read."""
         seal = (self.attributes or {}).get("seal")
         return seal if isinstance(seal, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFiles:
-    """Result of `check_files`."""
+    """Result of `check_files`.
+
+    Attributes
+    ----------
+    root : RootDocument
+        The root document.
+    manifest_intact : bool
+        Whether the root is intact, and the manifest matches the checksum in its seal.
+    entries : mapping of str to Entry
+        Readable entries of the manifest, by key.
+    sound : frozenset of str
+        Keys of the files that match their entries.
+    problems : tuple of Problem
+        Everything that is wrong. Problems of kind ``"extra"`` are warnings.
+    store : Store or None
+        The store. None: root or manifest are damaged.
+    """
 
     root: RootDocument
-    manifest_intact: bool  # Whether the root is intact and the manifest has the digest of its seal
-    entries: Mapping[str, Entry]  # Entries of the manifest that can be read, by key
-    sound: frozenset[str]  # Keys of the files that are as their entries say
-    problems: tuple[Problem, ...]  # Everything that is wrong; problems of kind ``"extra"`` are warnings
-    store: Store | None  # Where root and manifest are intact
+    manifest_intact: bool
+    entries: Mapping[str, Entry]
+    sound: frozenset[str]
+    problems: tuple[Problem, ...]
+    store: Store | None
 
     @property
     def bytes(self) -> int:
-        """Return the sum of the sizes in `entries`."""
+        """Sum of the sizes in `entries`."""
         return sum(entry.bytes for entry in self.entries.values())
 
     @property
     def is_intact(self) -> bool:
-        """Return whether root, manifest and every file are as they were written."""
+        """Whether root, manifest and every file are as they were written."""
         return self.manifest_intact and len(self.sound) == len(self.entries)
 
 
 def is_warning(problem: Problem) -> bool:
-    """Return whether a problem leaves the content of the store intact."""
+    """Return whether a problem does not concern the content of the store."""
     return problem.kind in (_EXTRA, UNKNOWN_FAMILY)
 
 
 def read_root(path: str) -> RootDocument:
-    """Read the root document, whole or damaged."""
+    """Read the root document, intact or damaged."""
     store = None
     with suppress(StoreError):
         store = Store(path)
@@ -103,10 +129,23 @@ def check_files(
     path: str,
     progress: Progress = NO_PROGRESS,
     executor: Executor | None = None,
-    copies: Attributes | None = None,  # from `temporary_copies`: kept for what is read later
+    copies: Attributes | None = None,
 ) -> CheckedFiles:
-    """Check every file of a store against the manifest, and both against the root."""
-    # Files that are not in the manifest are reported for local stores only
+    """Check every file of a store with the manifest, and root and manifest with their checksums.
+
+    Files that are not in the manifest are reported only for local stores.
+
+    Parameters
+    ----------
+    path : str
+        Folder or URL of the store.
+    progress : Progress, optional
+        Receives the progress.
+    executor : Executor, optional
+        Runs the tasks. None: this process.
+    copies : mapping, optional
+        Result of `temporary_copies`, for files that are read again later. None: no copies.
+    """
     root = read_root(path)
     storage = open_storage(path)
     problems: list[Problem] = []
@@ -200,7 +239,7 @@ def _check_manifest(
 
 
 def check_file(storage: Storage, entry: Entry) -> Problem | None:
-    """Compare size and xxh3-128 of a file with its manifest entry, None if both are right."""
+    """Compare size and xxh3-128 of a file with its manifest entry. None: both match."""
     rows = "" if entry.rows is None else f", in rows {entry.rows[0]}:{entry.rows[1]}"
     digest = xxhash.xxh3_128()
     try:

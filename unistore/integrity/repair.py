@@ -1,4 +1,4 @@
-"""``repair``: write damaged and missing files of a store again from its sources, byte for byte."""
+"""`repair`: write damaged and missing files of a store again from its sources, byte for byte."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _ANY_BITS = range(1, 256)
 
 
 def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
-    """Return the root document as it was signed, or None unless only one byte was changed."""
+    """Return the original root document. None: more than one byte was changed."""
     head = _head(document, documents)
     document = head + document[len(head) :]
     if root_digest(document):
@@ -124,11 +124,11 @@ _AGAIN = "convert the sources again with --overwrite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired(Verified):
-    """The files that a repair wrote, and what verifying the store found afterwards.
+    """Result of a repair, and of the verification after it.
 
     Attributes
     ----------
-    repaired
+    repaired : tuple of str
         Keys of the files that were written.
     """
 
@@ -143,34 +143,45 @@ def repair(
     workers: int = 0,
     progress: ProgressLike = None,
 ) -> Repaired:
-    """Write the damaged and missing files of a store again, byte for byte, and verify the store.
+    """Write damaged and missing files of a store again, byte for byte, and verify the store.
 
-    The files are written beside the store first and compared with the manifest, or with the seal if the
-    manifest is damaged. Only then do they replace the damaged ones. Intact files are never touched. A root
-    document of which one byte was changed is repaired from its own digest.
+    The files are written to a staging folder first, and compared with the manifest, or with the seal if
+    the manifest is damaged. Only then do they replace damaged files. Intact files are never touched. A
+    root document with one changed byte is repaired from its own checksum.
 
     Parameters
     ----------
-    store
+    store : path
         Folder of a sealed store.
-    sources
-        Source or sources, as they were given to the conversion, of a grown store those of all parts.
-    version
-        Number or name of the version of a grown store, whose parts are repaired. None: the newest.
-    workers
-        Worker processes. 0 repairs in this process. The files are the same.
-    progress
-        As of `unistore.convert`.
+    sources : path or sequence of paths
+        The sources, as they were given to the conversion; for a versioned store, the sources of all parts.
+    version : int or str, optional
+        Number or name of the version of a versioned store whose parts are repaired. None: the newest.
+    workers : int, default 0
+        Number of worker processes. 0: this process. The files are the same.
+    progress : optional
+        As in `unistore.convert`.
+
+    Returns
+    -------
+    Repaired
+        The written files, and the result of the verification.
 
     Raises
     ------
     StoreError
-        If there is no store in a local folder, or its root does not say how the store was made.
+        If there is no store in a local folder, or its root does not state how it was converted.
     InputError
-        If an argument has a value that it cannot have, the sources cannot be read, or they would not become
-        this store. The message names what differs.
+        If an argument is invalid, the sources cannot be read, or they would not become this store. The
+        message names the difference.
     ConversionError
-        If the sources no longer give the same bytes, or writing failed. The store is as it was.
+        If the sources do not give the same bytes any more, or writing failed. The store does not change.
+
+    Examples
+    --------
+    >>> repaired = unistore.repair("train.zarr", "recordings/")  # doctest: +SKIP
+    >>> repaired.ok, repaired.repaired  # doctest: +SKIP
+    (True, ('points/xyz/c/0/0',))
     """
     check = Arguments()
     check.path("store", store)

@@ -1,4 +1,4 @@
-"""``verify``: check files, documents and values of a store, and compare it with its sources."""
+"""`verify`: check files, documents and values of a store, and compare it with its sources."""
 
 from __future__ import annotations
 
@@ -56,8 +56,19 @@ _FIX = "convert the sources again; if it comes back, report it"
 def check_structure(
     storage: Storage, root: RootDocument, entries: Mapping[str, Entry], sound: frozenset[str]
 ) -> list[Problem]:
-    """Return every contradiction between the root, the manifest, the documents of arrays and the schema."""
-    # Only files with `sound` keys, which are as the manifest says, are read
+    """Return every contradiction between the root, the manifest, the documents of arrays and the schema.
+
+    Parameters
+    ----------
+    storage : Storage
+        Files of the store.
+    root : RootDocument
+        Its root document.
+    entries : mapping of str to Entry
+        Entries of the manifest, by key.
+    sound : frozenset of str
+        Keys of the intact files. Only these are read.
+    """
     problems: list[Problem] = []
     metadata: dict[str, ArrayMetadata] = {}
     documents: JsonObject = {}
@@ -160,7 +171,7 @@ def _table_problems(attributes: Attributes, rules: Mapping[str, ArraySpec]) -> I
 
 
 def indices(view: RuleView) -> Iterator[Problem]:
-    """Check that offsets, codes and extents stay within the arrays that they index, and text is UTF-8."""
+    """Check that offsets, codes and extents stay inside the arrays that they index, and text is UTF-8."""
     for path in view.store.paths():
         spec = view.spec(path)
         if spec.bounds_values:
@@ -182,7 +193,7 @@ def _not_text(view: RuleView, path: str) -> Iterator[Problem]:
 
 
 def sources(view: RuleView) -> Iterator[Problem]:
-    """Check that numbers of sources, and offsets, divide rows by source as the offsets of their table do."""
+    """Check that numbers of sources agree with the offsets that divide rows by source."""
     store = view.store
     rows = RowsOfSources(store)
     is_complete = True
@@ -215,7 +226,7 @@ def sources(view: RuleView) -> Iterator[Problem]:
 
 
 def splits(view: RuleView) -> Iterator[Problem]:
-    """Check that splits have one code per sample, and every code a name."""
+    """Check that there is one split code per sample, and a name for every code."""
     try:
         names = view.store.split_names()
     except StoreError as error:
@@ -230,7 +241,7 @@ def splits(view: RuleView) -> Iterator[Problem]:
 
 
 def statistics(view: RuleView) -> Iterator[Problem]:
-    """Check that statistics kept with the store are those of its values."""
+    """Check that stored statistics describe the values of the store."""
     from unistore.data.statistics import kept_problem
 
     store = cast("Store", view.store)
@@ -275,7 +286,10 @@ def _problems_of(view: RuleView, rule: Rule) -> tuple[list[Problem], bool]:
 def make_executor(
     workers: int, scheduler: str | Client | None = None, progress: Progress = NO_PROGRESS
 ) -> Dask | Processes:
-    """Return the executor for so many worker processes. 0: this process, and one for foreign libraries."""
+    """Return the executor for a number of worker processes.
+
+    0: this process, and one process for other libraries.
+    """
     if scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 
@@ -285,20 +299,20 @@ def make_executor(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What a verification found.
+    """Result of a verification.
 
     Attributes
     ----------
-    path
+    path : str
         The store.
-    files, bytes
-        Files that the manifest lists, and their bytes.
-    problems
-        Everything that is wrong. Those of kinds ``"extra"`` and ``"family"`` are warnings.
-    unchecked
-        Value rules that could not be checked, as arrays are damaged or contradict each other.
-    receipt
-        Receipt of a comparison with the sources that found no difference, else None.
+    files, bytes : int
+        Number and size of the files in the manifest.
+    problems : tuple of Problem
+        Everything that is wrong. Problems of the kinds ``"extra"`` and ``"family"`` are warnings.
+    unchecked : tuple of str
+        Rules for values that could not be checked, because arrays are damaged or contradict each other.
+    receipt : Receipt, optional
+        Summary of the comparison with the sources. None: there was no comparison, or it found differences.
     """
 
     path: str
@@ -310,11 +324,11 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Return whether there are no problems except warnings."""
+        """Whether there are no problems except warnings."""
         return all(is_warning(problem) for problem in self.problems)
 
     def to_json(self) -> JsonObject:
-        """Return plain JSON values."""
+        """Return the attributes as JSON values."""
         plain = asdict(self) | {"ok": self.ok, "problems": [problem.to_json() for problem in self.problems]}
         if self.receipt is not None:
             plain["receipt"]["line"] = self.receipt.line
@@ -331,40 +345,52 @@ def verify(
     scheduler: str | Client | None = None,
     progress: ProgressLike = None,
 ) -> Verified:
-    """Check a store, and compare it with its sources.
+    """Check a store, and optionally compare it with its sources.
 
-    Size and xxh3-128 of every file are compared with the manifest, the manifest with the seal, and the root
-    with its own digest, so that every changed byte is found. Then documents, shard indexes, the schema and
-    the value rules are checked, and the files of side tables.
+    Size and xxh3-128 of every file are compared with the manifest, the manifest with the seal, and the
+    root with its own checksum, so every changed byte is found. Then documents, shard indexes, the schema
+    and the rules for values are checked, and added columns.
 
     Parameters
     ----------
-    store
+    store : path or URL
         Folder or URL of the store.
-    against
-        Source or sources to compare with, as they were given to the conversion, not read if the store is
+    against : path or sequence of paths, optional
+        Sources to compare with, as they were given to the conversion. They are not read if the store is
         damaged.
-    sample
-        Share of the shards and of the sources to compare, above 0 and up to 1, at least one of each.
-    version
-        Number or name of the version of a grown store, whose parts are verified. None: the newest. Parts hold
-        what a version removes, so `against` has it, too.
-    workers
-        Worker processes. 0 verifies in this process. The result does not depend on it.
-    scheduler
-        A dask cluster whose workers check in their place, as of `unistore.convert`. Not with `against`, whose
+    sample : float, default 1.0
+        Share of the shards and of the sources to compare, above 0 and at most 1; at least one of each is
+        compared.
+    version : int or str, optional
+        Number or name of the version of a versioned store, whose parts are verified. Parts still have
+        sources that the version removes, so `against` needs them, too. None: the newest.
+    workers : int, default 0
+        Number of worker processes. 0: this process. The result is the same.
+    scheduler : str or Client, optional
+        A dask cluster whose workers check instead, as in `unistore.convert`. Not with `against`, whose
         temporary files are on this machine.
-    progress
-        As of `unistore.convert`.
+    progress : optional
+        As in `unistore.convert`.
+
+    Returns
+    -------
+    Verified
+        The problems; for a comparison without differences, also a receipt.
 
     Raises
     ------
     StoreError
-        If there is no sealed store, or it does not say how it was converted (with `against`).
+        If there is no sealed store. With `against`, if it does not state how it was converted.
     InputError
-        If an argument has a value that it cannot have, or the sources cannot be read.
+        If an argument is invalid, or the sources cannot be read.
     ConversionError
-        If the folder for temporary files, where sources are read again, cannot be written.
+        If the folder for temporary files, in which sources are converted again, cannot be written.
+
+    Examples
+    --------
+    >>> verified = unistore.verify("train.zarr", against="recordings/")  # doctest: +SKIP
+    >>> verified.ok  # doctest: +SKIP
+    True
     """
     check = Arguments()
     check.path("store", store)
@@ -388,7 +414,7 @@ def verify_version(
     sample: float = 1.0,
     progress: Progress = NO_PROGRESS,
 ) -> Verified:
-    """Verify a plain store, or the parts of a version."""
+    """Verify a single store, or the parts of a version."""
     if version is None and local_path(path) is None:  # a store without versions is not asked for them
         with suppress(NoStoreError):
             return verify_with(executor, path, against, sample, progress)
@@ -399,14 +425,14 @@ def verify_version(
 
 
 def listed_stores(path: str, version: VersionLike) -> OpenedStores | None:
-    """Return the stores of a version, None of a plain store, which may be damaged."""
+    """Return the stores of a version. None: it is a single store, which may be damaged."""
     if version is None and find_grown(path) is None:
         return None
     return open_stores(path, version)
 
 
 def source_names(opened: OpenedStores) -> list[frozenset[str]]:
-    """Return the names of the sources of each store, none where they are damaged."""
+    """Return the names of the sources of each store; no names if they are damaged."""
     names: list[frozenset[str]] = []
     kept: set[str] = set()
     removed: set[str] = set()
@@ -482,10 +508,24 @@ def verify_with(
     against: Sequence[Path] = (),
     sample: float = 1.0,
     progress: Progress = NO_PROGRESS,
-    others: frozenset[str] = frozenset(),  # names of sources in `against` that are not the store's
-    whole: str = "",  # path of the store that it is a part of, if it is one
+    others: frozenset[str] = frozenset(),
+    whole: str = "",
 ) -> Verified:
-    """Run `verify` with an executor."""
+    """Verify one store with an executor.
+
+    Parameters
+    ----------
+    executor : Executor
+        Runs the tasks.
+    root : str
+        Folder or URL of the store.
+    against, sample, progress
+        As in `verify`.
+    others : frozenset of str
+        Names of sources in `against` that do not belong to the store.
+    whole : str, default ""
+        Path of the versioned store that it is a part of. Empty: it is a single store.
+    """
     check_exist(against)
     is_here = isinstance(executor, Processes | Serial)  # others may have no folder of this machine
     with temporary_copies(root, wanted=is_here) as copies:

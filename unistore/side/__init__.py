@@ -1,1 +1,1 @@
-"""Side tables: columns beside a sealed store, attached by users or derived from the store itself."""
+"""Added columns: arrays in a folder next to a sealed store, from the user or computed from the store."""

@@ -1,4 +1,4 @@
-"""``attach``: a column of a user beside a sealed store, from an array, an iterable, or a function."""
+"""`attach`: add a column to a sealed store, from an array, an iterable or a function."""
 
 from __future__ import annotations
 
@@ -39,43 +39,54 @@ def attach(
     overwrite: bool = False,
     progress: ProgressLike = None,
 ) -> SideTable:
-    """Write a column beside a sealed store: predictions, embeddings, weights, corrected labels.
+    """Add a column to a sealed store: predictions, embeddings, weights, corrected labels.
 
-    ``Dataset(store, fields=[…, name])`` reads it as a column of the table. The files of the store do not
-    change: the column is in a folder beside it, sealed, and belongs to the store as it is sealed now.
+    ``Dataset(store, fields=[…, name])`` reads it like a column of the table. The files of the store do
+    not change: the column is stored in a folder next to it, with a seal of its own, and belongs to the
+    store in its current state.
 
     Parameters
     ----------
-    store
+    store : path
         Folder of the store.
-    name
-        Name of the column, which no array of the store has.
-    values
-        Bool, integers or floats, NaN included. An array (rows, …): a value for each row of the table. An
-        iterable with an array for each sample in order: (N, …) for the N rows of a sample, or (…) where a
-        sample is one row. A function that is called with each sample in order, as `Dataset` gives it, and
-        returns such an array. Iterables and functions are written as they come: memory holds one sample.
-        Rows of no sample are then NaN, or 0 in integers. The path of a ``.npy`` file: its array.
-    table
+    name : str
+        Name of the column. No array of the store may have it.
+    values : array, iterable, callable or path
+        Bool, integers or floats; NaN is allowed. An array (rows, …): one value for each row of the table.
+        An iterable with an array for each sample, in order: (N, …) for the N rows of a sample, or (…) if
+        a sample is one row. A function that is called with each sample, in order, as `Dataset` returns
+        it, and returns such an array. The path of a ``.npy`` file: its array. Results of iterables and
+        functions are written as they come, so that memory holds one sample. Rows outside of all samples
+        are then NaN, or 0 for integers.
+    table : str, optional
         Table whose rows the column has: ``"points"``, ``"segments"``. None: the main table.
-    overwrite
-        Replace a side table of this name. Whoever has it open goes on with the old one or gets an error.
-    progress
-        Of iterables and functions, as of `unistore.convert`.
+    overwrite : bool, default False
+        Replace an added column with this name. A process that has it open continues with the old one, or
+        gets an error.
+    progress : optional
+        For iterables and functions, as in `unistore.convert`.
 
     Returns
     -------
     SideTable
+        The added column.
 
     Raises
     ------
     InputError
-        If the name is taken or not plain, there is no such table, values are not numbers, or their shapes
+        If the name exists or is invalid, there is no such table, values are not numbers, or their shapes
         do not fit. The message names the sample.
     StoreError
         If there is no finished store at `store`.
     ConversionError
-        If writing failed, or another process writes this side table.
+        If writing failed, or another process is adding this column.
+
+    Examples
+    --------
+    Add predictions of a model, and read them:
+
+    >>> column = unistore.attach("clouds.zarr", "predicted", predict)  # doctest: +SKIP
+    >>> dataset = unistore.Dataset("clouds.zarr", fields=["xyz", "predicted"])  # doctest: +SKIP
     """
     check = Arguments()
     check.path("store", store)

@@ -1,4 +1,4 @@
-"""``derive``: what a conversion precomputes, made from the store, as side tables."""
+"""`derive`: compute from a store what a conversion would have precomputed, as added columns."""
 
 from __future__ import annotations
 
@@ -30,38 +30,43 @@ def derive(
     progress: ProgressLike = None,
     **options: Any,
 ) -> tuple[SideTable, ...]:
-    """Make from a store what a conversion with these options would have precomputed, without the sources.
+    """Compute from a store what a conversion with these options would have precomputed.
 
-    Every Dataset of the store reads it from then on, as if it had been converted with the options: its
-    arrays have the same values. The files of the store do not change: each value of an option is a sealed
-    side table beside it. What is there already for the store as it is sealed now is left as it is.
+    The sources are not needed. Every Dataset of the store then reads the result as if the store had been
+    converted with these options: the arrays have the same values. The files of the store do not change;
+    each value of an option is stored in a folder next to it, with a seal of its own. Results that exist
+    for the store in its current state are kept.
 
     Parameters
     ----------
-    store
+    store : path
         Folder of the store.
-    overwrite
-        Make again what is there already.
-    progress
-        As of `unistore.convert`: a stage for each value of an option.
+    overwrite : bool, default False
+        Compute existing results again.
+    progress : optional
+        As in `unistore.convert`: one stage for each value of an option.
     **options
-        Options of the conversion: ``voxel_size=0.2`` of point clouds, ``window="lung"`` of CT volumes, or
-        several: ``voxel_size=(0.1, 0.2)``. ``values="hu"`` as of `unistore.convert`.
+        Options of the conversion: ``voxel_size=0.2`` for point clouds, ``window="lung"`` for CT volumes,
+        or several values, ``voxel_size=(0.1, 0.2)``. ``values="hu"`` as in `unistore.convert`.
 
     Returns
     -------
     tuple of SideTable
-        A side table for each value of each option.
+        One for each value of each option.
 
     Raises
     ------
     InputError
-        If an option is not made from a store of this family, its value is invalid, or the store holds what
-        it makes.
+        If an option cannot be derived for this family, its value is invalid, or the store already has the
+        result.
     StoreError
         If there is no finished store at `store`.
     ConversionError
-        If writing failed, or another process writes the same side table.
+        If writing failed, or another process computes the same result.
+
+    Examples
+    --------
+    >>> tables = unistore.derive("clouds.zarr", voxel_size=(0.1, 0.2))  # doctest: +SKIP
     """
     check = Arguments()
     check.path("store", store)

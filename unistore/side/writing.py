@@ -1,4 +1,4 @@
-"""Write a side table: its values, its documents and seal, and the document that puts it in place."""
+"""Write an added column: its values, documents and seal, and put it in place."""
 
 from __future__ import annotations
 
@@ -51,7 +51,13 @@ from unistore.zarr3.storage import AbsentError
 
 
 class Spool:
-    """Rows of a column in a file without a name, until all of them are known."""
+    """Rows of a column in a file without a name, until all of them are known.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the file.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,7 +67,7 @@ class Spool:
         self.rows = 0
 
     def append(self, rows: AnyArray) -> None:
-        """Append rows, all of one dtype and row shape. ValueError for others."""
+        """Append rows. ValueError if they differ in dtype or row shape from earlier rows."""
         if self._dtype is None:
             self._dtype = rows.dtype
             self._row_shape = rows.shape[1:]
@@ -76,11 +82,11 @@ class Spool:
         self.rows += len(rows)
 
     def close(self) -> None:
-        """Close the file. Its space is free once the values are no longer used."""
+        """Close the file. Its space is free when the values are no longer used."""
         self._file.close()
 
     def values(self) -> AnyArray:
-        """Return all rows, (rows, …), read from the file when they are used."""
+        """Return all rows, (rows, …). They are read from the file when they are used."""
         shape = (self.rows, *self._row_shape)
         try:
             self._file.flush()
@@ -93,7 +99,7 @@ class Spool:
 
 @contextmanager
 def new_side_table(store: Store, name: str, *, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder to write a side table in, and put it in place if the block ends without an error."""
+    """Yield a folder to write an added column in. If the block ends without an error, put it in place."""
     root = side_folder(store)
     if root is None:
         message = "is in an object store, where no file is put beside a store"
@@ -162,10 +168,24 @@ def write_side_table(
     store: Store,
     arrays: IndexArrays,
     *,
-    table: str,  # whose rows the only array has; empty: derived from the store
+    table: str,
     groups: Mapping[str, Attributes],
 ) -> None:
-    """Write and seal arrays, with their paths in `store`, in an empty folder."""
+    """Write and seal arrays in an empty folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    store : Store
+        The store that they belong to.
+    arrays : sequence of (Field, array)
+        The arrays, with their paths in the store.
+    table : str
+        Table whose rows the only array has. Empty: the arrays are computed from the store.
+    groups : mapping of str to mapping
+        Attributes of groups, by path.
+    """
     plan = _plan(store, arrays)
     described = {path: field["axes"] for path, field in store.attributes["fields"].items()}
     family = family_of(store.attributes)
