@@ -33,7 +33,7 @@ _STEP_SECONDS = 1.0
 
 @contextmanager
 def resolve_progress(progress: Progress | bool | None) -> Iterator[Progress]:
-    """Return the callbacks of an argument, None for a bar in a terminal or notebook."""
+    """Return the callbacks for the argument `progress` of a function; see `unistore.convert`."""
     if progress is None:
         progress = sys.stderr.isatty() or _in_notebook()
     if isinstance(progress, bool):
@@ -115,7 +115,17 @@ class _Reporter:
 
 
 class ProgressBar:
-    """One bar for each stage: bytes done, MB/s, time left."""
+    """One bar for each stage: bytes done, MB/s, time left.
+
+    Parameters
+    ----------
+    quiet : bool, default False
+        Show only messages.
+    verbose : bool, default False
+        Print how long each stage took.
+    console : callable, optional
+        Returns the console of rich to draw on. None: one on standard error.
+    """
 
     # Without a terminal it prints a line for each stage that counts bytes, and every half minute how far the
     # stage is. After an error or Ctrl-C the bar of the last stage stays. Bars of stages that count files go

@@ -1,4 +1,4 @@
-"""``clean``: list and remove what unfinished conversions left behind."""
+"""`clean`: list and remove what unfinished conversions have left."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _SUFFIXES = tuple(folder(Path("x")).name.removeprefix("x") for folder in _FOLDER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover:
-    """What an unfinished conversion left.
+    """Files of an unfinished conversion.
 
     Attributes
     ----------
-    path
-        Its build folder, or the URL of the prefix that it writes to.
-    files, bytes
-        Files or objects, and their bytes.
-    kept
-        Why it is not removed, empty if it may be.
-    removed
+    path : str
+        Its staging folder, or the URL of the prefix that it writes to.
+    files, bytes : int
+        Number of files or objects, and their size.
+    kept : str, default ""
+        Why it is not removed. Empty: it may be removed.
+    removed : bool, default False
         Whether it was removed.
     """
 
@@ -46,22 +46,33 @@ class Leftover:
 
 
 def clean(path: PathLike, *, remove: bool = False) -> list[Leftover]:
-    """List the unfinished conversions at a path and below it, and remove them if asked to.
+    """List the unfinished conversions at a path and below it, and remove them on request.
 
     Parameters
     ----------
-    path
+    path : path or URL
         Destination of a conversion, or a folder or prefix with several.
-    remove
-        Remove them. Those at work stay, and folders that hold a store which was being replaced. In a bucket,
-        where nobody can tell whether a conversion is at work, the path must be that of its destination.
+    remove : bool, default False
+        Remove them. Running conversions are kept, and staging folders that contain a store which was
+        being replaced. In an object store, which cannot tell whether a conversion is running, `path` must
+        be its destination.
+
+    Returns
+    -------
+    list of Leftover
+        The unfinished conversions.
 
     Raises
     ------
     InputError
-        If there is no such folder, or the URL is not of a bucket.
+        If there is no such folder, or the URL is not one of an object store.
     ConversionError
-        If something cannot be removed.
+        If files cannot be removed.
+
+    Examples
+    --------
+    >>> for leftover in unistore.clean("stores/"):  # doctest: +SKIP
+    ...     print(leftover.path, leftover.bytes)
     """
     check = Arguments()
     check.path("path", path)

@@ -1,4 +1,4 @@
-"""``unistore.convert``: choose the converter, choose the executor, run."""
+"""`convert`: choose the family and the executor of a conversion, and run it."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ def convert(
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> Report:
-    r"""Convert research files into one sealed store.
+    r"""Convert research data into one sealed store.
+
+    If the call is interrupted or killed, repeat it: it continues with the tasks that are left.
 
     Parameters
     ----------
-    sources
-        Files and folders, or URLs of prefixes and objects: ``s3://``, ``gs://``, ``az://``, and of files on
-        web servers: ``https://``. Objects are copied first, each once, to ``<destination>.unistore-sources``,
+    sources : path, URL, or iterable of them
+        Files and folders, or URLs of objects and prefixes: ``s3://``, ``gs://``, ``az://``, and of files
+        on web servers, ``https://``. Objects are first copied to ``<destination>.unistore-sources``,
         which is removed when the store is sealed.
     destination
         Folder of the store. It is written as ``<destination>.unistore-build`` and renamed when finished.
@@ -116,24 +118,37 @@ def convert(
         ``begin``, ``advance`` and ``tell``, as `unistore.system.progress.Progress`. Bars move within a shard.
         Without a terminal there is a line every 30 s in every stage.
     **options
-        The family's own options, as ``unistore convert FAMILY --help`` lists them. All have ``exclude``,
-        names to leave out.
+        Options of the family; ``unistore convert FAMILY --help`` lists them. Every family has
+        ``exclude``, names to skip.
 
     Returns
     -------
     Report
-        Counts, sizes, and the seal's digest.
+        Counts, sizes, and the checksum of the seal.
 
     Raises
     ------
     InputError
-        For bad sources or options: every problem of every file together.
+        If sources or options have problems. It contains the problems of all files.
     ConversionError
-        If writing failed, after which the same call continues.
+        If writing failed. The same call continues.
+
+    See Also
+    --------
+    unistore.inspect : Show what a conversion would write.
+    unistore.append : Add new sources to a store.
 
     Examples
     --------
-    >>> unistore.convert("clouds/", "clouds.zarr", voxel_size=(0.5,))  # doctest: +SKIP
+    >>> report = unistore.convert("clouds/", "clouds.zarr", voxel_size=0.5)  # doctest: +SKIP
+    >>> report.samples, report.sources  # doctest: +SKIP
+    (24, 6)
+
+    Four workers, at most 8 GB of memory, and splits that keep a patient together:
+
+    >>> report = unistore.convert(  # doctest: +SKIP
+    ...     "cases/", "ct.zarr", split="train=0.8,val=0.2", group_by=r"patient_\d+", workers=4, memory="8GB"
+    ... )
     """
     check = Arguments()
     check.path("destination", destination)
@@ -203,9 +218,10 @@ def destinations_by_shape(
     family: str | Detection,
     options: Mapping[str, Any],
 ) -> dict[str, dict[str, Any]]:
-    """Return a destination for the sources of each shape, ``demos-states_float64_47.zarr``, and its options.
+    """Return a destination and options for the sources of each shape.
 
-    Sources of other shapes are excluded by name.
+    A destination is called ``demos-states_float64_47.zarr``, for example. Sources of other shapes are
+    excluded by name.
     """
     name = family if isinstance(family, str) else family.family
     converter = make_converter(name, options)
@@ -275,7 +291,7 @@ def local_sources(
     settings: Settings,
     progress: Progress | bool | None = None,
 ) -> list[Path]:
-    """Return sources as a list of paths: of copies, where URLs name them."""
+    """Return sources as a list of paths. Sources with URLs are copied; the paths are their copies."""
     names = _source_names(sources)
     urls = [name for name in names if is_url(name) and local_path(name) is None]
     if not urls:
@@ -299,7 +315,7 @@ def local_sources(
 
 
 def forget_copies(destination: PathLike, settings: Settings) -> None:
-    """Remove the copies of sources that a finished conversion has made."""
+    """Remove the copies of sources after a conversion has finished."""
     folder = _copies_folder(destination, settings)
     if folder.is_dir():
         from unistore.conversion.staging import remove_copies
@@ -316,7 +332,7 @@ def _copies_folder(destination: PathLike, settings: Settings) -> Path:
 
 
 def check_exist(paths: Sequence[Path]) -> None:
-    """Refuse paths that do not exist."""
+    """Raise InputError if a path does not exist."""
     for path in paths:
         require_local_path(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
@@ -326,7 +342,7 @@ def check_exist(paths: Sequence[Path]) -> None:
 
 
 def shared_folder(settings: Settings, destination: PathLike) -> Path | None:
-    """Return the build folder that jobs share, None where there is one job or the store is finished."""
+    """Return the staging folder that jobs share. None: there is one job, or the store is finished."""
     if not settings.is_shared or (not settings.overwrite and is_store(destination)):
         return None
     return open_build(destination, work=settings.work).folder
@@ -337,7 +353,15 @@ def detect_family(
     build_folder: Path | None = None,  # that jobs share
     progress: Progress = NO_PROGRESS,
 ) -> Detection:
-    """Detect the family of the sources."""
+    """Detect the family of sources.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The sources.
+    build_folder : Path, optional
+        Staging folder that jobs share. None: there is one job.
+    """
     check_exist(paths)
     with Processes() as executor:
         ask = parallel_map(executor, progress, "detecting")
@@ -356,7 +380,7 @@ def detect_family(
 
 
 def implied_family(options: Iterable[str]) -> str | None:
-    """Return the only family that has options of these names, None if there is none, or there are several."""
+    """Return the only family that has options with these names. None: there is none, or there are several."""
     shared = {option.name for option in declared(Options)}
     names = set(options) - shared
     having = []
@@ -368,7 +392,7 @@ def implied_family(options: Iterable[str]) -> str | None:
 
 
 def several_families(surveyed: Claims) -> Problem:
-    """Return the problem of paths that hold sources of several families."""
+    """Return the problem of paths with sources of several families."""
     paths = list(map(str, surveyed.roots))
     counts = [f"{count} of {family.replace('_', ' ')}" for family, count in surveyed.counts().items()]
     commands = [
@@ -380,7 +404,7 @@ def several_families(surveyed: Claims) -> Problem:
 
 
 def exclude_words(family: str, surveyed: Claims) -> list[str]:
-    """Return words of a command line that leave out what the family would refuse as plain arrays."""
+    """Return words of a command line that skip plain arrays which the family would reject."""
     words = []
     for name in surveyed.general_only(family):
         words += ["--exclude", name]
@@ -388,7 +412,7 @@ def exclude_words(family: str, surveyed: Claims) -> list[str]:
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
-    """Return the converter of a family with its options. For an option of several a single value will do."""
+    """Return the converter of a family with its options. Options of several values accept a single one."""
     record = get_family(family)
     own_options = [option.name for option in declared(record)]
     if unknown := [name for name in options if name not in own_options]:

@@ -93,17 +93,43 @@ MAX_PROBLEMS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
-    """Report of a finished conversion.
+    """Result of a finished conversion.
 
-    ``samples`` counts the rows of ``sample_table``: frames, episodes, volumes, segments. A `Dataset` may make
-    more or fewer samples of them: clips of frames, transitions of episodes. ``source_bytes`` are the sizes of
-    the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the stored sizes of all arrays.
-    ``resumed`` counts the tasks that an earlier run had finished. A part that began after the seal has 0
-    ``tasks``. ``skipped`` has an entry for each problem for which something was left out (see
-    `unistore.conversion.skipping`). ``verdicts`` counts the files under the given paths: ``verdict``
-    (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the names of the first as
-    ``examples``. ``unfinished_parts``: numbers of the other parts that are not done. Nothing is sealed then:
-    ``digest`` is empty, ``files`` and ``stored_bytes`` are 0.
+    Attributes
+    ----------
+    destination : str
+        Folder or URL of the store.
+    family : str
+        Name of the family.
+    samples : int
+        Number of rows of the table of samples: frames, episodes, volumes, segments. A `Dataset` may make
+        more or fewer samples of them, such as clips of frames or transitions of episodes.
+    sources : int
+        Number of sources.
+    source_bytes : int
+        Size of the files that were read.
+    raw_bytes, stored_bytes : int
+        Size of all arrays, uncompressed and stored.
+    files : int
+        Number of files of the store.
+    tasks : int
+        Number of tasks. 0 for a job that began after the seal.
+    resumed : int
+        Number of tasks that an earlier run had finished.
+    digest : str
+        Checksum of the seal.
+    sample_table : str
+        Name of the table of samples.
+    unfinished_parts : tuple of int
+        Numbers of the other jobs (``part="3/8"``) that have not finished. The store is not sealed then:
+        `digest` is empty, `files` and `stored_bytes` are 0.
+    notes : tuple of str
+        Notes for the user.
+    skipped : tuple of dict
+        One entry for each problem that caused something to be skipped; see `unistore.conversion.skipping`.
+    verdicts : tuple of dict
+        Results of the files below the given paths: ``verdict`` (``"taken"``, ``"left out"``,
+        ``"refused"``), ``why``, ``files`` (their number), and the names of the first as ``examples``.
     """
 
     destination: str

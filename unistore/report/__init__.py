@@ -1,1 +1,1 @@
-"""Looking at a path: a store, an unfinished conversion, sources, or something else."""
+"""Describe a path: a store, an unfinished conversion, sources, or something else."""

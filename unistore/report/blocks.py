@@ -1,4 +1,4 @@
-"""What is shown of each kind of path: its record as blocks."""
+"""Show the record of a path as blocks of text."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _EXAMPLE_WIDTH = 14
 
 
 def format_shape(shape: Iterable[int] | None) -> str:
-    """Return ``"120 × 126 × 164"``, ``"scalar"``, or ``"-"`` for None."""
+    """Return a shape as text: ``"120 × 126 × 164"``, ``"scalar"``, or ``"-"`` for None."""
     if shape is None:
         return "-"
     return " × ".join(map(str, shape)) or "scalar"
 
 
 def number(value: float | None) -> str:
-    """Format a value: ``"1,200"``, ``"0.125"``, ``"-"`` for None."""
+    """Return a value as text: ``"1,200"``, ``"0.125"``, or ``"-"`` for None."""
     if value is None:
         return "-"
     whole = float(value).is_integer() or abs(value) >= 1e4
@@ -178,7 +178,7 @@ def storage_table(arrays: Sequence[ArrayReport]) -> Block:
 
 
 def sample_blocks(sample: Mapping[str, Any]) -> list[Block]:
-    """Show `describe_sample`'s result."""
+    """Show the result of `describe_sample`."""
     several = ""
     if sample["samples"] != 1:
         several = f", the first {sample['read']} of {sample['samples']:,}"
@@ -263,7 +263,7 @@ def _planned_blocks(
 
 
 def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """Show files that are not taken, the most frequent reasons first, empty if all are taken."""
+    """Show files that are not converted, the most frequent reasons first. Empty: all are converted."""
     counts = [count for count in verdicts if count["verdict"] != TAKEN]
     counts.sort(key=lambda count: -count["files"])
     rows = []
@@ -281,7 +281,7 @@ def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
 
 
 def unfinished_blocks(path: str, build: UnfinishedReport) -> list[Block]:
-    """Show a conversion under way or stopped."""
+    """Show a conversion that is running or was stopped."""
     total = "" if build.tasks is None else f" of {build.tasks:,}"
     done = f"{build.tasks_done:,}{total} shards written"
     if build.sources_read:

@@ -1,4 +1,4 @@
-"""``unistore.doctor``: facts of this machine and of a store on it, and the Loader that they suggest."""
+"""`doctor`: facts about this machine and a store on it, and a recommended Loader."""
 
 from __future__ import annotations
 
@@ -41,7 +41,23 @@ _NETWORK = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|fuse|9p|glusterfs|we
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine as this process may use it."""
+    """A machine, as this process may use it.
+
+    Attributes
+    ----------
+    all_cores : int
+        Number of cores.
+    usable_cores : float
+        Number of cores that the affinity mask and cgroups allow.
+    available_memory : int
+        Memory that can still be allocated, in bytes.
+    shared_memory : int or None
+        Size of /dev/shm in bytes. None: there is none.
+    starts_workers : bool
+        Whether this process can start workers. A daemonic process cannot.
+    has_kernel : bool
+        Whether the compiled kernel can be used. Otherwise Python does its work.
+    """
 
     all_cores: int
     usable_cores: float  # what the affinity mask and cgroups grant
@@ -54,23 +70,57 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """A store as far as loading depends on it."""
+    """Facts about a store that matter for loading.
+
+    Attributes
+    ----------
+    path : str
+        Folder or URL.
+    version : int or None
+        Number of the version of a versioned store.
+    family : str
+        Name of the family.
+    samples : int
+        Number of samples.
+    samples_as : str
+        The sample kind as Python code. Empty: the default kind.
+    file_system : str
+        Type of the file system: ``"ext4"``, ``"nfs4"``, ``"an object store"``, or ``"?"``.
+    is_remote : bool
+        Whether reads use a network.
+    stored_bytes : int or None
+        Size of the store in bytes. None: the seal does not state it.
+    fits_page_cache : bool
+        Whether the store fits into the memory for cached files.
+    samples_a_chunk : float
+        Number of samples per chunk of the largest array. Below 1: a sample has several chunks.
+    """
 
     path: str
-    version: int | None  # of a grown store
+    version: int | None
     family: str
     samples: int
-    samples_as: str  # their kind as Python code; empty: the natural kind
-    file_system: str  # "ext4", "nfs4", "an object store"; "?": unknown
-    is_remote: bool  # whether reads cross a network
-    stored_bytes: int | None  # None if the seal does not say
+    samples_as: str
+    file_system: str
+    is_remote: bool
+    stored_bytes: int | None
     fits_page_cache: bool
-    samples_a_chunk: float  # that share a chunk of the largest array; below 1: a sample takes several
+    samples_a_chunk: float
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A recommended argument of ``unistore.Loader``."""
+    """A recommended argument of ``unistore.Loader``.
+
+    Attributes
+    ----------
+    name : str
+        Name of the argument.
+    value
+        Recommended value.
+    reason : str
+        Why.
+    """
 
     name: str
     value: Any
@@ -82,21 +132,26 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DoctorReport:
-    """Facts of a machine and a store, remarks, and a recommended Loader. Its repr is what the command prints.
+    """Facts about a machine and a store, notes, and a recommended Loader.
+
+    ``print(report)`` shows what the command ``unistore doctor`` prints.
 
     Attributes
     ----------
-    machine, store
-        Their facts. `store` is None if no store was given.
-    advice
+    machine : Machine
+        Facts about the machine.
+    store : StoreFacts or None
+        Facts about the store. None: no store was given.
+    advice : sequence of Advice
         Arguments of a Loader, each with its reason.
-    remarks
-        What slows loading down, most important first.
-    trials
-        Loaders that were timed: without workers in full shuffle and in blocks, then, with ``measure=True``,
-        settings of workers, batch size and cache.
-    epochs
-        For a store in a bucket: requests and bytes of a first epoch in each order, and with `cache_dir`.
+    remarks : sequence of str
+        Causes of slow loading, the most important first.
+    trials : sequence of Trial
+        Loaders that were timed: without workers in a full shuffle and in blocks; with ``measure=True``,
+        then several numbers of workers, batch sizes and a cache.
+    epochs : sequence of EpochCost
+        For a store in an object store: requests and bytes of the first epoch in each order, and with
+        `cache_dir`.
     """
 
     machine: Machine
@@ -108,7 +163,7 @@ class DoctorReport:
 
     @property
     def line(self) -> str:
-        """Return the Python code that makes the Loader."""
+        """Python code that makes the recommended Loader."""
         dataset = "dataset"
         if self.store is not None:
             kind = f", {self.store.samples_as}" if self.store.samples_as else ""
@@ -148,7 +203,7 @@ class DoctorReport:
         return [block for block in blocks if block.has_content]
 
     def to_json(self) -> JsonObject:
-        """Return plain JSON values: the attributes, and `line`."""
+        """Return the attributes and `line` as JSON values."""
         return {**asdict(self), "line": self.line}
 
     def __repr__(self) -> str:
@@ -182,30 +237,36 @@ def doctor(
 
     Parameters
     ----------
-    store
-        Folder or URL of a store. None: the machine alone.
-    samples
-        Kind of samples to read, or its text: ``"Clips(length=5)"``. None: the store's natural one.
-    measure
-        Try numbers of workers, batch sizes and a cache with this store, and recommend what was fastest.
-    seconds
-        With `measure`: how long each of these settings is timed, about 6 on two cores, 12 on 64. None: 2.0. A
-        cache is filled as long before.
-    version
-        Number or name of the version of a grown store. None: the newest.
-    progress
-        As of `unistore.convert`, of the settings that are tried.
+    store : path or URL, optional
+        Folder or URL of a store. None: only the machine.
+    samples : sample kind or str, optional
+        Samples to read, for example ``"Clips(length=5)"``. None: the default kind of the store.
+    measure : bool, default False
+        Try several numbers of workers, batch sizes and a cache with this store, and recommend the fastest.
+    seconds : float, optional
+        With `measure`: time for each of these settings, of which there are about 6 on two cores and 12 on
+        64. A cache is filled for the same time before. None: 2.0.
+    version : int or str, optional
+        Number or name of the version of a versioned store. None: the newest.
+    progress : optional
+        As in `unistore.convert`: the settings that are tried.
+
+    Returns
+    -------
+    DoctorReport
+        Facts, notes, and arguments of a Loader.
 
     Raises
     ------
     InputError
-        If `store` is no path, or an argument does not fit.
+        If an argument is invalid.
     StoreError
-        There is no finished store at `store`.
+        If there is no finished store at `store`.
 
     Examples
     --------
-    >>> print(unistore.doctor("train.zarr", measure=True))  # doctest: +SKIP
+    >>> report = unistore.doctor("train.zarr", measure=True)  # doctest: +SKIP
+    >>> print(report.line)  # doctest: +SKIP
     """
     check = Arguments()
     check.path("store", store, none=True)
@@ -250,7 +311,7 @@ def doctor(
 
 
 def inspect_machine() -> Machine:
-    """Look at this machine."""
+    """Return facts about this machine."""
     shared = os.statvfs("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - not written to
     return Machine(
         all_cores=os.cpu_count() or 1,
@@ -303,7 +364,7 @@ def _measured(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]
 
 
 def advise(machine: Machine, store: StoreFacts | None, speed: Sequence[Trial] = ()) -> list[Advice]:
-    """Recommend arguments of a Loader to start from. `speed` is what `measure_speed` returns."""
+    """Recommend arguments of a Loader. `speed` is the result of `measure_speed`."""
     batch = Advice("batch_size", LARGEST_BATCH, "a number to begin with: your model decides")
     shuffle = Advice("shuffle", True, "a full shuffle, for training")
     if store is not None and speed:
@@ -341,7 +402,7 @@ def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
 
 
 def remarks(machine: Machine, store: StoreFacts | None) -> Iterator[str]:
-    """Yield what slows loading down, most important first."""
+    """Iterate over causes of slow loading, the most important first."""
     if store is not None and not store.samples:
         yield "the store has no samples: nothing was measured"
     if machine.usable_cores < machine.all_cores:

@@ -1,4 +1,4 @@
-"""Requests and bytes of an epoch of a store in a bucket, counted where its chunks would be fetched."""
+"""Count requests and bytes of an epoch of a store in an object store, without fetching chunks."""
 
 from __future__ import annotations
 
@@ -31,9 +31,19 @@ _ORDERS: tuple[Literal["full", "blocks"], ...] = ("full", "blocks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochCost:
-    """Requests and bytes of a first epoch in one process, with opening the store."""
+    """Requests and bytes of a first epoch in one process, including opening the store.
 
-    order: str  # "full", "blocks", or "full, cache_dir"
+    Attributes
+    ----------
+    order : str
+        ``"full"``, ``"blocks"``, or ``"full, cache_dir"``.
+    requests : int
+        Number of requests.
+    bytes : int
+        Number of bytes.
+    """
+
+    order: str
     requests: int
     bytes: int
 
@@ -41,9 +51,10 @@ class EpochCost:
 def epoch_costs(
     dataset: Dataset, batch_size: int, *, most_samples: int = MOST_SAMPLES, most_bytes: int = MOST_BYTES
 ) -> list[EpochCost]:
-    """Count the requests of an epoch in each order. None of a folder, and of a version of several parts.
+    """Count the requests of an epoch in each order.
 
-    What is counted depends on the store alone, not on the speed of the machine.
+    The counts depend only on the store, not on the speed of the machine. There are no counts for a store
+    in a folder, or for a version of several parts.
     """
     storage = dataset.runs[0].store.storage
     if len(dataset.runs) > 1 or not isinstance(storage, ObjectStorage):
@@ -72,18 +83,18 @@ def epoch_costs(
 
 
 class CountingStorage(ObjectStorage):
-    """Counts the requests for chunks, and gives zeros for those whose values do not say what else is read.
+    """Counts requests for chunks, and returns zeros for chunks whose values do not determine further reads.
 
     Attributes
     ----------
-    reads
-        Whether the chunks of an array are read, by its path. By default all are.
-    chunk_requests, chunk_bytes
-        What would have been asked for.
-    chunk_shards
+    reads : callable
+        Called with the path of an array; returns whether its chunks are really read. By default all are.
+    chunk_requests, chunk_bytes : int
+        Number and size of the requests that were not made.
+    chunk_shards : set of str
         Keys of the shards of these chunks.
-    decoded
-        Bytes of these chunks once they are decoded.
+    decoded : int
+        Size of these chunks after decoding, in bytes.
     """
 
     reads: Callable[[str], bool] = staticmethod(lambda _: True)

@@ -1,4 +1,4 @@
-"""``unistore.inspect``: what is at a path, and what to do with it."""
+"""`inspect`: what is at a path, and what to do with it."""
 
 from __future__ import annotations
 
@@ -39,30 +39,37 @@ _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 @dataclass(slots=True, kw_only=True)
 class UnknownReport:
-    """Something that is neither a store nor sources."""
+    """A path that is neither a store nor sources.
 
-    inside: list[str]  # Zarr folders
+    Attributes
+    ----------
+    inside : list of str
+        Names of Zarr folders in it.
+    verdicts : list of dict
+        Results of its files, with reasons.
+    """
+
+    inside: list[str]
     verdicts: list[JsonObject]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Inspection:
-    """What was found at a path. ``str()`` and ``print()`` show it.
+    """What was found at a path. ``print(inspection)`` shows it; a notebook displays it.
 
     Attributes
     ----------
-    kind
-        ``"store"``, ``"grown"`` (a store of several, by versions), ``"unfinished"`` (a conversion under way
-        or stopped), ``"source"``, ``"zarr"`` (any
-        other Zarr hierarchy) or ``"unknown"``.
-    path
-        The path as given.
+    kind : {"store", "grown", "unfinished", "source", "zarr", "unknown"}
+        ``"grown"``: a versioned store. ``"unfinished"``: a conversion that is running or was stopped.
+        ``"zarr"``: a Zarr hierarchy that is not a store.
+    path : str
+        The path, as it was given.
     report
         Everything that is known, as one record.
-    problems
-        What is wrong with sources.
-    blocks
-        What is shown.
+    problems : sequence of Problem
+        Problems of sources.
+    blocks : sequence of Block
+        The text that is shown.
     """
 
     kind: Literal["store", "grown", "unfinished", "source", "zarr", "unknown"]
@@ -77,7 +84,7 @@ class Inspection:
 
     @property
     def details(self) -> Mapping[str, Any]:
-        """Return the report as JSON values.
+        """The record as JSON values.
 
         A store has ``family``, ``format_version``, ``samples``, ``main_table``, ``splits``, ``sources``,
         ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``created_with``, ``statistics``,
@@ -100,28 +107,33 @@ class Inspection:
 
     @property
     def is_good(self) -> bool:
-        """Return whether the path is recognised and nothing is wrong."""
+        """Whether the path is recognised and there are no problems."""
         is_sealed = not isinstance(self.report, StoreReport) or bool(self.report.seal["agrees"])
         return self.kind != "unknown" and not self.problems and is_sealed
 
     def to_json(self) -> JsonObject:
-        """Return plain JSON values: ``kind``, ``path``, the details, ``problems``."""
+        """Return ``kind``, ``path``, the details and ``problems`` as JSON values."""
         problems = [problem.to_json() for problem in self.problems]
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 
     def to_html(self, samples: Sequence[int] = ()) -> str:
-        """Render a self-contained page of HTML, of a store with pictures of samples.
+        """Return a self-contained HTML page, for a store with pictures of samples.
 
         Parameters
         ----------
-        samples
-            Numbers of samples to be shown besides the first, middle, last and those that stand out: rows of
-            the store's sample table.
+        samples : sequence of int, default ()
+            Samples to show in addition to the first, the middle, the last, and those that stand out: rows
+            of the store's sample table.
+
+        Returns
+        -------
+        str
+            The page.
 
         Raises
         ------
         InputError
-            If a sample does not exist, more than 24 are requested, or any of what is not a store.
+            If a sample does not exist, there are more than 24, or the path is not a store.
         """
         from unistore.report.page import render_page
 
@@ -157,21 +169,28 @@ def inspect(path: PathLike, *, version: int | str | None = None) -> Inspection:
 
     Parameters
     ----------
-    path
-        A store or the URL of one, a folder that a conversion left, a source file or folder, or anything else.
-    version
-        Number or name of the version of a grown store. None: the newest.
+    path : path or URL
+        A store, a staging folder of a conversion, a source file or folder, or anything else.
+    version : int or str, optional
+        Number or name of the version of a versioned store. None: the newest.
+
+    Returns
+    -------
+    Inspection
+        A description, which you can print.
 
     Raises
     ------
     InputError
-        If nothing is there, or no such version.
+        If the path, or the version, does not exist.
     StoreError
-        If it is a store that is unfinished, of another format, or damaged.
+        If it is a store that is unfinished, damaged, or of another format version.
 
     Examples
     --------
     >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
+    >>> unistore.inspect("recordings/").details["command"]  # doctest: +SKIP
+    'unistore convert point-cloud recordings recordings.zarr'
     """
     name = os.fspath(path)
     target = local_path(path)

@@ -1,4 +1,4 @@
-"""One self-contained page of HTML, with script and data inside, and the server of ``unistore.view``."""
+"""A self-contained HTML page with script and data, and the answers of the server of `view`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ _DTYPES = frozenset(("uint8", "int8", "uint16", "int16", "uint32", "int32", "flo
 
 
 def pack(view: View) -> bytes:
-    """Pack a view: the length of the JSON (4 bytes), the JSON, and little-endian arrays at multiples of 8."""
+    """Return a view as bytes.
+
+    They are the length of the JSON (4 bytes), the JSON, and little-endian arrays at multiples of 8.
+    """
     arrays: dict[str, JsonObject] = {}
     parts = []
     place = 0
@@ -67,13 +70,13 @@ def pack(view: View) -> bytes:
 
 
 def pack_error(message: str) -> bytes:
-    """Pack the reason why a sample cannot be shown, as `pack` does a view."""
+    """Return the reason why a sample cannot be shown, as bytes like those of `pack`."""
     text = json.dumps({"widget": "error", "title": clean(message), "arrays": {}}).encode()
     return len(text).to_bytes(4, "little") + text
 
 
 def clean(value: Any) -> Any:
-    """Return JSON values with short printable texts without secrets, and None for what is no number."""
+    """Return JSON values with short printable texts without secrets, and None for NaN and infinities."""
     if isinstance(value, str):
         text = printable(redact_urls(value[: 4 * _VIEW_TEXT]))
         return text if len(text) <= _VIEW_TEXT else f"{text[:_VIEW_TEXT]}…"
@@ -120,7 +123,21 @@ RowOf = Callable[[int], tuple[Store, int]]  # of a sample: its store and its row
 def render_page(
     path: str, report: Any, blocks: Sequence[Block], samples: Sequence[int] = (), *, live: bool = False
 ) -> str:
-    """Render blocks, of a store with `samples` and others. `live`: the script asks a server for them."""
+    """Return blocks as an HTML page.
+
+    Parameters
+    ----------
+    path : str
+        The path that is shown.
+    report
+        Its record.
+    blocks : sequence of Block
+        The text.
+    samples : sequence of int, default ()
+        Samples of a store to show in addition to some others.
+    live : bool, default False
+        Whether the script asks a server for samples.
+    """
     if len(samples) > _MAX_REQUESTED:
         message = f"are {len(samples)}, at most {_MAX_REQUESTED} are shown"
         raise wrong_argument("samples", message)

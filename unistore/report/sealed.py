@@ -1,4 +1,4 @@
-"""A sealed store and its samples: contents, storage, sources, remarks, and code that loads it."""
+"""Describe a sealed store and its samples: contents, storage, sources, notes, and code that loads it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,35 @@ _MAX_READ = 32
 
 @dataclass(slots=True, kw_only=True)
 class ArrayReport:
-    """An array of a store. What the manifest says is None if it cannot be read."""
+    """An array of a store.
+
+    Attributes
+    ----------
+    path : str
+        Path of the array.
+    shape, chunks, shards : list of int
+        Shapes of the array, of a chunk and of a shard.
+    dtype, codec : str
+        Dtype and codec.
+    axes : list of (str or None)
+        Names of the axes.
+    attributes : mapping
+        Attributes.
+    stored_bytes : int or None
+        Compressed size. None: the manifest cannot be read.
+    raw_bytes : int
+        Uncompressed size.
+    ratio : float or None
+        Compression ratio.
+    files : int or None
+        Number of files.
+    only_fill : bool
+        Whether no chunk is stored, because all values equal the fill value.
+    bookkeeping : bool
+        Whether it has offsets, sources, splits or a small text, not values of samples.
+    values : ValueReport, optional
+        Its values. None: they were not read.
+    """
 
     path: str
     shape: list[int]
@@ -66,29 +94,55 @@ class ArrayReport:
     ratio: float | None
     files: int | None
     only_fill: bool
-    bookkeeping: bool  # offsets, sources, splits or a small text, not values of samples
-    values: ValueReport | None = None  # None if not read
+    bookkeeping: bool
+    values: ValueReport | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class SourcesReport:
-    """The sources of a store."""
+    """The sources of a store.
+
+    Attributes
+    ----------
+    count : int
+        Number of sources.
+    bytes : int, optional
+        Size of their files. None: unknown.
+    first : list of dict
+        The first sources: path, and bytes and rows if the store has them.
+    attributes : list of str
+        Names of HDF5 attributes of the first ones.
+    """
 
     count: int = 0
     bytes: int | None = None
-    first: list[JsonObject]  # path, and bytes and rows where the store has them
-    attributes: list[str]  # names of HDF5 attributes of the first ones
+    first: list[JsonObject]
+    attributes: list[str]
 
 
 @dataclass(slots=True, kw_only=True)
 class StoreReport:
-    """A sealed store, from its metadata and a bounded part of its values."""
+    """A sealed store, described by its metadata and a limited part of its values.
+
+    Attributes
+    ----------
+    splits : dict of str to int
+        Number of samples by name of the split, in order of their codes.
+    samples_statistics : mapping
+        Stored statistics of all samples, by key. Empty: none are stored.
+    side_tables : list of dict
+        Added columns: name, table, arrays, and what is wrong with them, or None.
+    seal : mapping
+        ``agrees``: whether seal, manifest and root agree.
+    snippet : str
+        Python code that loads the store.
+    """
 
     family: str
     format_version: int
     samples: JsonObject
     main_table: str
-    splits: dict[str, int]  # samples by split name, in order of their codes
+    splits: dict[str, int]
     sources: SourcesReport
     arrays: list[ArrayReport]
     stored_bytes: int | None
@@ -97,16 +151,16 @@ class StoreReport:
     options: JsonObject
     created_with: JsonObject
     statistics: JsonObject
-    samples_statistics: JsonObject  # by key, of all samples; empty where none are kept
-    side_tables: list[JsonObject]  # name, table, arrays, and what is wrong with it, or None
-    seal: JsonObject  # ``agrees``: whether seal, manifest and root agree
+    samples_statistics: JsonObject
+    side_tables: list[JsonObject]
+    seal: JsonObject
     measures: list[JsonObject]
     remarks: list[str]
     snippet: str
 
 
 def describe_store(path: PathLike) -> StoreReport:
-    """Describe a sealed store, or raise `StoreError`."""
+    """Return a description of a sealed store. StoreError if there is none, or it is damaged."""
     store = Store(path)
     about = store.attributes
     shards, agrees = _manifest(store)
@@ -309,7 +363,7 @@ def _describe_side_table(store: Store, name: str) -> JsonObject:
 
 
 def with_attached(store: Store, report: StoreReport) -> Store:
-    """Return the store with the sound columns that lie beside it."""
+    """Return the store with its intact added columns."""
     sound = [side["name"] for side in report.side_tables if side["problem"] is None]
     return store.with_side_tables(folders_beside(store, sound))
 
@@ -385,7 +439,7 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
 
 
 def describe_sample(store: Store, sample: int) -> JsonObject:
-    """Describe the natural samples in one row of the sample table, as JSON values."""
+    """Return a description of the default samples in one row of the sample table, as JSON values."""
     units = np.array([sample])
     natural = natural_suggestion(store, units)
     reader = natural.kind.bind(store, (*natural.kind.select(store, None), SOURCE), units)

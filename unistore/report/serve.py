@@ -1,4 +1,4 @@
-"""``unistore.view``: the page of a store with any sample on demand, for a browser on this machine."""
+"""`view`: a page about a store with any sample, for a browser on this machine."""
 
 from __future__ import annotations
 
@@ -37,10 +37,19 @@ _BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Serves the page and the samples of a version of a store, to who knows the address alone.
+    """Serves the page and the samples of a store, only to those who know the address.
 
-    Memory is bounded: of few samples at once, the answers that are being sent included, and of the threads
-    of few connections.
+    Memory is limited: few samples at a time, including answers that are being sent, and threads of few
+    connections.
+
+    Parameters
+    ----------
+    path : path or URL
+        The store.
+    port : int, default 0
+        Port of 127.0.0.1. 0: a free one.
+    version : int or str, optional
+        Version of a versioned store. None: the newest.
     """
 
     daemon_threads = True
@@ -67,10 +76,11 @@ class ViewServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
+        """Address of the page, with its secret."""
         return f"http://{_HOST}:{self.server_port}/{self.token}/"
 
     def sample(self, number: int) -> bytes:
-        """Return one sample, packed, or the reason why it cannot be shown."""
+        """Return a sample as bytes, or the reason why it cannot be shown."""
         try:
             return pack(sample_view(*self.opened.row_of(number), FULL))
         except (UnistoreError, OSError) as error:
@@ -79,7 +89,7 @@ class ViewServer(ThreadingHTTPServer):
             return pack_error("the sample does not fit into memory")
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own, unless too many are served."""
+        """Serve a connection in a thread, unless there are too many."""
         if not self._connections.acquire(blocking=False):
             with contextlib.suppress(OSError):
                 request.sendall(_BUSY)
@@ -98,7 +108,7 @@ class ViewServer(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what failed, and nothing of a browser that has left."""
+        """Print what failed. A browser that has left is not an error."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -171,25 +181,27 @@ class _Handler(BaseHTTPRequestHandler):
 def view(
     path: PathLike, *, port: int = 0, open_browser: bool = True, version: int | str | None = None
 ) -> None:
-    """Serve a page about a store on this machine, with any sample in full resolution, until interrupted.
+    """Serve a page about a store on this machine, with any sample in full resolution.
+
+    The call returns when you interrupt it.
 
     Parameters
     ----------
-    path
-        A store or the URL of one.
-    port
-        The port of 127.0.0.1. 0: a free one.
-    open_browser
-        Whether a browser is started. The address is printed either way.
-    version
-        Number or name of the version of a grown store. None: the newest.
+    path : path or URL
+        A store.
+    port : int, default 0
+        Port of 127.0.0.1. 0: a free one.
+    open_browser : bool, default True
+        Whether to start a browser. The address is also printed.
+    version : int or str, optional
+        Number or name of the version of a versioned store. None: the newest.
 
     Raises
     ------
     InputError
         If the port cannot be used, or there is no such version.
     StoreError
-        If it is no sealed store.
+        If the path is not a sealed store.
 
     Examples
     --------

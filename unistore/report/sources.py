@@ -1,4 +1,4 @@
-"""Source files: their family and layout, problems, and the command that converts them."""
+"""Describe source files: their family and layout, problems, and the command that converts them."""
 
 from __future__ import annotations
 
@@ -35,20 +35,48 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 @dataclass(slots=True, kw_only=True)
 class UnfinishedReport:
-    """A conversion under way or stopped, from the journal of its build folder."""
+    """A conversion that is running or was stopped, described by its journal.
+
+    Attributes
+    ----------
+    destination : str
+        Path of the store.
+    family : str or None
+        Name of the family. None: not yet known.
+    options : mapping
+        Options of the conversion.
+    sources : mapping
+        ``count``: number of sources; ``given``: the paths.
+    sources_read : int
+        Number of sources that were read.
+    tasks_done : int
+        Number of finished tasks.
+    tasks : int or None
+        Number of tasks. None: not yet known.
+    sealed : bool
+        Whether the store is sealed.
+    written_bytes : int
+        Number of bytes written.
+    at_work : str or None
+        Process that has the lock. None: none.
+    replaces : str or None
+        Store that will be replaced. None: none.
+    command : str
+        Command that continues the conversion.
+    """
 
     destination: str
     family: str | None
     options: JsonObject
-    sources: JsonObject  # ``count``, and ``given``: the paths
+    sources: JsonObject
     sources_read: int
     tasks_done: int
     tasks: int | None
     sealed: bool
     written_bytes: int
-    at_work: str | None  # the process that holds the lock
-    replaces: str | None  # the store that it will replace
-    command: str  # that continues it
+    at_work: str | None
+    replaces: str | None
+    command: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +87,10 @@ class ZarrReport:
 
 
 def describe_unfinished(build: Path) -> UnfinishedReport:
-    """Describe a conversion. Damaged lines of its journal are left out."""
+    """Return a description of a conversion, from its staging folder.
+
+    Damaged lines of its journal are ignored.
+    """
     steps = _steps(build)
     begun = steps["begin"][0] if steps["begin"] else {}
     identity = _typed(begun, "identity", {})
@@ -141,7 +172,7 @@ def is_zarr(path: Path) -> bool:
 
 
 def is_store(path: Path) -> bool:
-    """Return whether a Zarr hierarchy has unistore's attributes or manifest, finished or not."""
+    """Return whether a Zarr hierarchy has attributes or a manifest of unistore, finished or not."""
     root = path / "zarr.json"
     if root.exists() and not os.access(root, os.R_OK):
         msg = f"{root}: cannot be read (Permission denied); change the rights"
@@ -157,7 +188,7 @@ def _document(path: Path) -> JsonObject:
 
 
 def stores_inside(path: Path) -> list[str]:
-    """Return names of the Zarr folders directly inside a folder."""
+    """Return the names of the Zarr folders directly in a folder."""
     inside = path.iterdir() if path.is_dir() else ()
     return sorted(entry.name for entry in inside if entry.is_dir() and is_zarr(entry))
 
@@ -167,21 +198,34 @@ SHOWN_SOURCES = 5
 
 @dataclass(slots=True, kw_only=True)
 class FamilyReport:
-    """A family that takes some of the files."""
+    """A family that can convert some of the files.
+
+    Attributes
+    ----------
+    family, layout : str
+        Names of the family and of the layout of its files.
+    reason : str
+        Why the first file belongs to it.
+    files : int
+        Number of its files.
+    command : str
+        Command that converts them.
+    """
 
     family: str
     layout: str
     reason: str
     files: int
-    command: str  # that converts them
+    command: str
 
 
 @dataclass(slots=True, kw_only=True)
 class SourceReport:
-    """Source files: the first family that takes some, and what a conversion would write."""
+    """Source files: the first family that can convert some, and what a conversion would write.
 
-    # What would be written is None unless there is one family and nothing is wrong, and the families None
-    # if every file is refused
+    Attributes of the result are None unless there is one family and no problem. The attributes of
+    families are None if every file is rejected.
+    """
 
     family: str | None = None
     layout: str | None = None
@@ -203,7 +247,7 @@ _MOST_EXCLUDED = 2 * 8
 
 
 def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequence[Problem]]:
-    """Scan and plan the sources at `path` without writing anything, and return every problem, too."""
+    """Scan and plan the sources at `path` without writing anything. Return both."""
     report = SourceReport(verdicts=[count.to_json() for count in surveyed.verdicts()])
     detected = surveyed.detected()
     if not detected:
@@ -246,7 +290,10 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
 
 
 def commands_behind_links(path: Path, problems: Sequence[Problem]) -> Iterator[tuple[str, str]]:
-    """Yield titles and commands that follow links out of a path, none unless all problems are such links."""
+    """Iterate over titles and commands that follow links out of a path.
+
+    There are none unless all problems are such links.
+    """
     links = [Path(problem.file) for problem in problems]
     # Links inside of HDF5 files lead to no further sources: their fixes name the folders to be given.
     if any(problem.kind != "link" for problem in problems) or not all(map(Path.is_symlink, links)):

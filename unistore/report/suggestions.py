@@ -1,4 +1,4 @@
-"""What to do with a store or sources: kinds of samples that fit, and code to copy that converts or loads."""
+"""Suggestions for a store or sources: fitting sample kinds, and code that converts or loads."""
 
 from __future__ import annotations
 
@@ -43,13 +43,27 @@ _BATCH = 8  # samples of a store whose family is not installed
 
 
 class Suggestion(NamedTuple):
-    """A kind of samples for one store."""
+    """A sample kind for one store.
 
-    declared: str  # The kind that the family declares, as Python code
-    kind: SampleKind  # The kind in a size that fits the store
-    text: str  # `kind` as Python code
-    reach: Reach  # How the declared kind fits the store
-    samples: int  # Number of samples of `kind`
+    Attributes
+    ----------
+    declared : str
+        The kind that the family declares, as Python code.
+    kind : SampleKind
+        The kind with sizes that fit the store.
+    text : str
+        `kind` as Python code.
+    reach : Reach
+        How the declared kind fits the store.
+    samples : int
+        Number of samples of `kind`.
+    """
+
+    declared: str
+    kind: SampleKind
+    text: str
+    reach: Reach
+    samples: int
 
     @property
     def changed(self) -> bool:
@@ -57,7 +71,7 @@ class Suggestion(NamedTuple):
 
 
 def suggestions(store: Store, units: Int64s | None = None) -> list[Suggestion]:
-    """Return kinds that a store records, without its natural one, and fitting ones of packages."""
+    """Return the sample kinds that a store records, without the default one, and fitting ones of packages."""
     fitting = []
     for code in store.attributes["kinds"][1:]:
         try:
@@ -93,7 +107,7 @@ def natural_suggestion(store: Store, units: Int64s | None = None) -> Suggestion:
 
 
 def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
-    """Say of kinds of samples that do not fit the store why, and which size of them does."""
+    """Iterate over notes about sample kinds that do not fit the store: why, and which sizes do."""
     other_kinds = [other for other in suggestions(store) if other.kind != natural.kind]
     for kind in (natural, *other_kinds):
         reach = kind.reach
@@ -127,8 +141,21 @@ def convert_command(
     options: Mapping[str, Any] = MappingProxyType({}),
     more: Sequence[str] = (),
 ) -> str:
-    """Return a quoted shell command, of a family and options as journals and stores record them."""
-    # Without a family, the command detects it
+    """Return a quoted shell command that converts sources.
+
+    Parameters
+    ----------
+    family : str
+        Name of the family. Empty: the command detects it.
+    sources : sequence of str
+        The sources.
+    destination : str
+        The store.
+    options : mapping
+        Options of the family, as journals and stores record them.
+    more : sequence of str, default ()
+        Words to add at the end.
+    """
     paths = [f"./{path}" if path.startswith("-") else path for path in (*sources, destination)]
     command = [family.replace("_", "-")] if family else []
     words = ["unistore", "convert", *command, *paths]
@@ -136,7 +163,7 @@ def convert_command(
 
 
 def format_options(family: str, options: Mapping[str, Any]) -> str:
-    """Return recorded options as words of the command line, without those that have their default value."""
+    """Return recorded options as words of the command line, without options that have their default value."""
     return shlex.join(_words(family, options))
 
 
@@ -188,7 +215,7 @@ def _pairs(values: Mapping[str, Any]) -> list[str]:
 
 
 def snippet(store: Store, splits: Mapping[str, int]) -> str:
-    """Return code that loads batches of natural samples of ``train`` or the first split."""
+    """Return code that loads batches of default samples of ``train``, or of the first split."""
     nonempty = [name for name, count in splits.items() if count]
     if store.sample_count == 0 or (splits and not nonempty):
         return ""

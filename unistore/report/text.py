@@ -1,4 +1,4 @@
-"""What is shown, as blocks of facts, tables, lines and code, and the renderer that makes text of them."""
+"""Blocks of facts, tables, lines and code, and functions that render them as text."""
 
 from __future__ import annotations
 
@@ -21,18 +21,36 @@ _NARROWEST = 12
 
 
 class Block(NamedTuple):
-    """A part of what is shown."""
+    """A part of the text that is shown.
 
-    title: str = ""  # its heading; empty for the first block
-    # pairs of a name and a value; those with an empty value are not shown
+    Attributes
+    ----------
+    title : str, default ""
+        Heading. Empty for the first block.
+    facts : sequence of (str, str)
+        Names and values. Empty values are not shown.
+    columns : sequence of str
+        Headings of a table.
+    rows : sequence of sequence of str
+        Cells of the table.
+    optional_columns : sequence of str
+        Columns that are hidden on a narrow terminal, in this order.
+    lines : sequence of str
+        Sentences.
+    code : str, default ""
+        Commands or Python to copy.
+    collapsed : bool, default False
+        Whether the block is shown as one line unless all blocks are requested. On an HTML page, a
+        `<details>` element.
+    """
+
+    title: str = ""
     facts: Sequence[tuple[str, str]] = ()
-    # a table: headings and cells
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
-    optional_columns: Sequence[str] = ()  # columns that are hidden on a narrow terminal, the first ones first
-    lines: Sequence[str] = ()  # sentences
-    code: str = ""  # commands or Python to copy
-    # shown as one line unless all blocks are asked for; on an HTML page a `<details>` element
+    optional_columns: Sequence[str] = ()
+    lines: Sequence[str] = ()
+    code: str = ""
     collapsed: bool = False
 
     @property
@@ -43,11 +61,23 @@ class Block(NamedTuple):
 def to_text(
     blocks: Iterable[Block],
     *,
-    show_all: bool = False,  # show collapsed blocks, too
-    width: int = 0,  # columns; 0: those of the terminal, ``COLUMNS``, or 80
-    color: bool = False,  # whether titles, names and code are coloured
+    show_all: bool = False,
+    width: int = 0,
+    color: bool = False,
 ) -> str:
-    """Render blocks as text, with control characters escaped and secrets in URLs removed."""
+    """Return blocks as text, with control characters escaped and secrets in URLs removed.
+
+    Parameters
+    ----------
+    blocks : iterable of Block
+        The blocks.
+    show_all : bool, default False
+        Whether to show collapsed blocks, too.
+    width : int, default 0
+        Number of columns. 0: of the terminal, of ``COLUMNS``, or 80.
+    color : bool, default False
+        Whether to colour titles, names and code.
+    """
     parts = []
     width = width or terminal_width()
     for block in blocks:
@@ -97,7 +127,7 @@ def _table(block: Block, room: int, *, color: bool) -> Iterator[str]:
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal, or what ``COLUMNS`` says, or 80."""
+    """Return the number of columns of the terminal, the value of ``COLUMNS``, or 80."""
     return shutil.get_terminal_size().columns
 
 

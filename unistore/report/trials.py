@@ -1,4 +1,4 @@
-"""Trials of Loaders on a store: how fast they are, what a batch is waited for, and what memory they take."""
+"""Trials of Loaders on a store: speed, waiting time, and memory."""
 
 from __future__ import annotations
 
@@ -24,22 +24,38 @@ BATCH_BYTES = 32 << 20  # of a batch, unless one sample takes more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Measurements of a Loader whose consumer does nothing else."""
+    """Measurements of a Loader whose consumer does nothing else.
+
+    Attributes
+    ----------
+    num_workers, batch_size, shuffle, cache
+        Arguments of the Loader.
+    samples_per_second : float
+        Speed.
+    sample_bytes : float
+        Mean memory of a decoded sample.
+    mean, longest : float
+        Time that the consumer waited for a batch after the first one, in seconds.
+    first_batch : float
+        Time until the first batch, in seconds, in which workers start.
+    memory : int or None
+        Memory of this process and its workers in bytes, with shared pages counted once. None: unknown.
+    """
 
     num_workers: int
     batch_size: int
     shuffle: str | bool
     cache: str | None
     samples_per_second: float
-    sample_bytes: float  # memory of a decoded sample, on average
-    mean: float  # seconds that a batch was waited for, after the first one
+    sample_bytes: float
+    mean: float
     longest: float
-    first_batch: float  # seconds; workers start meanwhile
-    memory: int | None  # bytes of this process and its workers, shared pages counted once
+    first_batch: float
+    memory: int | None
 
 
 def measure_speed(dataset: Dataset, seconds: float = 0.3) -> list[Trial]:
-    """Time Loaders without workers for `seconds` each: in full shuffle, and in blocks."""
+    """Time Loaders without workers for some seconds each: in a full shuffle, and in blocks."""
     began = time.perf_counter()
     sample = dataset.read_batch([len(dataset) // 2])
     sample_seconds = time.perf_counter() - began
@@ -54,7 +70,7 @@ def measure_speed(dataset: Dataset, seconds: float = 0.3) -> list[Trial]:
 
 
 def first_batch_size(samples: int, sample_bytes: float) -> int:
-    """Return a number to begin with."""
+    """Return a batch size to begin with."""
     return _power_of_two(min(LARGEST_BATCH, samples, int(BATCH_BYTES / max(1, sample_bytes))))
 
 
@@ -63,7 +79,7 @@ def _power_of_two(number: int) -> int:
 
 
 def run_trial(dataset: Dataset, seconds: float, **arguments: Any) -> Trial:
-    """Time a Loader of these workers, batch size, shuffle and cache, at least one batch after the first."""
+    """Time a Loader with these arguments. At least one batch after the first is timed."""
     from unistore.loader.loader import Loader
 
     forget_chunks()  # else a setting profits from chunks that an earlier one decoded
@@ -120,13 +136,29 @@ def _memory(processes: Sequence[int]) -> int | None:
 
 def try_settings(
     dataset: Dataset,
-    arguments: Mapping[str, Any],  # of a Loader: num_workers, batch_size (to begin with) and shuffle
+    arguments: Mapping[str, Any],
     workers: Iterable[int],
     cache_bytes: int,
     seconds: float,
     progress: Progress,
 ) -> list[Trial]:
-    """Try numbers of workers, then batch sizes with the best number, then a cache with the best of both."""
+    """Try numbers of workers, then batch sizes with the best number, then a cache with the best of both.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The samples.
+    arguments : mapping
+        Arguments of a Loader: num_workers, batch_size (to begin with) and shuffle.
+    workers : iterable of int
+        Numbers of workers to try.
+    cache_bytes : int
+        Size of the cache.
+    seconds : float
+        Time for each setting.
+    progress : Progress
+        Receives the progress.
+    """
     trials: list[Trial] = []
 
     def attempt(**changed: Any) -> None:

@@ -1,4 +1,4 @@
-"""Statistics of a store's values: ranges, histograms and labels of arrays, measures of samples."""
+"""Statistics of the values of a store: ranges, histograms and labels of arrays, measures of samples."""
 
 from __future__ import annotations
 
@@ -42,19 +42,35 @@ _HALF_TOLERANCE = 0.02
 
 @dataclass(slots=True, kw_only=True)
 class ValueReport:
-    """Values of an array, or of evenly spread chunks of it, None where there are no finite values."""
+    """Values of an array, or of evenly spread chunks of it.
 
-    read: int  # values that were read
-    of: int  # values of the array
-    nan: int  # values that are not finite, and left out of the following
+    Attributes
+    ----------
+    read : int
+        Number of values that were read.
+    of : int
+        Number of values of the array.
+    nan : int
+        Number of values that are not finite. They are left out of the following.
+    min, max, mean : float, optional
+        None: there are no finite values.
+    labels : list of [int, int], optional
+        Value and count, the most frequent first, if a column of integers has few different ones.
+    histogram : list of int, optional
+        Counts in equal bins from `min` to `max`. None: there are `labels`.
+    """
+
+    read: int
+    of: int
+    nan: int
     min: float | None = None
     max: float | None = None
     mean: float | None = None
-    labels: list[list[int]] | None = None  # value and count, the most frequent first; of few 1-D integers
-    histogram: list[int] | None = None  # counts of equal bins from min to max; None of labels
+    labels: list[list[int]] | None = None
+    histogram: list[int] | None = None
 
     def shares(self) -> str:
-        """Return shares of frequent labels: ``"5: 16.9 %, 1: 16.8 %"``, empty for few values or one label."""
+        """Return shares of frequent labels, ``"5: 16.9 %, 1: 16.8 %"``. Empty: few values, or one label."""
         labels = self.labels or []
         if len(labels) < 2 or self.read < MIN_SHOWN:
             return ""
@@ -67,7 +83,7 @@ class ValueReport:
         return ", ".join(shares)
 
     def unlabelled(self, path: str) -> str:
-        """Return a remark on labels that may mean "no class". A column of zeros has a remark of its own."""
+        """Return a note about labels that may mean "no class". A column of zeros has another note."""
         suspects = _UNLABELLED.get(_column(path))
         counts = {label: count for label, count in self.labels or ()}  # noqa: C416 - typed pairs
         if suspects is None or len(counts) < 2 or _are_balanced_classes(counts):
@@ -80,9 +96,11 @@ class ValueReport:
 
 
 def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport | None:
-    """Describe an array's values, or return None if nothing was read."""
-    # Of an array above 4 MiB at most `chunks` chunks are read. Nothing is read of an array without values,
-    # of other than bool, integer or float dtype, or with chunks above 32 MiB
+    """Return a description of the values of an array, or None if nothing was read.
+
+    Of an array above 4 MiB, at most `chunks` chunks are read. Nothing is read if the array has no values,
+    its dtype is not bool, integer or float, or its chunks are above 32 MiB.
+    """
     size = math.prod(array.shape)
     values = _sampled_values(array, chunks) if array.dtype.kind in "biuf" and size else None
     if values is None:
@@ -181,7 +199,7 @@ def _column(path: str) -> str:
 
 
 def label_lines(path: PathLike) -> list[str]:
-    """Show labels of each label column of a store, from a bounded part, none of an object store."""
+    """Return a line about the labels in each label column, from a limited part. Empty for an object store."""
     if local_path(path) is None:
         return []
     store = Store(path)
@@ -196,13 +214,13 @@ def label_lines(path: PathLike) -> list[str]:
 
 
 def measures_of(store: Store) -> list[Measure]:
-    """Return measures that the family takes of the store's samples, without empty ones."""
+    """Return the measures that the family has for the samples of the store, without empty ones."""
     measures = preview_of_store(store).measures(store) if store.sample_count else ()
     return [measure for measure in measures if len(measure.values)]
 
 
 def describe_measure(measure: Measure, codes: UInt8s | None = None, splits: Sequence[str] = ()) -> JsonObject:
-    """Describe quantiles, histograms, and the numbers of the smallest and largest sample. JSON values."""
+    """Return quantiles, histograms, and the numbers of the smallest and largest sample, as JSON values."""
     values = measure.values.astype(np.float64)
     quantiles = np.quantile(values, list(QUANTILES.values()), method="nearest").tolist()
     numbers = np.arange(len(values)) if measure.samples is None else measure.samples
@@ -223,7 +241,7 @@ def describe_measure(measure: Measure, codes: UInt8s | None = None, splits: Sequ
 
 
 def measure_remarks(measure: Measure, noun: str) -> list[str]:
-    """Return remarks such as ``"half of the segments have fewer than 16 points"``, with a fix."""
+    """Return notes such as ``"half of the segments have fewer than 16 points"``, with a fix."""
     bounds = {f"fewer than {measure.few}": measure.values < measure.few}
     if measure.most:
         bounds[f"more than {measure.most}"] = measure.values > measure.most

@@ -85,6 +85,8 @@ def attach(
     --------
     Add predictions of a model, and read them:
 
+    >>> def predict(sample):  # doctest: +SKIP
+    ...     return model(sample["xyz"])
     >>> column = unistore.attach("clouds.zarr", "predicted", predict)  # doctest: +SKIP
     >>> dataset = unistore.Dataset("clouds.zarr", fields=["xyz", "predicted"])  # doctest: +SKIP
     """

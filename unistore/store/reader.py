@@ -1,4 +1,4 @@
-"""Reader of a sealed store: arrays by path, attributes of groups, strings, splits."""
+"""Read a sealed store: arrays by path, attributes of groups, texts, splits."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ CACHE_LIMIT = "20GB"
 
 
 def open_storage(path: PathLike, files: OpenFiles | None = None) -> Storage:
-    """Return the storage of a folder or URL without opening anything."""
+    """Return the storage of a folder or URL. Nothing is opened."""
     folder = local_folder(path)
     if folder is not None:
         return LocalStorage(folder, files)
@@ -68,12 +68,24 @@ def open_storage(path: PathLike, files: OpenFiles | None = None) -> Storage:
 
 def with_copies(
     storage: Storage,
-    manifest: str | None = None,  # its checksum; None: of each part, whose folder begins a key
+    manifest: str | None = None,
     *,
     cache_dir: PathLike | None = None,
     cache_limit: str | int = CACHE_LIMIT,
 ) -> Storage:
-    """Return a storage that keeps local copies of what is read, itself without a folder for them."""
+    """Return a storage that keeps local copies of what is read.
+
+    Parameters
+    ----------
+    storage : Storage
+        The storage.
+    manifest : str, optional
+        Checksum of its manifest. None: of each part, whose folder begins a key.
+    cache_dir : path, optional
+        Local folder for copies. None: the same storage, without copies.
+    cache_limit : str or int, default "20GB"
+        Limit for all copies in `cache_dir`.
+    """
     if cache_dir is None:
         return storage
     from unistore.store.shard_cache import CachedStorage, ShardCache
@@ -109,36 +121,45 @@ def _beside_part(part: str, side: str) -> str:
 
 
 class Store:
-    """A sealed store.
+    """A sealed store: arrays by path.
 
-    Opening reads one small file and keeps nothing open: files are opened by the first read of an array.
-    Pickles as its arguments and the digest of its seal. Safe with fork, forkserver and spawn (in an object
-    store: the latter two).
+    Opening reads one small file and keeps nothing open; files are opened by the first read of an array. A
+    Store pickles as its arguments and the checksum of its seal. It is safe with fork, forkserver and
+    spawn; in an object store, with forkserver and spawn.
 
     Parameters
     ----------
-    path
+    path : path or URL
         Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``.
-    cache_dir
-        Local folder for copies of the objects that were read, verified with the manifest and shared by all
-        processes of the machine. None: no copies.
-    cache_limit
-        Bytes of all copies in that folder (``"50GB"``). The least recently used are evicted first.
-    beside
-        Folders of side tables of this store, whose arrays are read as its own.
-    files
-        Open files that it shares with other stores. None: files of its own.
-    listed
-        What a version of a grown store says of it, in place of its root, which is then read and compared
-        with the first use of an array. None: the root is read now.
-    storage
-        What reads its files. None: that of `path`.
+    cache_dir : path, optional
+        Local folder for copies of objects that were read. They are verified with the manifest, and all
+        processes of the machine share them. None: no copies.
+    cache_limit : str or int, default "20GB"
+        Limit for all copies in `cache_dir`, in bytes or as text. The least recently used ones are removed
+        first.
+    beside : sequence of path, default ()
+        Folders of added columns of this store, whose arrays are read like its own.
+    files : OpenFiles, optional
+        Open files that several stores share. None: files of its own.
+    listed : mapping, optional
+        What a version of a versioned store states about it, instead of its root. The root is then read
+        and compared when an array is first used. None: the root is read now.
+    storage : Storage, optional
+        Reads its files. None: the storage of `path`.
 
     Raises
     ------
     StoreError
-        If there is no store, it is unfinished, or of another format version. If a side table is of another
-        store.
+        If there is no store, or it is unfinished or of another format version. If an added column belongs
+        to another store.
+
+    Examples
+    --------
+    >>> store = unistore.Store("clouds.zarr")  # doctest: +SKIP
+    >>> store.paths()[:2]  # doctest: +SKIP
+    ['points/classification', 'points/xyz']
+    >>> store.array("points/xyz").read(0, 3).shape  # doctest: +SKIP
+    (3, 3)
     """
 
     def __init__(
@@ -201,27 +222,37 @@ class Store:
 
     @property
     def example(self) -> Store:
-        """Return a store with the same arrays: itself, or the first one of several that are read as one."""
+        """A store with the same arrays: itself, or the first one of several that are read as one."""
         return self
 
     @property
     def fork_safe(self) -> bool:
-        """Return whether it can be read in a forked process, False in an object store."""
+        """Whether it can be read in a forked process. False in an object store."""
         return self.storage.fork_safe
 
     @cached_property
     def specs(self) -> RecordedSpecs:
-        """Return what its arrays must be, as its root and those of its side tables state it."""
+        """Rules for its arrays, as its root and those of its added columns state them."""
         return RecordedSpecs(StatedRules(self.attributes["fields"], self.path))
 
     def array(self, path: str) -> StoredArray:
-        """Return the array at `path` (``"points/xyz"``), opened once.
+        """Return an array.
+
+        Parameters
+        ----------
+        path : str
+            Path of the array: ``"points/xyz"``.
+
+        Returns
+        -------
+        StoredArray
+            The array, which is opened once.
 
         Raises
         ------
         StoreError
-            If the store has no such array (the message lists those it has), or its axes, dtype or number of
-            rows are not what the store's format requires.
+            If there is no such array; the message lists the existing ones. If its axes, dtype or number
+            of rows violate the rules of the store.
         """
         array = self._arrays.get(path)
         if array is None:
@@ -237,7 +268,7 @@ class Store:
 
     @property
     def opened(self) -> list[str]:
-        """Return the paths of the arrays that were opened."""
+        """Paths of the arrays that were opened."""
         return list(self._arrays)
 
     def has(self, path: str) -> bool:
@@ -245,7 +276,7 @@ class Store:
         return path in self.attributes["fields"]
 
     def paths(self) -> list[str]:
-        """Return paths of all arrays, sorted."""
+        """Return the paths of all arrays, sorted."""
         return sorted(self.attributes["fields"])
 
     def arrays(self) -> dict[str, StoredArray]:
@@ -253,7 +284,7 @@ class Store:
         return {path: self.array(path) for path in self.paths()}
 
     def read(self, key: str) -> bytes:
-        """Return the content of a file of the store (``"unistore-manifest.jsonl"``).
+        """Return the content of a file of the store, such as ``"unistore-manifest.jsonl"``.
 
         Raises
         ------
@@ -264,34 +295,42 @@ class Store:
         return self.storage.get(key, MANIFEST_LIMIT)
 
     def with_side_tables(self, folders: Sequence[str]) -> Store:
-        """Return the store with side tables, itself without any."""
+        """Return the store with added columns. Without any, it returns itself."""
         if not folders:
             return self
         options = {**self._options, "beside": folders}
         return _opened_again(partial(type(self), **options), self.place, self._digest, self.path)
 
     def index_values(self, path: str) -> indices.ValuesByRow:
-        """Return the values of a small index array, which are indexed by rows."""
+        """Return the values of a small index array, which you can index by rows."""
         return indices.whole(self, path)
 
     def group(self, path: str) -> JsonObject:
-        """Return attributes of the group at `path` (``"windows/lung"``)."""
+        """Return the attributes of the group at `path`: ``"windows/lung"``."""
         self._read_listed_root()
         return self._group_attributes(f"{path}/{ROOT}", self._side_storages.get(path))
 
     def text(self, path: str) -> list[str]:
-        """Return strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
+        """Return the texts of a column, stored as UTF-8 bytes ``path/data`` and ``path/offsets``."""
         return indices.texts(self, path)
 
     def splits(self) -> tuple[UInt8s, list[str]]:
-        """Return split code of every sample, (samples,) u1, and the names by code, empty without splits."""
+        """Return the split of every sample.
+
+        Returns
+        -------
+        codes : uint8 array of shape (samples,)
+            Code of the split of each sample.
+        names : list of str
+            Name of each code. Empty: the store has no splits.
+        """
         names = self.split_names()
         codes = indices.whole(self, "splits/code")
         indices.check_codes(self, codes, names)
         return codes, names
 
     def split_names(self) -> list[str]:
-        """Return names of the splits by code, empty without splits.
+        """Return the names of the splits, by code. Empty: the store has no splits.
 
         Raises
         ------
@@ -316,7 +355,7 @@ class Store:
         self._is_listed = False
 
     def check_listed(self) -> None:
-        """Compare the root with what a version lists by its digest, which takes a tenth of parsing it."""
+        """Compare the root with what a version lists, by its checksum."""
         if not self._is_listed or self._is_compared:
             return
         try:
@@ -466,17 +505,23 @@ def open_zarr(path: PathLike) -> zarr.Group:
 
     Parameters
     ----------
-    path
+    path : path or URL
         Folder or URL of a store, or of any other Zarr group.
+
+    Returns
+    -------
+    zarr.Group
+        The group, whose arrays you read by path.
 
     Raises
     ------
     StoreError
-        If there is no Zarr group, its metadata cannot be read, or the folder holds links, pipes or devices.
+        If there is no Zarr group, its metadata cannot be read, or the folder contains links, pipes or
+        devices.
 
     Notes
     -----
-    For dask give the shards as chunks: by itself it makes a task of each small inner chunk.
+    For dask, give the shards as chunks; otherwise dask makes a task of each small inner chunk.
 
     Examples
     --------

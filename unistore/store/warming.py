@@ -1,4 +1,4 @@
-"""``warm_cache``: copy a store's objects to this machine before a training begins."""
+"""`warm_cache`: copy the objects of a store to this machine before a training begins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ from unistore.system.types import PathLike, VersionLike
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheReport:
-    """Objects of a store that are in the cache now, and their bytes."""
+    """Objects of a store that are in the cache.
+
+    Attributes
+    ----------
+    store : str
+        URL of the store.
+    files, bytes : int
+        Number of objects, and their size.
+    """
 
     store: str
     files: int
@@ -39,20 +47,27 @@ def warm_cache(
     version: VersionLike = None,
     progress: Progress = NO_PROGRESS,
 ) -> CacheReport:
-    """Copy the objects of a store into the `cache_dir` of its datasets, 16 requests at a time.
+    """Copy the objects of a store to the `cache_dir` of its datasets, with 16 requests at a time.
 
     Parameters
     ----------
-    store
+    store : path or URL
         URL of a store, or a folder on a slow file system.
-    cache_dir, cache_limit
-        As of `unistore.Dataset`.
-    split
-        Copy only shards with rows of the samples of this split. None: everything.
-    version
-        Number or name of the version of a grown store. None: the newest.
-    progress
+    cache_dir : path
+        Local folder for copies; see `unistore.Dataset`.
+    cache_limit : str or int, default "20GB"
+        Limit for all copies in `cache_dir`, in bytes or as text.
+    split : str, optional
+        Only shards with samples of this split. None: all.
+    version : int or str, optional
+        Number or name of the version of a versioned store. None: the newest.
+    progress : Progress, optional
         An object with ``begin``, ``advance`` and ``tell``.
+
+    Returns
+    -------
+    CacheReport
+        The objects in the cache.
 
     Raises
     ------
@@ -60,6 +75,11 @@ def warm_cache(
         If the objects exceed the limit, or the store has no such split.
     StoreError
         If an object cannot be read or is damaged.
+
+    Examples
+    --------
+    >>> unistore.warm_cache("s3://bucket/train.zarr", "/scratch/cache", split="train")  # doctest: +SKIP
+    >>> dataset = unistore.Dataset("s3://bucket/train.zarr", cache_dir="/scratch/cache")  # doctest: +SKIP
     """
     opened = open_stores(os.fspath(store), version, cache_dir=cache_dir, cache_limit=cache_limit)
     if split is not None:

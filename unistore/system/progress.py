@@ -1,4 +1,4 @@
-"""Progress callbacks of conversions, exports and verifications, and what a process counts."""
+"""Progress callbacks of conversions, exports and verifications, and counts of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,21 @@ from typing import Any, Protocol, TypeAlias
 
 
 class Progress(Protocol):
-    """Receives the progress of an operation."""
+    """Receives the progress of an operation. Implement it for a display of your own.
+
+    Examples
+    --------
+    >>> class Lines:  # doctest: +SKIP
+    ...     def begin(self, stage, total):
+    ...         print(stage, total)
+    ...
+    ...     def advance(self, amount):
+    ...         pass
+    ...
+    ...     def tell(self, line):
+    ...         print(line)
+    >>> unistore.convert("clouds/", "clouds.zarr", progress=Lines())  # doctest: +SKIP
+    """
 
     # An object may also have ``begin_items(stage, total)``: a stage of `total` files or sources, 0 if their
     # number is not known, as scanning. `advance` then counts these. Without it such stages are not told

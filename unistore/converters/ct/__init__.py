@@ -45,7 +45,7 @@ _NO_HU = ("uint8", "int8", "bool")
 
 @dataclass(frozen=True, kw_only=True)
 class Ct(CtOptions, Family):
-    """CT volumes; see `CtOptions`, and `unistore.converters.ct.group` for a volume's files."""
+    """The family of CT volumes. `CtOptions` has its options, `unistore.converters.ct.group` its file sets."""
 
     name = "ct"
     summary = "CT volumes: NIfTI, DICOM, MetaImage, NRRD, TIFF, .npy, HDF5."

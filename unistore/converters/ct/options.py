@@ -19,7 +19,14 @@ FORMATS = ("npy", "hdf5", "nifti", "dicom", "metaimage", "nrrd", "tiff")  # form
 
 @dataclass(frozen=True, kw_only=True)
 class CtOptions(LabelOptions):
-    """Options of CT volumes."""
+    """Options of CT volumes, for `unistore.convert` and for the command line.
+
+    ``unistore convert ct --help`` describes each of them.
+
+    Examples
+    --------
+    >>> unistore.convert("cases/", "ct.zarr", window=("lung", "bone"), sparse="mask")  # doctest: +SKIP
+    """
 
     window: tuple[str, ...] = option(
         (),
@@ -81,10 +88,10 @@ class CtOptions(LabelOptions):
 
     @property
     def windows(self) -> list[Window]:
-        """Windows that the user asks for."""
+        """The CT windows that the user asks for."""
         return [parse_window(text) for text in self.window]
 
     @property
     def window_names(self) -> list[str]:
-        """Their names."""
+        """The names of these windows."""
         return [window.name for window in self.windows]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EventsFamily(EventsOptions, Family):
-    """Recordings of event cameras; see `EventsOptions`."""
+    """The family of recordings of event cameras. `EventsOptions` has its options."""
 
     name = "events"
     summary = "Event cameras: HDF5, Prophesee .dat and .raw, .aedat4, .npy, .npz."

@@ -14,7 +14,14 @@ Unit = Literal["auto", "us", "ms", "ns", "s"]
 
 @dataclass(frozen=True, kw_only=True)
 class EventsOptions(Options):
-    """Options of recordings of event cameras."""
+    """Options of recordings of event cameras, for `unistore.convert` and for the command line.
+
+    ``unistore convert events --help`` describes each of them.
+
+    Examples
+    --------
+    >>> unistore.convert("recordings/", "events.zarr", sensor=(640, 480), unit="us")  # doctest: +SKIP
+    """
 
     sensor: tuple[int, int] | None = option(
         None, "Width and height of the sensor, if the files do not state them.", metavar="PIXELS", least=1

@@ -44,7 +44,7 @@ _VOXEL_BYTES = 16 + 4
 
 @dataclass(frozen=True, kw_only=True)
 class PointCloud(PointCloudOptions, Family):
-    """Point clouds; see `PointCloudOptions`."""
+    """The family of point clouds. `PointCloudOptions` has its options."""
 
     name = "point_cloud"
     summary = "Point clouds: LAS, LAZ, PLY, PCD, KITTI, HDF5, arrays, text."

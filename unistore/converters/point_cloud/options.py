@@ -13,7 +13,14 @@ from unistore.plugin import Columns, LabelOptions, option
 
 @dataclass(frozen=True, kw_only=True)
 class PointCloudOptions(LabelOptions):
-    """Options of point clouds."""
+    """Options of point clouds, for `unistore.convert` and for the command line.
+
+    ``unistore convert point-cloud --help`` describes each of them.
+
+    Examples
+    --------
+    >>> unistore.convert("clouds/", "clouds.zarr", voxel_size=0.5, segment="window:50")  # doctest: +SKIP
+    """
 
     voxel_size: tuple[float, ...] = option((), "Store a voxel grid of this size.", metavar="SIZE")
     map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
@@ -51,14 +58,22 @@ class PointCloudOptions(LabelOptions):
 
 
 class SegmentRule(NamedTuple):
-    """How clouds without segments are cut: into windows, or by a column of ids."""
+    """How point clouds without segments are divided into segments: into windows, or by a column of ids.
 
-    window: float = 0.0  # edge of the windows; 0: a column is given
+    Attributes
+    ----------
+    window : float, default 0.0
+        Edge of the windows, in the units of the coordinates. 0: a column is given.
+    column : str, default ""
+        Name of the column of ids. Empty: windows are given.
+    """
+
+    window: float = 0.0
     column: str = ""
 
 
 def parse_segment(text: str) -> SegmentRule:
-    """Return the rule of ``"window:50"`` or ``"column:segment_id"``."""
+    """Return the rule of ``"window:50"`` or ``"column:segment_id"``. InputError for any other text."""
     kind, _, value = text.partition(":")
     if kind == "column" and (column := value.strip("/")):
         return SegmentRule(column=column)

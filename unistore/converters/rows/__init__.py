@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RowsFamily(RowsOptions, Family):
-    """Plain arrays; see `RowsOptions`."""
+    """The family of plain arrays. `RowsOptions` has its options."""
 
     name = "rows"
     summary = "Plain arrays: HDF5, .npy, .npz, Parquet."

@@ -10,7 +10,14 @@ from unistore.converters.options import Columns, Options, option
 
 @dataclass(frozen=True, kw_only=True)
 class RowsOptions(Options):
-    """Options of plain arrays."""
+    """Options of plain arrays, for `unistore.convert` and for the command line.
+
+    ``unistore convert rows --help`` describes each of them.
+
+    Examples
+    --------
+    >>> unistore.convert("arrays/", "arrays.zarr", map={"label": "targets/y"})  # doctest: +SKIP
+    """
 
     map: Mapping[str, str] = option({}, metavar="NAME=DATASET")
     columns: Columns = option("exact")

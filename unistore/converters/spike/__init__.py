@@ -53,7 +53,7 @@ _ITEM_BYTES = {"uint8": 1, "uint16": 2, "uint32": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class Spike(SpikeOptions, Family):
-    """Spike recordings; see `SpikeOptions`."""
+    """The family of spike-camera recordings. `SpikeOptions` has its options."""
 
     name = "spike"
     summary = "Spike cameras: sequences, .dat streams, .npy, .npz."

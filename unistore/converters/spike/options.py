@@ -22,7 +22,7 @@ STREAM_ENDING = ".dat"  # ending of recordings without a header that lie in no f
 
 
 def may_be(format: str, role: str) -> bool:
-    """Return whether files of a format (empty: unknown) can have a role."""
+    """Return whether files of a format can have a role in a sequence. An empty format is unknown."""
     if role in IMAGE_ROLES:
         return format in IMAGE_FORMATS
     if role == "voxel" and format == RAW_FORMAT:
@@ -32,7 +32,14 @@ def may_be(format: str, role: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SpikeOptions(Options):
-    """Options of spike recordings."""
+    """Options of spike recordings, for `unistore.convert` and for the command line.
+
+    ``unistore convert spike --help`` describes each of them.
+
+    Examples
+    --------
+    >>> unistore.convert("recordings/", "spikes.zarr", height=250, width=400)  # doctest: +SKIP
+    """
 
     height: int | None = option(None, "Height of a .dat frame in pixels.", metavar="PIXELS", least=1)
     width: int | None = option(None, "Width of a .dat frame in pixels.", metavar="PIXELS", least=1)

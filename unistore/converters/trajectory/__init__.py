@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectory(TrajectoryOptions, Family):
-    """Robot trajectories; see `TrajectoryOptions`."""
+    """The family of robot trajectories. `TrajectoryOptions` has its options."""
 
     name = "trajectory"
     summary = "Robot trajectories: HDF5, LeRobot, RLDS, Minari, Zarr, ROS bags, MCAP."

@@ -16,7 +16,14 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryOptions(Options):
-    """Options of robot trajectories."""
+    """Options of robot trajectories, for `unistore.convert` and for the command line.
+
+    ``unistore convert trajectory --help`` describes each of them.
+
+    Examples
+    --------
+    >>> unistore.convert("demos/", "demos.zarr", columns="union", image_size=96)  # doctest: +SKIP
+    """
 
     image_size: int | None = option(None, "Also store every camera resized to N × N.", metavar="N", least=1)
     images: Literal["raw", "keep", "resized"] = option(
@@ -77,7 +84,7 @@ class TrajectoryOptions(Options):
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """`rate`, as numbers."""
+        """The option `rate` as numbers: rows per second, by name of the clock."""
         return {name.strip("/"): float(rate) for name, rate in self.rate.items()}
 
 
