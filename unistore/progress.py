@@ -117,6 +117,9 @@ class _Reporter:
 class ProgressBar:
     """One bar for each stage: bytes done, MB/s, time left.
 
+    Without a terminal, it prints a line for each stage, and progress every half minute. After an error or
+    Ctrl-C, the bar of the last stage stays.
+
     Parameters
     ----------
     quiet : bool, default False

@@ -230,8 +230,10 @@ class Claims:
         return rows
 
     def counts(self) -> dict[str, int]:
-        """Return the number of files of each family that takes some, in the order in which they are asked."""
-        # General families are left out if there is another one.
+        """Return the number of files that each family can convert.
+
+        Families are in the order in which they are asked. General families are left out if there is another.
+        """
         counts = Counter(answer.taker for answer in self._answers if answer is not None)
         takers = [family for family in families().values() if counts[family.name]]
         particular = [family for family in takers if not family.general]
@@ -255,9 +257,11 @@ class Claims:
         ]
 
     def verdicts(self, problems: Iterable[Problem] = ()) -> tuple[Count, ...]:
-        """Count files by verdict and reason, with a few of their names."""
-        # Files of general families count as left out if another family was detected, and files that
-        # `problems` name, those of the detected family's scan, as refused.
+        """Count files by result and reason, with a few of their names.
+
+        Files of general families count as skipped if another family was detected. Files that `problems`
+        name, from the scan of the detected family, count as rejected.
+        """
         detected = self.counts()
         wrong = {problem.source: problem.message for problem in problems if problem.source}
         depth = 0
@@ -280,9 +284,11 @@ class Claims:
         return counted((*verdict(path, answer), path) for path, answer in self)
 
     def general_only(self, family: str) -> list[str]:
-        """Return names of files with the family's suffixes that only a general family takes."""
-        # They are refused where the user names the family. A folder without files of the family, and without
-        # unreadable ones, stands for all that lie in it.
+        """Return the names of files with a suffix of the family that only a general family accepts.
+
+        They are an error if the user names the family. A folder without files of the family, and without
+        unreadable ones, is returned instead of its files.
+        """
         suffixes = _default_converter(get_family(family)).suffixes
         own_folders: set[str] = set()
         left_out: list[str] = []

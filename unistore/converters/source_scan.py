@@ -87,11 +87,36 @@ def scan_sources(
     claims: Claims | None = None,
     stored: Stored = Stored(),  # noqa: B008 - immutable
 ) -> Scan:
-    """Find the sources of a family, scan each, and merge them, or raise every problem of every file."""
-    # Files in given folders that belong to another (not general) family are left out, given ones are not. If
-    # the user named the family, a file there that has one of its suffixes and that only a general family
-    # takes is a problem. A file that cannot be read may be of any family: it is a problem. So is a damaged
-    # one of another family, if the family was detected: were it sound, the user would have to choose.
+    """Find the sources of a family, scan each, and merge them.
+
+    Files in given folders that belong to another (not general) family are skipped; given files are not.
+    If the user named the family, a file that has one of its suffixes but that only a general family
+    accepts is a problem. A file that cannot be read is a problem, because it may belong to any family. If
+    the family was detected, a damaged file of another family is a problem, too: if it were intact, the
+    user would have to choose.
+
+    Parameters
+    ----------
+    converter : Converter
+        The family with its options.
+    paths : sequence of Path
+        Files and folders that the user gave.
+    must_exclude : collection of str, optional
+        Names, each of which must exclude something. None: the names in the options.
+    ask : ParallelMap
+        Runs functions in other processes. By default in this process.
+    is_named : bool, default False
+        Whether the user named the family.
+    claims : Claims, optional
+        Table of the same paths. None: it is made.
+    stored : Stored
+        Sources that the store has already.
+
+    Raises
+    ------
+    InputError
+        If sources have problems. It contains the problems of all files.
+    """
     scan = _FamilyScan(converter, claims_for(converter, paths, claims), stored, is_named=is_named)
     return scan.run(ask, converter.exclude if must_exclude is None else must_exclude)
 

@@ -103,7 +103,7 @@ def workers_for(num_workers: int | str, samples: int) -> int:
     Parameters
     ----------
     num_workers : int or "auto"
-        ``"auto"``: a share of the cores of this machine.
+        ``"auto"``: a share of the cores of this machine; 0 in a process that cannot start any.
     samples : int
         Number of samples of an epoch.
 
@@ -112,7 +112,6 @@ def workers_for(num_workers: int | str, samples: int) -> int:
     InputError
         If workers are requested in a process that cannot start any, such as a dask worker with its nanny.
     """
-    # 0 in a process that may start no others, such as a dask worker with its nanny
     if multiprocessing.current_process().daemon:
         if num_workers in (0, "auto"):
             return 0
@@ -239,8 +238,6 @@ def sampler_sequence(
     InputError
         If the sampler has another type, an own generator, or more samples than the dataset.
     """
-    # Torch's samplers keep their meaning: which samples an epoch has, how often and with what chance. The
-    # order itself is ours, a function of (seed, epoch)
     torch_name = _torch_name(sampler)
     if torch_name in _TORCH:
         if getattr(sampler, "generator", None) is not None:

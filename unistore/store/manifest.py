@@ -279,8 +279,10 @@ _MEMBER = "consolidated_metadata"
 
 
 def root_head(documents: Mapping[str, bytes]) -> bytes:
-    """Return the beginning of the root document, up to its attributes."""
-    # It repeats all documents below the root, for zarr-python and xarray
+    """Return the beginning of the root document, up to its attributes.
+
+    It repeats all documents below the root, for zarr-python and xarray.
+    """
     metadata = {
         key.removesuffix(f"/{ROOT}"): parse_document(documents[key])
         for key in sorted(documents)

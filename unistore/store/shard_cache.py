@@ -43,11 +43,12 @@ _COPY_NAME = re.compile(rf"[0-9a-f]{{32}}({re.escape(PART)})?")
 
 
 class ShardCache:
-    """Verified copies by checksum, safe with processes, threads and forks."""
+    """Verified local copies of objects, by checksum. Safe with processes, threads and forks.
 
-    # `limit` bounds the bytes of all copies, those being fetched included. The least recently used are
-    # evicted first, even if another process reads them: open files stay readable. In a folder of another
-    # user copies are read, and nothing is written
+    `limit` bounds the size of all copies, including those being fetched. The least recently used ones are
+    removed first, even if another process reads them: open files stay readable. In a folder of another
+    user, copies are read and nothing is written.
+    """
 
     def __init__(self, folder: PathLike, limit: int) -> None:
         self.folder = Path(absolute(folder))
@@ -60,8 +61,24 @@ class ShardCache:
     def ensure(
         self, checksum: str, size: int | None, fetch: Callable[[], Iterable[bytes]], name: str
     ) -> bool:
-        """Make sure that there is a copy, fetching it if needed, or return False without room for it."""
-        # `size` None: known once fetched, and held in memory then
+        """Make sure that there is a copy, and fetch it if needed.
+
+        Parameters
+        ----------
+        checksum : str
+            Checksum of the object.
+        size : int or None
+            Size in bytes. None: it is known after fetching, and the object is then held in memory.
+        fetch : callable
+            Returns the bytes in pieces.
+        name : str
+            Name of the object, for messages.
+
+        Returns
+        -------
+        bool
+            False: there is no space for it.
+        """
         if time.monotonic() - self._verified_at.get(checksum, -math.inf) < TOUCH_INTERVAL:
             COUNTS["shard_hits"] += 1
             return True
@@ -271,9 +288,10 @@ MAX_ATTEMPTS = 5
 
 
 class CachedStorage:
-    """Reads objects from local copies, each fetched whole and verified on first use."""
+    """Reads objects from local copies. Each is fetched as a whole and verified on first use.
 
-    # Objects that do not fit into the cache are read from the store directly
+    Objects that do not fit into the cache are read from the store directly.
+    """
 
     def __init__(self, inner: Storage, cache: ShardCache, manifest: str | None) -> None:
         self.fork_safe = inner.fork_safe

@@ -183,8 +183,10 @@ def _write_nifti(name: str, voxels: Array, facts: Facts, path: Path) -> None:
 
 
 def nifti_files(store: StoreView) -> Iterator[File]:
-    """Yield NIfTI files of a store, laid out as TotalSegmentator does, whatever the volumes came from."""
-    # Windows are computed from these again, so none is written.
+    """Yield NIfTI files of a store in the layout of TotalSegmentator, whatever the format of the sources.
+
+    Windows are not written, because they are computed from the images again.
+    """
     for volume in volumes(store):
         folder = volume.name.removesuffix("/ct")
         volume.stored(IMAGE)

@@ -135,9 +135,22 @@ def mask_role(file: Path, volume: str) -> str:
 
 
 def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) -> tuple[str, Window] | None:
-    """Split a file name into what stands before its window and the window: ``case_lung_w1500_l-600``."""
-    # With `whole`, all of the name is the window's where no known one fits, not its last part. Known names
-    # may hold `_`.
+    """Split a file name with a window, such as ``case_lung_w1500_l-600``.
+
+    Parameters
+    ----------
+    stem : str
+        File name without its ending.
+    known : collection of str, default ()
+        Names of known windows. They may contain ``_``.
+    whole : bool, default False
+        If no known name fits. True: the whole name is the name of the window. False: its last part is.
+
+    Returns
+    -------
+    (str, Window) or None
+        The name before the window, and the window. None: there is no window.
+    """
     match = _WINDOW.fullmatch(stem)
     if match is None or float(match["width"]) == 0:
         return None

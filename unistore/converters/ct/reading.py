@@ -59,9 +59,20 @@ class VolumeReader:
             self._arrays[array.role] = VolumeFile.of(array, file)
 
     def facts(self) -> SourceFacts:
-        """Read everything once and return counts, or raise every problem of the volume's values."""
-        # All i8: `points/<window>` (), `nan` (), `extent` (3,), `scaled/<window>` () of windows that came as
-        # floats scaled to 0…1, `others/<group>` (), the voxels of a label or mask that are neither 0 nor 1.
+        """Read everything once and return counts.
+
+        Returns
+        -------
+        mapping of str to int64 array
+            ``points/<window>`` (); ``nan`` (); ``extent`` (3,); ``scaled/<window>`` () for windows that
+            came as floats scaled to 0…1; ``others/<group>`` (), the voxels of a label or mask that are
+            neither 0 nor 1.
+
+        Raises
+        ------
+        InputError
+            If values have problems. It contains all problems of the volume.
+        """
         collected = ProblemCollector()
         numbers = {f"points/{name}": 0 for name in self._windows} | {"nan": 0}
         image = self._arrays.get("image")
@@ -141,9 +152,12 @@ class VolumeReader:
             self._read_window_points(name, lo, hi, out)
 
     def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, AnyArray]) -> None:
-        """Read planes ``lo:hi`` of this volume's row of ``volumes``, ``masks``, ``labels`` or ``windows``."""
-        # What this volume lacks, and planes beyond its depth, stay zero. Windows that are files are read from
-        # them, as `facts` has compared these with the image; all others in one pass of the image.
+        """Read planes ``lo:hi`` of this volume's row of ``volumes``, ``masks``, ``labels`` or ``windows``.
+
+        Arrays that the volume does not have, and planes beyond its depth, stay zero. Windows that are
+        files are read from them; `facts` has compared these with the image. All others are computed in
+        one pass of the image.
+        """
         if "extent" in out:
             out["extent"][0] = self.extent()
             return

@@ -170,9 +170,24 @@ atexit.register(_KEPT.close)  # while there is what it is closed with
 def slabs(
     arrays: Sequence[VolumeFile], lo: int = 0, hi: int | None = None
 ) -> Iterator[tuple[Box, list[AnyArray]]]:
-    """Read planes ``lo:hi`` of arrays of one shape, and yield the ranges (d, h, w) and voxels of slabs."""
-    # Width ranges begin at multiples of 8, and the next slab overwrites the voxels. If the files have
-    # different orders, Fortran-ordered ones are read once for each `BAND`.
+    """Read planes ``lo:hi`` of arrays with one shape, in slabs.
+
+    Parameters
+    ----------
+    arrays : sequence of VolumeFile
+        The arrays.
+    lo : int, default 0
+        First plane.
+    hi : int, optional
+        Plane after the last. None: all.
+
+    Yields
+    ------
+    Box
+        Ranges (depth, height, width) of the slab. Ranges of the width begin at multiples of 8.
+    list of array
+        Voxels of each array. The next slab overwrites them.
+    """
     depth, _, width = arrays[0].shape
     hi = depth if hi is None else hi
     if len({array.fortran_order for array in arrays}) > 1:

@@ -170,9 +170,30 @@ def list_bytes(array: VolumeArray) -> int:
 def read_points(
     array: VolumeFile, test: VoxelTest, lo: int, hi: int, counts: Int64s | None = None
 ) -> Iterator[tuple[slice, int, Int64s, AnyArray]]:
-    """Yield points number `lo` to `hi` of a window in C order: slice, first plane, indices, voxels."""
-    # Indices count from the first plane, as `point_coords` takes them. `counts` are the points in each plane,
-    # (D,): planes before point `lo` are not read.
+    """Yield the points number `lo` to ``hi - 1`` of a window, in C order.
+
+    Parameters
+    ----------
+    array : VolumeFile
+        The image.
+    test : callable
+        Returns which voxels are inside the window.
+    lo, hi : int
+        Number of the first point, and the number after the last.
+    counts : int64 array of shape (D,), optional
+        Number of points in each plane. Planes before point `lo` are then not read.
+
+    Yields
+    ------
+    slice
+        Points, counted from `lo`.
+    int
+        Number of the first plane.
+    int64 array
+        Indices of the points from that plane on; see `point_coords`.
+    array
+        Voxels.
+    """
     begin = 0
     before = 0
     if counts is not None:
@@ -306,8 +327,10 @@ def scaled_differences(image: VolumeFile, scaled: VolumeFile, window: Window) ->
 
 
 def is_scaled_as(expected: AnyArray, scaled: AnyArray) -> NDArray[np.bool_]:
-    """Tell where scaled values are as expected, but for a few roundings of float32 or of a coarser dtype."""
-    # Where the image is NaN, any value will do.
+    """Return where scaled values are as expected, except for a few roundings of float32 or a coarser dtype.
+
+    Where the image is NaN, any value is right.
+    """
     tolerance = 4 * max(float(np.finfo(scaled.dtype).eps), float(np.finfo(np.float32).eps))
     close: NDArray[np.bool_] = (np.abs(expected - scaled) <= tolerance) | np.isnan(expected)
     return close

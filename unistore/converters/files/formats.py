@@ -72,9 +72,18 @@ _NEVER_BY_CONTENT = (
 
 
 def has_ending(path: str | Path, endings: Sequence[str]) -> bool:
-    """Return whether a file name has one of the lower-case suffixes, or its content is HDF5 or DICOM."""
-    # Unfinished downloads and backup copies are recognised by their names alone. `.h5` stands for HDF5 files
-    # of suffixes that no other format has (`.mat`, `.h5ad`, `.jld2`), `.dcm` for DICOM alike.
+    """Return whether a file has one of the endings, or its content is HDF5 or DICOM.
+
+    Unfinished downloads and backup copies are recognised by their names only.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    endings : sequence of str
+        Endings in lower case. ``.h5`` also means HDF5 files with an ending that no other format has
+        (``.mat``, ``.h5ad``, ``.jld2``); ``.dcm`` means the same for DICOM.
+    """
     text = path if isinstance(path, str) else str(path)
     name = text[text.rfind(os.sep) + 1 :].lower()  # asked of millions
     if "-of-" in name:

@@ -39,9 +39,11 @@ class LinkedFiles:
 
 
 def follow_links(listing: Listing, endings: Sequence[str], is_excluded: Callable[[str], bool]) -> LinkedFiles:
-    """List the files under the paths of a listing again, with links to folders followed."""
-    # Files that are left to other families are not among them. Files with one of the endings must be whole:
-    # pipes and broken links are problems.
+    """List the files below the paths of a listing again, with links to folders followed.
+
+    Files that are left to other families are not among them. Files with one of the endings must be real
+    files: pipes and broken links are problems.
+    """
     roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in listing.roots))  # noqa: PTH100  keeps links
     base = _common_base(roots)
     walks = [_Walk(root, roots, base, listing, endings, is_excluded) for root in roots]

@@ -326,8 +326,10 @@ class _CompressedValues(ArrayValues):
 
 @contextmanager
 def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, ArrayValues]]:
-    """Open the values of all arrays in an ``.npz`` file, as ``np.load`` names them."""
-    # Headers are read now, and other members left out. Damaged members are one problem each.
+    """Open the values of all arrays in an ``.npz`` file, as ``np.load`` names them.
+
+    Headers are read now, and other members are ignored. Each damaged member is a problem.
+    """
     where = location or str(path)
     arrays: dict[str, ArrayValues] = {}
     problems: list[Problem] = []

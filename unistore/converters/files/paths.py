@@ -41,9 +41,11 @@ for _split, _words in _SPLIT_WORDS.items():
 
 
 def natural_key(text: str) -> bytes:
-    """Return a sort key that puts ``demo_2`` before ``demo_10`` and keeps the files of a folder together."""
-    # ASCII digits compare as numbers of any length. Names that differ in how numbers are written (`7`, `07`)
-    # compare as text, so that the order is total. A key is bytes, since millions are sorted.
+    """Return a sort key that puts ``demo_2`` before ``demo_10`` and keeps the files of a folder together.
+
+    Digits compare as numbers of any length. Names that differ only in how numbers are written (``7``,
+    ``07``) compare as text.
+    """
     folder, slash, name = text.rpartition("/")
     return (_folder_key(folder) if slash else b"") + _part_key(name)
 
@@ -104,9 +106,15 @@ class Listing:
     others: frozenset[Path] = frozenset()  # given folders that may have no suitable file: other families'
 
     def with_suffixes(self, suffixes: Sequence[str]) -> Sequence[str]:
-        """Return given files, and files in given folders with one of the suffixes, see `may_have_ending`."""
-        # Files that are left to other families are not among them. Every missing path, link outside and
-        # folder without a suitable file is a problem of the error.
+        """Return given files, and files in given folders with one of the suffixes; see `may_have_ending`.
+
+        Files that are left to other families are not among them.
+
+        Raises
+        ------
+        InputError
+            For every missing path, every link outside, and every folder without a suitable file.
+        """
 
         def is_suitable(path: str) -> bool:
             return path in self.given or may_have_ending(path, suffixes)
@@ -329,8 +337,10 @@ def common_root(files: Sequence[Path]) -> Path:
 
 
 def relative_names(files: Sequence[str | Path]) -> list[str]:
-    """Return unique printable names relative to the common root, with ``/``, in the order given."""
-    # Names that are equal after escaping get `~2`, `~3`, ….
+    """Return unique printable names relative to the common folder, with ``/``, in the given order.
+
+    Names that are equal after escaping get ``~2``, ``~3``, ….
+    """
     if not files:
         return []
     parents: dict[str, str] = {}

@@ -18,9 +18,10 @@ from unistore.system.types import AnyArray
 
 
 class Dicom(VolumeFormat):
-    """One array, called ``image``: the planes of a file and of its `SourceFile.parts`, along their normal."""
+    """One array, ``image``: the planes of a file and of its `SourceFile.parts`, along their normal.
 
-    # `SourceFile.known` has the `DicomPixels` of each of these files; else their headers are read.
+    `SourceFile.known` has the `DicomPixels` of each of these files. If it is None, their headers are read.
+    """
 
     name = "dicom"
     suffixes = (".dcm", ".ima")

@@ -68,8 +68,22 @@ def may_be_label(path: str) -> bool:
 def images_of_label(
     label: str, exists: Callable[[str], bool], words: Sequence[str] = ()
 ) -> LabelMatch | None:
-    """Return the image that a file is the label of, with further `words` for images and folders."""
-    # Paths are without suffix.
+    """Return the image that a label file belongs to.
+
+    Parameters
+    ----------
+    label : str
+        Path of the label, without its ending.
+    exists : callable
+        Returns whether there is an image with this path, without an ending.
+    words : sequence of str, default ()
+        Further words for images and folders.
+
+    Returns
+    -------
+    LabelMatch or None
+        None: there is no such image.
+    """
     if not may_be_label(label):
         return None
     for candidate in _candidates(label, (*_IMAGE_WORDS, *words)):

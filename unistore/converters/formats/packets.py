@@ -66,8 +66,10 @@ def head_of(stream: Any) -> RecordHead:
 
 
 def groups(packets: Sequence[Packet]) -> Iterator[Sequence[Packet]]:
-    """Divide the packets of a video, in the order of decoding, into groups that need no other one."""
-    # No frame of a group is shown before its first, and none of those before it after that.
+    """Divide the packets of a video, in the order of decoding, into groups that decode independently.
+
+    No frame of a group is shown before its first frame, and no earlier frame after it.
+    """
     times = np.array([packet.time for packet in packets])
     latest_before = np.maximum.accumulate(times)[:-1]
     earliest_after = np.minimum.accumulate(times[::-1])[::-1][1:]

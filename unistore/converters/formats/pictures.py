@@ -43,8 +43,10 @@ class ImagePixels:
         return pixels
 
     def rgb(self) -> UInt8s:
-        """Decode the pixels as 8-bit RGB, (H, W, 3), in the orientation in which they are stored."""
-        # Gray is repeated, alpha is dropped, and 16 bits are cut to the upper 8.
+        """Decode the pixels as 8-bit RGB, (H, W, 3), in the stored orientation.
+
+        Grey is repeated, alpha is dropped, and 16 bits are cut to the upper 8.
+        """
         pixels = self._decode(exact=False)
         self._check(pixels.shape[:2], (self.header.height, self.header.width))
         return pixels
@@ -63,9 +65,10 @@ class ImagePixels:
 
 
 class Png(Format):
-    """A PNG: the array ``image``, (H, W), (H, W, 3) or (H, W, 4), red first and alpha last."""
+    """A PNG image: the array ``image``, (H, W), (H, W, 3) or (H, W, 4), red first and alpha last.
 
-    # Content counts, and not the ending: a JPEG that is called `.png` is read as what it is.
+    The content counts, not the ending: a JPEG that is called ``.png`` is read as a JPEG.
+    """
 
     name = "png"
     suffixes: ClassVar[tuple[str, ...]] = (".png",)

@@ -246,8 +246,15 @@ RAS_TO_LPS = np.diag([-1.0, -1.0, 1.0])  # turns right, front, head into left, b
 
 
 def stated(steps: Float64s, origin: Float64s) -> JsonObject:
-    """Return spacing, origin and direction of a volume from its first voxel and its steps along axes."""
-    # Column n of steps is that along axis n of the array. Both are x, y, z of LPS in mm.
+    """Return spacing, origin and direction of a volume.
+
+    Parameters
+    ----------
+    steps : float64 array of shape (3, n)
+        Column i is the step along axis i of the array, as x, y, z of LPS in mm.
+    origin : float64 array of shape (3,)
+        First voxel, as x, y, z of LPS in mm.
+    """
     spacing = np.linalg.norm(steps, axis=0)
     facts: JsonObject = {"spacing": spacing.tolist(), "origin": _plain(origin[::-1])}
     if (spacing > 0).all():

@@ -31,9 +31,11 @@ _NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")
 
 
 def group_files(files: Sequence[SourceFile]) -> tuple[list[Group], list[Problem]]:
-    """Group files that hold columns of the same rows, with a problem for each incomplete number."""
-    # A group of several files is called `folder/{image,label}_0.npy`. Its arrays are empty where the file
-    # itself names them.
+    """Group files with columns of the same rows, and return a problem for each incomplete number.
+
+    A group of several files is called ``folder/{image,label}_0.npy``. Its `Group.arrays` are empty if the
+    file itself names them.
+    """
     by_path = {str(file.path): file for file in files}
     named = {path: file for path, file in by_path.items() if path.lower().endswith(_NPY)}
     groups = [Group(file.name, (file,)) for path, file in by_path.items() if path not in named]

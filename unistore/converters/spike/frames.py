@@ -146,8 +146,10 @@ class Spikes(NamedTuple):
     flip: bool  # whether the bottom row is the first
 
     def blocks(self, first: int = 0) -> Iterator[UInt8s]:
-        """Read the spikes from a time step on as packed bits (t, H, ⌈W/8⌉) u1, row 0 = top."""
-        # Least significant bit first, padding bits 0. Blocks have about `BLOCK` pixels each.
+        """Read the spikes from a time step on, as packed bits (t, H, ⌈W/8⌉) uint8, row 0 at the top.
+
+        The lowest bit comes first, and bits of padding are 0. Blocks have about `BLOCK` pixels each.
+        """
         length, height, width = self.extent
         row = row_bytes(width) if self.layout == "packed" else width
         steps = max(1, BLOCK // (height * width))

@@ -36,8 +36,13 @@ from unistore.system.types import AnyArray
 
 
 def scan_frame(options: SpikeOptions, group: Group, files: Sequence[Openable]) -> ScannedFrame:
-    """Read the headers of one frame's files, and check arrays."""
-    # Raises only if none of its files can be read: other problems are in the result.
+    """Read the headers of the files of one frame, and check arrays.
+
+    Raises
+    ------
+    InputError
+        If no file can be read. Other problems are in the result.
+    """
     # Asking about files of other families loads none of it.
     from unistore.converters.spike.streams import config_of
 

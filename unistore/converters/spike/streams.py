@@ -88,9 +88,27 @@ class Resolution(NamedTuple):
 def choose_resolutions(
     sizes: Mapping[str, Sequence[int]], layout: str, height: int | None = None, width: int | None = None
 ) -> tuple[dict[str, Resolution], list[Problem]]:
-    """Choose a known camera for every recording from the `sizes` of its files in bytes."""
-    # Of the cameras that fit most files: the one with a typical size, or the only one. Otherwise the
-    # recording is refused, with all cameras that fit.
+    """Choose a known camera for every recording.
+
+    Of the cameras that fit most files, this is the one with a typical size, or the only one. Otherwise
+    the recording is a problem that lists the cameras that fit.
+
+    Parameters
+    ----------
+    sizes : mapping of str to sequence of int
+        Sizes of the files of each recording, in bytes.
+    layout : str
+        Layout of the files.
+    height, width : int, optional
+        Resolution that the user gave. None: unknown.
+
+    Returns
+    -------
+    resolutions : dict of str to Resolution
+        Resolution of each recording.
+    problems : list of Problem
+        Recordings without one.
+    """
     possible = [
         camera
         for camera in CAMERAS
@@ -358,8 +376,11 @@ def _resolution_notes(spikes: Spikes) -> list[str]:
 
 
 def row_correlation(packed: UInt8s, width: int) -> float:
-    """Return the correlation of vertical neighbours in the mean over time of packed spikes (T, H, bytes)."""
-    # Near 1 for a lit scene of the right resolution, near 0 for a wrong width; NaN if all pixels are equal.
+    """Return the correlation of vertical neighbours in the mean over time of packed spikes (T, H, bytes).
+
+    It is near 1 for a lit scene in the right resolution, near 0 for a wrong width, and NaN if all pixels
+    are equal.
+    """
     mean = unpack(packed, width).mean(axis=0, dtype=np.float64)
     above = mean[:-1].ravel()
     below = mean[1:].ravel()

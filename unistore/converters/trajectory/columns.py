@@ -406,9 +406,12 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
 
 
 def frame_of(array: Array, row: int, kind: str) -> UInt8s | None:
-    """Return one compressed frame without padding, or None if the row is not a byte string."""
-    # Zero bytes that pad it to a common length are cut off: the last byte of JPEG and PNG is never zero (D9
-    # and 82). Lengths that recorders store are not used: their order of cameras is not stated in the file.
+    """Return a compressed frame without padding, or None if the row is not a byte string.
+
+    Zero bytes at the end, which pad frames to a common length, are cut off.
+    """
+    # The last byte of JPEG and PNG is never zero (D9 and 82). Lengths that recorders store are not used: their
+    # order of cameras is not stated in the file.
     if kind == "padded":
         frame: UInt8s = array[row : row + 1][0]
         return np.frombuffer(frame.tobytes().rstrip(b"\0"), np.uint8)

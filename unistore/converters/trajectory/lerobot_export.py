@@ -144,9 +144,17 @@ class _FileSpan(NamedTuple):
 
 
 def files(store: StoreView, *, fps: float | None = None, video: bool = False) -> Iterator[File]:
-    """Write a store as one LeRobot dataset."""
-    # `fps` serves where the sources do not say it. `video` encodes cameras as H.264, which changes pixels; by
-    # default images are PNG and exact.
+    """Write a store as one LeRobot dataset.
+
+    Parameters
+    ----------
+    store : StoreView
+        A trajectory store.
+    fps : float, optional
+        Steps per second, if the sources do not state it.
+    video : bool, default False
+        True: encode cameras as H.264, which changes pixels. False: exact PNG images.
+    """
     yield from _DatasetWriter(store, fps, is_video=video).files()
 
 

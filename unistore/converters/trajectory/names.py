@@ -51,9 +51,19 @@ def is_ignored(dataset: str, options: TrajectoryOptions) -> bool:
 def column_of(
     dataset: str, options: TrajectoryOptions, name: str = "", *, is_bare: bool = False
 ) -> str | None:
-    """Return the column name of a dataset, such as ``observation/eef_pos``, or None if it is left out."""
-    # `name` is what it is known by, if not by its path. `is_bare`: datasets outside of groups of observations
-    # are observations, too.
+    """Return the column name of a dataset, such as ``observation/eef_pos``. None: it is not stored.
+
+    Parameters
+    ----------
+    dataset : str
+        Path of the dataset.
+    options : TrajectoryOptions
+        Options of the conversion.
+    name : str, default ""
+        Name by which the dataset is known. Empty: its path.
+    is_bare : bool, default False
+        Whether datasets outside of groups of observations are observations, too.
+    """
     if is_ignored(dataset, options):
         return None
     for column, source in options.map.items():

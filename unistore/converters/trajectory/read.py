@@ -230,10 +230,16 @@ def prepare_source(scan: Scan, source: int, file: Openable, emit: Emit) -> Sourc
 def derive_source(
     opened: OpenFile, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit
 ) -> SourceFacts:
-    """Return facts of one source, of which the values of the columns `spilled` are emitted."""
-    # `cut`: numbers of the episodes that no flag ends although the file has truncation flags.
-    # `follows/<key>`: whether every next observation is the observation of the following step. `sizes/<n>`:
-    # bytes of each tick's frame, or number of its values, in column n of `spilled`, (ticks,) i8.
+    """Read one source once, emit the values of the columns `spilled`, and return facts.
+
+    Returns
+    -------
+    mapping of str to array
+        ``cut``: numbers of the episodes that no flag ends although the file has truncation flags.
+        ``follows/<key>``: whether every next observation equals the observation of the following step.
+        ``sizes/<n>`` (ticks,) int64: bytes of the frame, or number of values, of each tick in column n of
+        `spilled`.
+    """
     facts = {CUT: np.array(_unended(opened, index), np.int64)}
     for key, follows in _next_is_following(opened, index).items():
         facts[f"{_FOLLOWS}{key}"] = np.array(follows)

@@ -158,8 +158,21 @@ Blocks = Callable[[int, int], Iterator[AnyArray]]  # reads the rows of steps (st
 def following(
     store: StoreView, final: str, now: Blocks, first: int, last: int, *, with_first: bool = False
 ) -> ExportedArray:
-    """Yield next observations in episodes ``first:last``: those of following steps, and final ones."""
-    # `with_first`: the observation before the first step of each, too.
+    """Return the next observations in episodes ``first:last``: those of following steps, and final ones.
+
+    Parameters
+    ----------
+    store : StoreView
+        A trajectory store.
+    final : str
+        Path of the final observations.
+    now : callable
+        ``now(lo, hi)`` returns the observations of steps ``lo:hi``, in blocks.
+    first, last : int
+        First episode, and the episode after the last.
+    with_first : bool, default False
+        Whether to include the observation before the first step of each episode.
+    """
     array = store.array(final)
     bounds = whole(store, f"{EPISODES}/offsets")[first : last + 1].tolist()
 

@@ -175,9 +175,22 @@ def voxel_group(size: float) -> str:
 
 
 def voxel_fields(size: float, run: int, point_run: int, unit: str | None) -> tuple[Field, Field, Field]:
-    """Return ``coords`` and ``counts`` of ``voxels/<size>``, and ``point_voxel``, a column of ``points``."""
-    # The size is in the unit of the coordinates. `run` and `point_run`: voxels and points of a typical
-    # segment.
+    """Return the fields of a voxel grid.
+
+    Parameters
+    ----------
+    size : float
+        Edge of a voxel, in the unit of the coordinates.
+    run, point_run : int
+        Number of voxels, and of points, of a typical segment.
+    unit : str or None
+        Unit of the coordinates. None: unknown.
+
+    Returns
+    -------
+    tuple of Field
+        ``coords`` and ``counts`` of ``voxels/<size>``, and ``point_voxel``, a column of ``points``.
+    """
     group = voxel_group(size)
     rule = {"size": size, "rule": _VOXEL_RULE, "origin": f"{SEGMENTS}/origin", "unit": unit}
     coords = Field(

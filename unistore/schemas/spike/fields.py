@@ -41,8 +41,10 @@ unpack = tables.unpack  # what `pack` packed
 
 
 def bin_edges(length: int, bins: int) -> Int64s:
-    """Return the first time step of every bin, and the length at the end: (bins + 1,) i8."""
-    # Bin b holds the steps t with (t * bins) // length == b. It is empty where bins > length.
+    """Return the first time step of every bin, and the length at the end: (bins + 1,) int64.
+
+    Bin b has the steps t with ``(t * bins) // length == b``. It is empty if there are more bins than steps.
+    """
     return -(-(np.arange(bins + 1, dtype=np.int64) * length) // bins)
 
 
@@ -60,9 +62,26 @@ def voxelize(
     left: int = 0,
     out: AnyArray | None = None,
 ) -> AnyArray:
-    """Count spikes (T, H, bytes) in `bins` bins of time, (B, H, width), straight from packed bits."""
-    # `packed` are the frame's own steps, without padding in time. `out` may have any unsigned dtype that
-    # holds the counts, and is overwritten.
+    """Count spikes in bins of time, directly from packed bits.
+
+    Parameters
+    ----------
+    packed : uint8 array of shape (T, H, bytes)
+        Time steps of one frame, without padding in time, lowest bit first.
+    width : int
+        Number of pixels of a row.
+    bins : int
+        Number of bins B.
+    left : int, default 0
+        Bit of the first pixel of each row.
+    out : unsigned integer array of shape (B, H, width), optional
+        Receives the counts. None: new memory.
+
+    Returns
+    -------
+    unsigned integer array of shape (B, H, width)
+        Number of spikes of each pixel in each bin; see `bin_edges`.
+    """
     check_width(packed, width, left)
     length, height, stored = packed.shape
     if bins < 1:

@@ -22,8 +22,11 @@ def in_nanoseconds(timestamps: AnyArray, unit: str) -> Int64s:
 
 
 def clocks_of(store: StoreView) -> Mapping[str, Mapping[str, Any]]:
-    """Return what tells the times of each clock of a store, by name, or nothing where all rows are steps."""
-    # `timestamps` (path of their array) and `unit`, or `rate` in rows a second.
+    """Return the description of each clock with times, by name.
+
+    A clock has ``timestamps`` (path of their array) and ``unit``, or ``rate`` in rows per second. The
+    result is empty if all rows are steps.
+    """
     recorded: Mapping[str, Mapping[str, Any]] = store.group(EPISODES).get("clocks", {})
     return recorded
 

@@ -56,8 +56,10 @@ _TEXTS = {
 def column_field(
     column: str, dtype: str, row_shape: tuple[int, ...], table: str = STEPS, **attributes: object
 ) -> Field:
-    """Return the field of one column of ``steps``, or of the table of another clock."""
-    # Rows of shape (H, W, 3) with uint8 are RGB images.
+    """Return the field of a column of ``steps``, or of the table of another clock.
+
+    Rows of shape (H, W, 3), uint8, are RGB images.
+    """
     image = dtype == "uint8" and len(row_shape) == 3 and row_shape[-1] == 3
     own = own_axes(column, "dimension" if len(row_shape) == 1 else "axis", len(row_shape))
     axes = image_axes(column) if image else own
@@ -205,9 +207,11 @@ def column_group(path: str) -> str:
 
 
 def sample_key(path: str) -> str:
-    """Return the dotted key of an array in samples: ``observation.joint``."""
-    # The arrays of next and final observations are `next.observation.joint`, and kept frames are known by
-    # their image: `observation.cam`.
+    """Return the dotted key of an array in samples: ``observation.joint``.
+
+    Arrays of next and final observations have the key ``next.observation.joint``. Stored image files have
+    the key of their image, ``observation.cam``.
+    """
     column = column_group(path)
     for suffix in SUFFIXES.values():
         column = column.removesuffix(suffix)

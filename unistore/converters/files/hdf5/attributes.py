@@ -75,8 +75,15 @@ def type_problem(dtype: Dtype) -> str | None:
 
 
 def encode(values: AnyArray | None, dtype: Dtype) -> JsonObject:
-    """Return an attribute, as `h5py.h5a.AttrID.read` gives it, as JSON."""
-    # Text comes as bytes, and an empty attribute as None; `type_problem` must be None for the dtype.
+    """Return an attribute as JSON.
+
+    Parameters
+    ----------
+    values : array or None
+        As `h5py.h5a.AttrID.read` returns it, with text as bytes. None: the attribute is empty.
+    dtype : numpy.dtype
+        Its dtype, for which `type_problem` is None.
+    """
     if values is None:
         return {**_describe_dtype(dtype)[0], "shape": None}
     if dtype.fields is not None:
@@ -138,8 +145,13 @@ def is_plain(entry: Mapping[str, Any]) -> bool:
 
 
 def decode(entry: Mapping[str, Any]) -> Any:
-    """Return the array of the attribute's dtype, with text as bytes, or `h5py.Empty`."""
-    # The inverse of `encode`: raises AttributeError, LookupError, TypeError or ValueError for other entries.
+    """Return the array of an attribute, with text as bytes, or `h5py.Empty`: the inverse of `encode`.
+
+    Raises
+    ------
+    AttributeError, LookupError, TypeError, ValueError
+        If the entry is not a result of `encode`.
+    """
     if "fields" in entry:
         return _decode_compound(entry)
     dtype = _decode_dtype(entry)

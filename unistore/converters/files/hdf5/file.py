@@ -145,9 +145,22 @@ def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
 
 
 def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bool = False) -> list[Problem]:
-    """Return problems that make a dataset's values unusable, without reading these."""
-    # Of kinds "dtype" (object or variable length unless `allow_object`, no values), "unwritten" and
-    # "damaged".
+    """Return problems that make the values of a dataset unusable, without reading them.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        The dataset.
+    location : Location
+        Its place, for messages.
+    allow_object : bool, default False
+        Whether objects and values of variable length are allowed.
+
+    Returns
+    -------
+    list of Problem
+        Of the kinds ``"dtype"`` (objects, variable length, no values), ``"unwritten"`` and ``"damaged"``.
+    """
     shape = dataset.shape
     dtype = dataset.dtype
     if shape is None:
@@ -322,11 +335,11 @@ _MAX_DEPTH = 16
 
 
 def sources_of(dataset: h5py.Dataset, roots: Sequence[Path]) -> Iterator[tuple[Any, Path | None, str]]:
-    """Yield each mapping of a virtual dataset, the file (None: its own), and the name of the source.
+    """Yield each mapping of a virtual dataset, its file (None: its own), and the name of the source.
 
-    A file outside of `roots` is a `ValueError`. Without roots, sources may lie in any folder.
+    A name with ``%b`` stands for all datasets with this name and a number, from 0. A file outside of
+    `roots` is a `ValueError`; without roots, sources may be in any folder.
     """
-    # A name with `%b` stands for all datasets of that name with a number, from 0 on.
     for mapping in dataset.virtual_sources():
         own = mapping.file_name == "."
         file = None if own else (Path(dataset.file.filename).parent / mapping.file_name).resolve()

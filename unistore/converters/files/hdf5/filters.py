@@ -90,8 +90,22 @@ def missing_filter(filters: Filters) -> int | None:
 
 
 def decode(stored: bytes, size: int, filters: Filters) -> UInt8s:
-    """Return the `size` bytes that a stored chunk decodes to, or raise a `ValueError`."""
-    # Filters are in the order of writing.
+    """Decode a stored chunk.
+
+    Parameters
+    ----------
+    stored : bytes
+        The chunk.
+    size : int
+        Number of bytes that it decodes to.
+    filters : Filters
+        Its filters, in the order of writing.
+
+    Raises
+    ------
+    ValueError
+        If the chunk cannot be decoded.
+    """
     if not are_decoded_here(filters):
         with _one_at_a_time:
             return _decoded_by_library(stored, size, filters)

@@ -52,9 +52,26 @@ def walk(
     roots: Sequence[Path],
     skip: Collection[str] = frozenset(),
 ) -> Tree:
-    """Find all groups and datasets below a group, each once, without entering the paths in `skip`."""
-    # Bookkeeping of PyTables, pandas and MATLAB (indices, axes, references) is left out. A part that cannot
-    # be read is an error: then it is not known what the file holds.
+    """Find all groups and datasets below a group, each once.
+
+    Bookkeeping of PyTables, pandas and MATLAB (indices, axes, references) is left out.
+
+    Parameters
+    ----------
+    group : h5py.Group
+        The group.
+    name : Location or str
+        Its place, for messages.
+    roots : sequence of Path
+        Paths that the user gave. Links may not lead outside of them.
+    skip : collection of str
+        Paths that are not entered.
+
+    Raises
+    ------
+    InputError
+        If a part cannot be read, because the content of the file is then not known.
+    """
     walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
     walker.descend(group, "")
     unreadable = [problem for problem in walker.tree.problems if problem.kind == UNREADABLE]
