@@ -1,4 +1,4 @@
-"""What the core asks of a family: what its class says, or what follows from its schema."""
+"""Properties of a family: as its class states them, or as they follow from its schema."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def specs_of(family: type[Family]) -> ArraySpecs:
 
 
 def kind_of(family: type[Family]) -> str:
-    """Return the name of the kind of samples that its stores deliver by default."""
+    """Return the name of the default sample kind of its stores."""
     if family.kind:
         return family.kind
     if family.schema.spatial and not family.schema.of_samples:
@@ -47,7 +47,7 @@ def kind_of(family: type[Family]) -> str:
 
 
 def kinds_of(family: type[Family], paths: Collection[str]) -> list[str]:
-    """Return the kinds of samples that suit a store with arrays at these paths, the default one first."""
+    """Return the sample kinds that suit a store with arrays at these paths, the default one first."""
     return [*(family.kinds(paths) or (f"unistore.{kind_of(family)}()", *family.other_kinds))]
 
 

@@ -1,4 +1,4 @@
-"""Find families by name: those of this package, and those of installed packages."""
+"""Find families by name, in this package and in installed packages."""
 
 # Others are entry points of the group "unistore.families": sonar = "unistore_sonar:Sonar".
 

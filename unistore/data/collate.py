@@ -427,7 +427,7 @@ def _collate_packed(samples: Samples) -> dict[str, Any]:
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Return tensors, or lists of texts, one behind the other."""
+    """Return tensors, or lists of texts, one after another."""
     if isinstance(parts[0], list):
         return list(chain.from_iterable(parts))
     shape = (sum(map(len, parts)), *parts[0].shape[1:])

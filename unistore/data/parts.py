@@ -235,7 +235,8 @@ class DatasetPart(NamedTuple):
     version : Version, optional
         Version of the versioned store that it is a part of. None: the store has no versions.
     joined : DatasetPart, optional
-        Several parts with the same arrays that are read as one, of which this is one. None: it is read alone.
+        Several parts with the same arrays that are read as one, of which this is one. None: it is read by
+        itself.
     """
 
     store: Store

@@ -194,7 +194,7 @@ class Requests:
         self._taken = self._requested = 0
 
     def begin(self, epoch: int, start: int) -> RankShare:
-        """Begin an epoch at position `start`, and return what this rank delivers of it."""
+        """Begin an epoch at position `start`, and return the part that this rank delivers."""
         while self._epochs and self._epochs[0].beginning != (self._taken, epoch, start):
             del self._epochs[0]
         if not self._epochs:

@@ -1,4 +1,4 @@
-"""The pool of worker processes and what they run: tasks, batches, messages between them, deaths."""
+"""The pool of worker processes and their work: tasks, batches, messages between them, deaths."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def decode(message: bytes, memory: Any, *, copy: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """What workers need to make batches. It is pickled for forkserver and spawn.
+    """Settings of the workers that make batches. It is pickled for forkserver and spawn.
 
     Attributes
     ----------

@@ -207,7 +207,7 @@ class RandomFunction:
     function : callable
         The user's function.
     salt : int
-        Makes its numbers differ from those of other functions with the same seed, epoch and index.
+        Makes its numbers differ from the numbers of other functions with the same seed, epoch and index.
     """
 
     def __init__(

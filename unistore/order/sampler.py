@@ -15,7 +15,7 @@ WINDOW = 8192
 class SequenceSampler:
     """One rank's samples of an order, each with its epoch, for torch's ``DataLoader``.
 
-    Pass it as ``sampler``, with the same ``batch_size``: the batches equal those of `unistore.Loader`
+    Pass it as ``sampler``, with the same ``batch_size``: the batches equal the batches of `unistore.Loader`
     with the same order. Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``.
     ``StatefulDataLoader`` resumes it exactly.
 

@@ -1,1 +1,1 @@
-"""What a store of each family contains: one package per family, and what they share."""
+"""The contents of a store of each family: one package per family, and shared definitions."""

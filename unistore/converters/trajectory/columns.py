@@ -410,8 +410,8 @@ def frame_of(array: Array, row: int, kind: str) -> UInt8s | None:
 
     Zero bytes at the end, which pad frames to a common length, are cut off.
     """
-    # The last byte of JPEG and PNG is never zero (D9 and 82). Lengths that recorders store are not used: their
-    # order of cameras is not stated in the file.
+    # The last byte of JPEG and PNG is never zero (D9 and 82). Lengths that recorders store are not used, as
+    # files do not state their order of cameras.
     if kind == "padded":
         frame: UInt8s = array[row : row + 1][0]
         return np.frombuffer(frame.tobytes().rstrip(b"\0"), np.uint8)

@@ -229,8 +229,8 @@ class Events(SampleKind):
         first and last time of the window, ``position = (B - 1) * (t - first) / (last - first)``. An event
         adds ``2 p - 1`` to the two bins around its position, in shares that depend on the distance (Zhu
         et al., Unsupervised Event-based Learning of Optical Flow, Depth, and Egomotion, CVPR 2019,
-        equation 1). Sums are float64: first the shares of the earlier bins, then those of the later bins,
-        in the order of the events. None: no voxels.
+        equation 1). Sums are float64: first the shares of the earlier bins, then the shares of the later
+        bins, in the order of the events. None: no voxels.
     frame : bool, default False
         Whether samples have ``frame``: the number of events of each pixel, with p = 0 and with p = 1.
     random : bool, default False

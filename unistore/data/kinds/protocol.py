@@ -486,7 +486,7 @@ class UnitReader(SampleReader):
         return int(self._first[-1])
 
     def _packed(self, key: str, values: object, samples: int) -> Packed:
-        """Return values of a key, which must be those of so many samples."""
+        """Return values of a key, and check that they belong to so many samples."""
         packed = values if isinstance(values, Packed) else Packed(values)  # type: ignore[arg-type]  # checked
         reason = _wrong_batch(packed, samples)
         if reason:
@@ -531,7 +531,7 @@ class UnitReader(SampleReader):
 
 
 def _wrong_batch(packed: Packed, samples: int) -> str:
-    """Say why values are not those of so many samples, empty if they are."""
+    """Return why values do not belong to so many samples. Empty: they do."""
     values = packed.values
     if not isinstance(values, np.ndarray) or values.ndim == 0 or values.dtype.kind == "O":
         return f"as {values!r:.60}, expected an array of numbers or texts with an axis of samples"

@@ -166,7 +166,7 @@ def _ragged_keys(store: Store, table: str) -> dict[str, str]:
 
 
 def _columns(store: Store, table: str) -> dict[str, str]:
-    """Path of each column of a table by key, of ragged ones that of their group."""
+    """Return the path of each column of a table by key; for variable length, the path of its group."""
     return {**_keys(store, table), **_ragged_keys(store, table)}
 
 
@@ -179,7 +179,7 @@ def _with_counts(columns: Mapping[str, str]) -> list[str]:
 
 
 def _tables(store: Store) -> list[str]:
-    """Return the tables that offsets beside the samples divide."""
+    """Return the tables whose rows belong to samples."""
     tables = store.attributes["tables"]
     return [table for table in tables if store.has(f"{store.sample_table}/{table}/offsets")]
 

@@ -353,7 +353,7 @@ class _Mask(ABC):
 
     @abstractmethod
     def ranges(self, volumes: Int64s) -> tuple[Int64s, Int64s]:
-        """Return where the points of volumes (B,) begin and end among all points."""
+        """Return the range of the points of volumes (B,) among all points."""
 
     @abstractmethod
     def bits(self, volume: int, extent: list[int]) -> UInt8s:

@@ -201,7 +201,7 @@ def step_paths(store: Store) -> dict[str, str]:
 
 
 def validity_keys(store: Store) -> dict[str, str]:
-    """Return the path of the values behind each ``<key>_present`` and ``<key>_mask``, by key."""
+    """Return the path of the values for each ``<key>_present`` and ``<key>_mask``, by key."""
     keys: dict[str, str] = {}
     for group, suffix in ((PRESENT, PRESENT_SUFFIX), (EXTENT, MASK_SUFFIX)):
         paths = [path for path in store.paths() if path.startswith(f"{group}/")]

@@ -81,7 +81,7 @@ def shares_of(check: Arguments, foreground: object) -> Shares:
 
 
 class BoxTarget(NamedTuple):
-    """What patches are centred on: a label, mask or window, or one class of it.
+    """The centres of patches: a label, mask or window, or one class of it.
 
     Attributes
     ----------
@@ -434,9 +434,9 @@ class Patches(SampleKind):
     - ``valid_extent`` (3,), int64, with ``pad="valid"``: number of voxels, from the corner on, that are
       inside the volume.
 
-    Optional keys, read with ``fields=[…]``: those of `Volumes`; ``valid_extent`` with any `pad`; ``valid``
-    (d, h, w), bool: True inside the volume; with `foreground`, ``foreground``, int32: the class of the voxel
-    that the patch is centred on, or 0 for a uniform patch.
+    Optional keys, read with ``fields=[…]``: the optional keys of `Volumes`; ``valid_extent`` with any
+    `pad`; ``valid`` (d, h, w), bool: True inside the volume; with `foreground`, ``foreground``, int32:
+    the class of the voxel that the patch is centred on, or 0 for a uniform patch.
 
     Parameters
     ----------

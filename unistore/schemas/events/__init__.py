@@ -1,1 +1,1 @@
-"""What a store of recordings of event cameras holds."""
+"""The contents of a store of recordings of event cameras."""

@@ -1,1 +1,1 @@
-"""What a store of this family holds."""
+"""The contents of a store of point clouds."""
