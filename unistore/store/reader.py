@@ -156,8 +156,8 @@ class Store:
     Examples
     --------
     >>> store = unistore.Store("clouds.zarr")  # doctest: +SKIP
-    >>> store.paths()[:2]  # doctest: +SKIP
-    ['points/classification', 'points/xyz']
+    >>> store.has("points/xyz")  # doctest: +SKIP
+    True
     >>> store.array("points/xyz").read(0, 3).shape  # doctest: +SKIP
     (3, 3)
     """
