@@ -252,12 +252,12 @@ def merged(problems: Iterable[Problem]) -> list[Problem]:
     places: dict[tuple[str, Fixes, str], list[str]] = {}
     for problem in problems:
         places.setdefault((problem.message, problem.fix, problem.kind), []).append(problem.location)
-    found = []
+    merged_problems = []
     for (message, fix, kind), locations in places.items():
         distinct = list(dict.fromkeys(locations))
         times = f" ({len(locations):,} times)" if len(distinct) < len(locations) else ""
-        found.append(Problem(first_few(distinct) + times, message, fix, kind))
-    return found
+        merged_problems.append(Problem(first_few(distinct) + times, message, fix, kind))
+    return merged_problems
 
 
 def _fix_to_json(fix: Fix) -> dict[str, Any]:

@@ -212,8 +212,8 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     flags = []
     for name, value in options.items():
         values = value if isinstance(value, (tuple, list)) else [value]
-        for one in values:
-            flags += [f"--{name.replace('_', '-')}", str(one)]
+        for single in values:
+            flags += [f"--{name.replace('_', '-')}", str(single)]
     return flags
 
 
@@ -269,21 +269,23 @@ def _notices(store: Path, sources: Path, changed: Path, eighth: int) -> bool:
 def _check_repair(sources: Path, store: Path, damaged: Path) -> None:
     shutil.copytree(store, damaged)
     shard = max(damaged.glob("**/c/**/*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
-    whole = shard.read_bytes()
+    original = shard.read_bytes()
     shard.unlink()
     unistore.repair(damaged, sources)
-    assert shard.read_bytes() == whole, f"{shard.name} is repaired to other bytes"
+    assert shard.read_bytes() == original, f"{shard.name} is repaired to other bytes"
 
 
 def _check_export(family: str, store: Path, folder: Path, options: Mapping[str, Any]) -> None:
     unistore.export(store, folder / "exported")
     again = folder / "again.zarr"
     unistore.convert(folder / "exported", again, family, **options)
-    first = unistore.Store(store)
-    other = unistore.Store(again)
-    assert first.paths() == other.paths(), "an exported source converts to other arrays"
-    for path in first.paths():
-        equal = path == "sources/bytes" or np.array_equal(first.array(path).read(), other.array(path).read())
+    stored = unistore.Store(store)
+    converted_again = unistore.Store(again)
+    assert stored.paths() == converted_again.paths(), "an exported source converts to other arrays"
+    for path in stored.paths():
+        equal = path == "sources/bytes" or np.array_equal(
+            stored.array(path).read(), converted_again.array(path).read()
+        )
         assert equal, f"{path} differs after an export"
 
 

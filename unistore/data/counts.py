@@ -115,10 +115,10 @@ class ValueCounts:
         out = np.full((len(shares), len(self.count)), np.nan)
         bounds = np.searchsorted(self.bins, np.arange(len(self.count) + 1) * CODES)
         for component in np.flatnonzero(np.diff(bounds)).tolist():
-            own = slice(bounds[component], bounds[component + 1])
-            reached = np.cumsum(self.counts[own])
+            component_bins = slice(bounds[component], bounds[component + 1])
+            reached = np.cumsum(self.counts[component_bins])
             places = np.searchsorted(reached, np.asarray(shares) * reached[-1])
-            codes = self.bins[own][np.minimum(places, len(reached) - 1)] % CODES - _MIDDLE
+            codes = self.bins[component_bins][np.minimum(places, len(reached) - 1)] % CODES - _MIDDLE
             out[:, component] = values_of(codes, whole=whole)
         inside: Float64s = np.clip(out, self.low, self.high)
         return inside
@@ -239,9 +239,9 @@ class Summary(NamedTuple):
     def total(self, splits: Sequence[int] | None = None) -> ValueCounts:
         """Return the counts of some splits together. None: of all splits."""
         counts = list(self.by_split.values())
-        nothing = count_values(np.zeros((0, len(counts[0].count))))
+        no_values = count_values(np.zeros((0, len(counts[0].count))))
         parts = [part for split, part in self.by_split.items() if splits is None or split in splits]
-        return merge([nothing, *parts])
+        return merge([no_values, *parts])
 
 
 def component_axes(
@@ -321,13 +321,13 @@ def _add(
     has_values = np.ones(len(rows), bool) if is_real is None else is_real.any(axis=1)
     step = max(1, _BLOCK // rows.shape[1])
     for split in np.unique(splits).tolist():
-        is_own = has_values & (split_of_row == split)
-        own = rows if is_own.all() else rows[is_own]
-        times = None if is_real is None or is_real[is_own].all() else is_real[is_own]
+        is_in_split = has_values & (split_of_row == split)
+        rows_of_split = rows if is_in_split.all() else rows[is_in_split]
+        times = None if is_real is None or is_real[is_in_split].all() else is_real[is_in_split]
         counted = parts.setdefault(split, [])
-        for lo in range(0, max(1, len(own)), step):
+        for lo in range(0, max(1, len(rows_of_split)), step):
             block = slice(lo, lo + step)
-            counted.append(count_values(own[block], None if times is None else times[block]))
+            counted.append(count_values(rows_of_split[block], None if times is None else times[block]))
         if len(counted) > _PARTS:
             counted[:] = [merge(counted)]
 
@@ -336,12 +336,12 @@ def _real_rows(validity: Sequence[Packed], packed: Packed, axis: ComponentAxis |
     """Return which values of the rows of a key are real, by what says so of each sample. None: all."""
     is_real: AnyArray | None = None
     for of_samples in validity:
-        own = of_samples.values
+        mask = of_samples.values
         if packed.offsets is not None:
-            own = np.repeat(own, np.diff(packed.offsets), axis=0)
-        between = [1] * (packed.values.ndim - own.ndim)
-        own = np.broadcast_to(own.reshape(len(own), *between, *own.shape[1:]), packed.values.shape)
-        is_real = own if is_real is None else is_real & own
+            mask = np.repeat(mask, np.diff(packed.offsets), axis=0)
+        between = [1] * (packed.values.ndim - mask.ndim)
+        mask = np.broadcast_to(mask.reshape(len(mask), *between, *mask.shape[1:]), packed.values.shape)
+        is_real = mask if is_real is None else is_real & mask
     return None if is_real is None else _rows(replace(packed, values=is_real), axis)[0]
 
 

@@ -66,8 +66,8 @@ class JoinedReader(SampleReader):
         self._readers = readers
         self._prefixes = prefixes
         self.offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
-        nothing = SampleIndices(np.empty(0, np.int64), np.empty(0, np.int64))
-        empty = [reader.read(nothing, np.empty) for reader in readers]
+        no_samples = SampleIndices(np.empty(0, np.int64), np.empty(0, np.int64))
+        empty = [reader.read(no_samples, np.empty) for reader in readers]
         nonempty = np.flatnonzero(np.diff(self.offsets)).tolist() or [0]
         _check_forms({names[number]: empty[number] for number in nonempty})
         # Boxes of several shapes are flat in every batch, though those of one store may be dense
@@ -107,8 +107,10 @@ class JoinedReader(SampleReader):
         # one seed per store: sample i of one store must not be cropped like sample i of the next one. That of
         # a store which grew stays the same
         seed = self._seed_of(picks.seed, number) if number or self._prefixes[0] else picks.seed
-        own = SampleIndices(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
-        batch = self._readers[number].read(own, allocate)
+        picks_of_store = SampleIndices(
+            picks.index[positions] - self.offsets[number], picks.epoch[positions], seed
+        )
+        batch = self._readers[number].read(picks_of_store, allocate)
         if SOURCE in batch:
             names = np.char.add(self._prefixes[number], batch[SOURCE].values)
             batch[SOURCE] = packed_copy(names, allocate)

@@ -194,37 +194,39 @@ class StatisticsQuery:
                 )
                 fix = "ask for the statistics of each store"
                 raise wrong_argument(parts[number].store.path, message, fix)
-        whole = all(summary.dtype.kind in "biu" for summary, _ in counted)
+        are_whole_numbers = all(summary.dtype.kind in "biu" for summary, _ in counted)
         together = merge(counts, None if weights is None else [weights[number] for number in drawn])
-        return _statistics(self.key, first, together, whole=whole)
+        return _statistics(self.key, first, together, whole=are_whole_numbers)
 
     def _count(self, part: DatasetPart, subset: Int64s | None) -> tuple[Summary, ValueCounts]:
-        whole = self._whole(part)
-        if whole is None or (subset is not None and whole != part.kind):
+        whole_kind = self._whole(part)
+        if whole_kind is None or (subset is not None and whole_kind != part.kind):
             if not part.kind.select(part.store, (self.key,)):
                 raise wrong_argument("key", f"{self.key} is no value of a sample")
-            whole = part.kind
-            reader = self._reader(part.store, whole, part.units())
+            whole_kind = part.kind
+            reader = self._reader(part.store, whole_kind, part.units())
             check_reach([reader], [part.store.path])
         elif subset is None and part.where is None:
-            summary = self._kept(part.store, whole)
+            summary = self._kept(part.store, whole_kind)
             return summary, summary.total(None if part.splits is None else part.split_codes())
         else:
-            reader = self._reader(part.store, whole, part.units())
+            reader = self._reader(part.store, whole_kind, part.units())
         index = np.arange(len(reader)) if subset is None else subset
-        summary = self._summarise(part.store, whole, reader, index, np.zeros(len(index), np.uint8))
+        summary = self._summarise(part.store, whole_kind, reader, index, np.zeros(len(index), np.uint8))
         return summary, summary.total()
 
     def _whole(self, part: DatasetPart) -> SampleKind | None:
-        whole = None if part.kind.computes(self.key) else part.kind.whole
-        if whole is None:
+        whole_kind = None if part.kind.computes(self.key) else part.kind.whole
+        if whole_kind is None:
             return None
         try:
-            has_key = self.key in whole.select(part.store, (self.key,))
+            has_key = self.key in whole_kind.select(part.store, (self.key,))
         except InputError:
             return None
-        is_one_per_row = has_key and len(whole.bind(part.store, (self.key,), None)) == part.store.sample_count
-        return whole if is_one_per_row else None
+        is_one_per_row = (
+            has_key and len(whole_kind.bind(part.store, (self.key,), None)) == part.store.sample_count
+        )
+        return whole_kind if is_one_per_row else None
 
     def _kept(self, store: Store, whole: SampleKind) -> Summary:
         name = (store.path, repr(whole), self.axis)

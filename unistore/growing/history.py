@@ -104,13 +104,13 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
         known, _ = known_sources(growth)
         chosen: dict[str, None] = {}
         problems = []
-        for one in patterns:
-            names = [name for name in known if name == one or fnmatchcase(name, one)]
+        for name_or_pattern in patterns:
+            names = [name for name in known if name == name_or_pattern or fnmatchcase(name, name_or_pattern)]
             chosen |= dict.fromkeys(names)
             if not names:
                 message = f"matches no source of {growth.store}"
                 fix = f"as {first_few([*known])}"
-                problems.append(Problem(one, message, fix, "option"))
+                problems.append(Problem(name_or_pattern, message, fix, "option"))
         if problems:
             raise InputError(problems)
         schemas: list[Attributes] = list(growth.version.schemas)

@@ -269,9 +269,9 @@ def load_samples(region: CacheRegion, offsets: Int64s, described: bytes, allocat
         rows = shapes.prod(axis=1)
         sizes = rows * (math.prod(form.row_shape) * dtype.itemsize)
         if form.axes:
-            own = group_offsets.setdefault(form.group, offsets_from_lengths(rows))
-            out = allocate((int(own[-1]), *form.row_shape), dtype)
-            batch[form.key] = Packed(out, own, form.group, shapes if form.boxed else None)
+            offsets_of_group = group_offsets.setdefault(form.group, offsets_from_lengths(rows))
+            out = allocate((int(offsets_of_group[-1]), *form.row_shape), dtype)
+            batch[form.key] = Packed(out, offsets_of_group, form.group, shapes if form.boxed else None)
         else:
             out = allocate((len(offsets), *form.row_shape), dtype)
             batch[form.key] = Packed(out)

@@ -411,10 +411,10 @@ _FIELDS = {"version": int, "epoch": int, "delivered": int, "digest": str, "order
 
 def dataset_digest(dataset: Any) -> str:
     """Return a hash of the number of samples of a dataset, and of its attribute ``digest`` if it has one."""
-    own = getattr(dataset, "digest", None)
-    own_digest = own() if callable(own) else own
+    dataset_hash = getattr(dataset, "digest", None)
+    declared_hash = dataset_hash() if callable(dataset_hash) else dataset_hash
     identity = json.dumps(
-        {"samples": len(dataset), "dataset": None if own_digest is None else str(own_digest)}
+        {"samples": len(dataset), "dataset": None if declared_hash is None else str(declared_hash)}
     )
     return xxhash.xxh3_128_hexdigest(identity.encode())
 

@@ -394,14 +394,14 @@ class ClipReader(SampleReader):
         longest = int((runs[:, 1] - runs[:, 0]).max(initial=0))
         if not longest:
             return Reach(0)
-        what = f"no recording has {kind.length} time steps: the most are {longest}"
+        problem = f"no recording has {kind.length} time steps: the most are {longest}"
         if self._by_frame:
-            what = f"no {kind.length} frames follow one another in one sequence and one resolution: "
-            what += f"the most are {longest}"
+            problem = f"no {kind.length} frames follow one another in one sequence and one resolution: "
+            problem += f"the most are {longest}"
         shorter: Clips | Steps = replace(kind, length=longest)
         extents = self._image_extents[self._frames(clip_starts(runs, longest, 1))]
         reach, _ = reach_of_boxes(shorter, "crop", extents, np.ones(len(extents), np.int64), nouns)
-        return Reach(0, problem=what, fitting=reach.fitting or shorter)
+        return Reach(0, problem=problem, fitting=reach.fitting or shorter)
 
     def _frames(self, starts: Int64s) -> Int64s:
         return starts if self._by_frame else range_of_rows(self._steps, starts)

@@ -178,8 +178,8 @@ class TransitionReader(SampleReader):
         steps = 0 if len(self) else len(self._episodes.rows())
         if not steps:
             return Reach(len(self))
-        what = f"only_valid=True: none of {steps:,} steps has a next observation or is a terminal one"
-        return Reach(0, problem=what, fitting=replace(self._kind, only_valid=False))
+        problem = f"only_valid=True: none of {steps:,} steps has a next observation or is a terminal one"
+        return Reach(0, problem=problem, fitting=replace(self._kind, only_valid=False))
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         rows = picks.index if self._rows is None else self._rows[picks.index]

@@ -104,12 +104,12 @@ class EventReader(SampleReader):
             return Reach(len(self))
         longest = int(self._extents.max(initial=0))
         if self._kind.count is None:
-            what = f"no recording lasts {self._kind.window}: the longest has {longest} us"
+            problem = f"no recording lasts {self._kind.window}: the longest has {longest} us"
             fitting = replace(self._kind, window=f"{longest}us") if longest else None
         else:
-            what = f"no recording has {self._kind.count} events: the most are {longest}"
+            problem = f"no recording has {self._kind.count} events: the most are {longest}"
             fitting = replace(self._kind, count=longest) if longest else None
-        return Reach(0, problem=what, fitting=fitting)
+        return Reach(0, problem=problem, fitting=fitting)
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         which = range_of_rows(self._first, picks.index)
@@ -125,7 +125,7 @@ class EventReader(SampleReader):
             lo = starts
             hi = starts + self._kind.count
             times = list(self._arrays["t"].read_ranges(lo, hi).reshape(len(lo), self._kind.count))
-            starts = np.array([own[0] for own in times], np.int64)
+            starts = np.array([window_times[0] for window_times in times], np.int64)
         offsets = offsets_from_lengths(hi - lo)
         columns: dict[str, AnyArray] = {}
         if "t" in self._fields:
@@ -142,13 +142,13 @@ class EventReader(SampleReader):
         for key, (make, shape, dtype) in self._images.items():
             batch[key] = Packed(allocate((len(picks), *shape), dtype))
             for number, image in enumerate(batch[key].values):
-                own = slice(offsets[number], offsets[number + 1])
-                x, y, p = (columns[name][own] for name in "xyp")
+                selected = slice(offsets[number], offsets[number + 1])
+                x, y, p = (columns[name][selected] for name in "xyp")
                 image[...] = make(times[number].astype(np.int64), x, y, p, shape)
         if self._beside:
             stops = starts + self._kind.length
             if self._kind.count is not None:
-                stops = np.array([own[-1] for own in times], np.int64) + 1
+                stops = np.array([window_times[-1] for window_times in times], np.int64) + 1
             batch |= self._read_beside(recordings, starts, stops, allocate)
         return batch | self._sources.read(recordings, allocate)
 
@@ -186,11 +186,11 @@ class EventReader(SampleReader):
         bounds = offsets_from_lengths(hi - lo)
         times = []
         for number in range(len(recordings)):
-            own = read[bounds[number] : bounds[number + 1]]
-            begin, end = _between(own, starts[number], stops[number])
+            times_read = read[bounds[number] : bounds[number + 1]]
+            begin, end = _between(times_read, starts[number], stops[number])
             hi[number] = lo[number] + end
             lo[number] += begin
-            times.append(own[begin:end])
+            times.append(times_read[begin:end])
         return lo, hi, times
 
 
@@ -312,8 +312,8 @@ class Events(SampleKind):
 
 def _columns_of(store: Store) -> dict[str, str]:
     # attached ones as well
-    own = {value: key for key, value in _EVENTS.items()}
-    return {own.get(path, path.rpartition("/")[2]): path for path in table_columns(store, "events")}
+    key_of_path = {value: key for key, value in _EVENTS.items()}
+    return {key_of_path.get(path, path.rpartition("/")[2]): path for path in table_columns(store, "events")}
 
 
 def _keys_beside(store: Store) -> dict[str, str]:

@@ -44,13 +44,13 @@ def installed_kinds() -> Mapping[str, type[Kind]]:
         try:
             kind: type[Kind] = point.load()
         except Exception as error:  # noqa: BLE001  whatever a package raises, the other kinds work
-            why = f"cannot be imported: {type(error).__name__}: {error}"
+            reason = f"cannot be imported: {type(error).__name__}: {error}"
         else:
-            why = _what_is_wrong(kind, kinds)
-            if not why:
+            reason = _what_is_wrong(kind, kinds)
+            if not reason:
                 kinds[kind.__name__] = kind
-        if why:
-            leave_kind_out(point.name, f"{point.value} {why}")
+        if reason:
+            leave_kind_out(point.name, f"{point.value} {reason}")
     return kinds
 
 
@@ -107,11 +107,11 @@ def parse_kind(expression: str) -> SampleKind:
 def _named(name: str) -> Callable[..., Any]:
     if name in OWN:
         try:
-            own: Callable[..., Any] = getattr(import_module(f"unistore.data.kinds.{OWN[name]}"), name)
+            kind_class: Callable[..., Any] = getattr(import_module(f"unistore.data.kinds.{OWN[name]}"), name)
         except ImportError as error:
             message = f"{name} needs {error.name}, which cannot be imported: {error}"
             raise InputError(Problem(f"samples of kind {name}", message, "install unistore again")) from error
-        return own
+        return kind_class
     if name not in installed_kinds():
         msg = f"they are {', '.join([*OWN, *installed_kinds()])}"
         raise ValueError(msg)

@@ -236,13 +236,13 @@ def reach_of_boxes(
     samples = int(counts.sum())
     if not smaller.any():
         return Reach(samples), ~smaller
-    least = extents.min(axis=0)
+    smallest_extents = extents.min(axis=0)
     pad = getattr(kind, "pad", None)
-    options: dict[str, Any] = {option: tuple(np.minimum(size, np.maximum(least, 1)).tolist())}
+    options: dict[str, Any] = {option: tuple(np.minimum(size, np.maximum(smallest_extents, 1)).tolist())}
     if hasattr(kind, "pad"):
         options["pad"] = None
     fitting = replace(kind, **options)
-    shown, smallest = (" × ".join(map(str, extent)) for extent in (size, least.tolist()))
+    shown, smallest = (" × ".join(map(str, extent)) for extent in (size, smallest_extents.tolist()))
     boxes, data = nouns
     message = f"{boxes.format(shown)} reach beyond {int(smaller.sum())} of {len(extents)} {data}"
     message += f", whose extents are {smallest} at least"

@@ -222,8 +222,8 @@ class SampleKind(ABC):
         SampleReader
             Reader of the samples of these rows.
         """
-        every = np.arange(store.sample_count) if units is None else units
-        return self.reader(store, self, fields, every)
+        all_rows = np.arange(store.sample_count) if units is None else units
+        return self.reader(store, self, fields, all_rows)
 
     def chosen(self, store: Store) -> SampleKind | None:  # noqa: ARG002
         """Return this kind with the names that a store requires, or None if the store has no such samples."""

@@ -128,11 +128,11 @@ class RowReader(SampleReader):
         if self._source_of is not None:
             sources = self._source_of(rows)
             for name, values in self._of_sources.items():
-                own = values[sources]
+                values_of_rows = values[sources]
                 if name in self._padded:
-                    batch[name] = Packed(masks_of(own, self._padded[name], allocate))
+                    batch[name] = Packed(masks_of(values_of_rows, self._padded[name], allocate))
                 else:
-                    batch[name] = packed_copy(own, allocate)
+                    batch[name] = packed_copy(values_of_rows, allocate)
         for table in self._tables:
             batch |= table.read(table.spans(rows), allocate)
         if self._sources is None:
@@ -304,7 +304,7 @@ class Spans:
         Spans
             The rows to read.
         """
-        lengths = np.array([len(some) for some in rows], np.int64)
+        lengths = np.array([len(rows_of_sample) for rows_of_sample in rows], np.int64)
         joined = np.concatenate([np.empty(0, np.int64), *rows])
         return cls(lo, hi, offsets_from_lengths(lengths), joined)
 
@@ -529,8 +529,8 @@ def _offsets(store: Store) -> str:
 
 
 def _numbers(store: Store) -> dict[str, str]:
-    own = f"{store.sample_table}/source"
-    return {key: path for key, path in _columns(store, store.sample_table).items() if path != own}
+    source_path = f"{store.sample_table}/source"
+    return {key: path for key, path in _columns(store, store.sample_table).items() if path != source_path}
 
 
 def _keys(store: Store, table: str) -> dict[str, str]:

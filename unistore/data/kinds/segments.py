@@ -201,9 +201,9 @@ class SegmentReader(SampleReader):
     def reach(self) -> Reach:
         if len(self) or not self._least:
             return Reach(len(self))
-        what = f"no segment has min_points={self._least} points: the most are {self._most}"
+        problem = f"no segment has min_points={self._least} points: the most are {self._most}"
         return Reach(
-            0, problem=what, fitting=replace(self._kind, min_points=self._most) if self._most else None
+            0, problem=problem, fitting=replace(self._kind, min_points=self._most) if self._most else None
         )
 
     def _rows(self, samples: Int64s) -> Int64s:
@@ -409,9 +409,9 @@ def draw_rows(
         order = picks.generator(sample).permutation(length)
         _, first = np.unique(point_voxel[order], return_index=True)
         rows = np.sort(order[first])
-    most = kind.exactly or kind.max_points
-    if most is not None and len(rows) > most:
-        return rows[subset(len(rows), most, word)]
+    limit = kind.exactly or kind.max_points
+    if limit is not None and len(rows) > limit:
+        return rows[subset(len(rows), limit, word)]
     if kind.exactly is not None and len(rows) < kind.exactly:
         times, remainder = divmod(kind.exactly, len(rows))
         extra = rows[subset(len(rows), remainder, word)]

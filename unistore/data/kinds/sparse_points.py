@@ -176,15 +176,15 @@ class PointReader(SampleReader):
         if len(self) or not len(self._counts):
             return Reach(len(self))
         least = self._kind.min_points
-        most = int(self._counts.max())
-        what = f"no volume has min_points={least} points of {self._group}: the most are {most}"
-        return Reach(0, problem=what, fitting=replace(self._kind, min_points=most))
+        largest_count = int(self._counts.max())
+        problem = f"no volume has min_points={least} points of {self._group}: the most are {largest_count}"
+        return Reach(0, problem=problem, fitting=replace(self._kind, min_points=largest_count))
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         """Read a batch; see `SampleReader.read`."""
         volumes = self._volumes[picks.index]
-        nothing = np.zeros((len(volumes), 3), np.int64)
-        batch = self._values.read_boxes(volumes, nothing, nothing, None, allocate)
+        no_boxes = np.zeros((len(volumes), 3), np.int64)
+        batch = self._values.read_boxes(volumes, no_boxes, no_boxes, None, allocate)
         if self._forms:
             spans = Spans.draw(picks, *self._source.ranges(volumes), self._kind.max_points)
             out = {key: allocate((len(spans), width), dtype) for key, (width, dtype) in self._forms.items()}

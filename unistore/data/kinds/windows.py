@@ -90,10 +90,10 @@ class WindowReader(SampleReader):
         if self._by_times and self._kind.pad not in (None, "drop"):
             return is_whole
         for lo in range(0, len(is_whole), _TICKS_TOGETHER):
-            some = slice(lo, lo + _TICKS_TOGETHER)
-            ticks = self._look_up(self._ticks[some])
+            block = slice(lo, lo + _TICKS_TOGETHER)
+            ticks = self._look_up(self._ticks[block])
             for part in self._parts:
-                is_whole[some] &= part.stream.reaches(ticks)
+                is_whole[block] &= part.stream.reaches(ticks)
         return is_whole
 
     def reach(self) -> Reach:
@@ -105,12 +105,12 @@ class WindowReader(SampleReader):
         padding = replace(kind, pad="edge")
         if kind.pad == "drop" and not samples and len(self._episodes.used):
             longest = np.diff(self._episodes.offsets)[self._episodes.used].max()
-            what = f"windows of {steps}, leave every episode: the longest has {longest} steps"
-            return Reach(0, problem=what, fitting=padding)
+            problem = f"windows of {steps}, leave every episode: the longest has {longest} steps"
+            return Reach(0, problem=problem, fitting=padding)
         if kind.pad == "drop" or not self._beyond:
             return Reach(samples)
-        what = f"windows of {steps}, leave their episode in {self._beyond} of {samples} samples"
-        return Reach(samples, self._beyond, kind.pad is not None, what, padding)
+        problem = f"windows of {steps}, leave their episode in {self._beyond} of {samples} samples"
+        return Reach(samples, self._beyond, kind.pad is not None, problem, padding)
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         ticks = self._look_up(self._ticks[picks.index])
@@ -385,29 +385,33 @@ def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
         offsets = clocks.offsets(STEPS)
         paths = clocks.columns[STEPS]
         past = {key: path for key, path in paths.items() if key.startswith("observation.")}
-        other = {key: path for key, path in paths.items() if key not in past}
+        present = {key: path for key, path in paths.items() if key not in past}
         history = RowFinder(offsets=offsets, clock=None, steps=np.arange(1 - kind.history, 1))
         horizon = RowFinder(offsets=offsets, clock=None, steps=np.arange(kind.horizon))
-        return [WindowPart("history", STEPS, past, history), WindowPart("horizon", STEPS, other, horizon)]
+        return [WindowPart("history", STEPS, past, history), WindowPart("horizon", STEPS, present, horizon)]
     ticks = _clock_of(clocks, store, "clock", kind.clock)
     windowed = set[str]()
     parts = []
     problems = []
     for name, steps in kind.around.items():
-        own = _clock_of(clocks, store, "around", name)
-        columns = clocks.columns[own] if name == own else {name: clocks.columns[own][name]}
+        clock_name = _clock_of(clocks, store, "around", name)
+        columns = (
+            clocks.columns[clock_name] if name == clock_name else {name: clocks.columns[clock_name][name]}
+        )
         if twice := windowed.intersection(columns):
             problems.append((name, f"{', '.join(sorted(twice))} is in two windows", "leave one out"))
         windowed.update(columns)
         is_linear = kind.align_of(name) == "linear"
-        needs_times = own != ticks or is_linear or _are_seconds(steps) or name in (kind.shift or {})
-        if needs_times and not clocks.has_times(own, ticks):
+        needs_times = clock_name != ticks or is_linear or _are_seconds(steps) or name in (kind.shift or {})
+        if needs_times and not clocks.has_times(clock_name, ticks):
             fix = "give whole numbers (steps); times need streams of several rates in the sources"
             problems.append((name, "the store has no times of its steps", fix))
         if is_linear:
             problems += _not_linear(store, name, steps, columns)
         if not problems:
-            parts.append(WindowPart(name, own, columns, _stream(kind, clocks, name, own, steps)))
+            parts.append(
+                WindowPart(name, clock_name, columns, _stream(kind, clocks, name, clock_name, steps))
+            )
     if problems:
         shown = [Problem(f"around[{name!r}]", message, fix, "option") for name, message, fix in problems]
         raise InputError(shown)
@@ -415,13 +419,13 @@ def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
 
 
 def _clock_of(clocks: Clocks, store: Store, argument: str, name: str) -> str:
-    own = clocks.of(name)
-    if own is None:
+    clock_name = clocks.of(name)
+    if clock_name is None:
         keys = ", ".join(chain.from_iterable(clocks.columns.values()))
         message = f"{name!r} is no key and no clock of {store.path}"
         fix = f"clocks: {', '.join(clocks.columns)}; keys: {keys}"
         raise wrong_argument(argument, message, fix)
-    return own
+    return clock_name
 
 
 def _not_linear(
@@ -431,17 +435,17 @@ def _not_linear(
     if not _are_seconds(steps) and any(step != 0 for step in steps):
         yield name, "counts rows, and linear interpolates at times", "give seconds, as in (-0.1, 0.0)"
     for key, path in columns.items():
-        why = ""
+        obstacle = ""
         if is_ragged(path):
-            why = "has any number of values in a row"
+            obstacle = "has any number of values in a row"
         elif is_uneven(path):
-            why = "is text"
+            obstacle = "is text"
         elif (dtype := step_column(store, path).dtype).kind != "f":
-            why = f"is {dtype}"
+            obstacle = f"is {dtype}"
         elif any(word in key.lower() for word in _ROTATIONS):
-            why = "is a rotation by its name"
-        if why:
-            yield name, f"{key} {why}, which cannot be interpolated", f"align={{{name!r}: 'nearest'}}"
+            obstacle = "is a rotation by its name"
+        if obstacle:
+            yield name, f"{key} {obstacle}, which cannot be interpolated", f"align={{{name!r}: 'nearest'}}"
 
 
 def _are_seconds(steps: Steps) -> bool:
@@ -483,23 +487,23 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
     reference = kind.delta[key]
     name, components = (reference, None) if isinstance(reference, str) else reference
     where = f"delta[{key!r}]"
-    own = _clock_of(clocks, store, where, name)
+    clock_name = _clock_of(clocks, store, where, name)
     fix = "name the components, as in {'action': ('observation.joint', range(6))}"
     message = ""
-    if own != clocks.of(kind.clock) and not clocks.has_times(own, kind.clock):
+    if clock_name != clocks.of(kind.clock) and not clocks.has_times(clock_name, kind.clock):
         message = f"{name} has another clock than the ticks, and the store has no times of both"
     elif kind.align_of(name) == "linear":
         message = f"{name} is interpolated, and a row of it is subtracted"
-    elif column is None or name == own or is_uneven(clocks.columns[own][name]):
+    elif column is None or name == clock_name or is_uneven(clocks.columns[clock_name][name]):
         message = f"{key} or {name} is text, or has any number of values in a row"
     else:
-        other = step_column(store, clocks.columns[own][name])
-        sizes = [one.row_shape[0] if len(one.row_shape) == 1 else 0 for one in (column, other)]
+        reference_column = step_column(store, clocks.columns[clock_name][name])
+        sizes = [one.row_shape[0] if len(one.row_shape) == 1 else 0 for one in (column, reference_column)]
         sizes += [_smallest(store, padded) for padded in (key, name) if store.has(f"{EXTENT}/{padded}")]
         numbers = range(max(sizes)) if components is None else components
         if column.dtype.kind == "f" and max(numbers, default=0) < min(sizes):
-            return _Delta(other, _stream(kind, clocks, name, own, (0,)), list(numbers))
-        forms = [f"{one.dtype} {one.row_shape}" for one in (column, other)]
+            return _Delta(reference_column, _stream(kind, clocks, name, clock_name, (0,)), list(numbers))
+        forms = [f"{one.dtype} {one.row_shape}" for one in (column, reference_column)]
         message = f"{key} is {forms[0]} and {name} is {forms[1]}: the first must be floating point, and both"
         message += " have these components in every episode"
     raise wrong_argument(where, message, fix)
