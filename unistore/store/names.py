@@ -50,28 +50,28 @@ CONVENTION = {
 
 
 def build_folder(destination: Path) -> Path:
-    """Return the folder of an unfinished conversion, beside `destination`, so that a rename completes it."""
+    """Return the staging folder of a conversion, next to `destination`, so that a rename completes it."""
     return folder_beside(destination, "unistore-build")
 
 
 def copies_folder(destination: Path) -> Path:
-    """Return the folder of the sources that a conversion to `destination` copied from a bucket."""
+    """Return the folder for copies of sources from an object store."""
     return folder_beside(destination, "unistore-sources")
 
 
 def folder_beside(store: Path, suffix: str) -> Path:
-    """Return the folder beside a store whose name is longer by a suffix."""
+    """Return the folder next to a store with the same name and a suffix."""
     path = Path(os.path.normpath(absolute(store)))  # "." and "..", but not links, are resolved
     return path.parent / f"{path.name}.{suffix}"
 
 
 def growth_folder(store: Path) -> Path:
-    """Return the folder beside a store in which its next version is made."""
+    """Return the staging folder for the next version of a store."""
     return folder_beside(store, GROWTH)
 
 
 def part_folder(manifest: str) -> str:
-    """Return the folder of a part in a grown store, by the checksum of its manifest."""
+    """Return the folder of a part in a versioned store, by the checksum of its manifest."""
     return f"{PARTS}/{manifest}{_PART_SUFFIX}"
 
 
@@ -86,7 +86,7 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def file_name_problem(name: str) -> str | None:
-    """Return why a relative path is not valid on every file system, None if it is."""
+    """Return why a relative path is not valid on every file system, or None if it is."""
     parts = name.split("/")
     if not name or name.startswith("/") or _DRIVE.match(name):
         return "it is empty or absolute"

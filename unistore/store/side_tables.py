@@ -1,8 +1,9 @@
-"""Side tables: columns of a sealed store's tables, each sealed by itself in a folder beside the store.
+"""Added columns of a sealed store, each sealed by itself in a folder next to the store.
 
-The folder of the side tables of ``clouds.zarr`` is ``clouds.zarr.unistore-side``. A side table is a document,
-``prediction.json``, and the folder that it names, in form a store, whose root names the seal of
-``clouds.zarr``. The document is written last, by a rename: a side table is absent, the old or the new one.
+The folder of the added columns of ``clouds.zarr`` is ``clouds.zarr.unistore-side``. An added column
+consists of a document, ``prediction.json``, and the folder that the document names. That folder is in
+form a store, and its root names the seal of ``clouds.zarr``. The document is written last, by a rename:
+the column is absent, the old or the new one.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ _LIMIT = 1 << 16  # Most bytes of a document
 
 @dataclass(frozen=True, slots=True)
 class SideTable:
-    """A side table of a store.
+    """An added column of a store, or the result of `unistore.derive`.
 
     Attributes
     ----------
-    name
+    name : str
         Its name: ``"prediction"``.
-    folder
+    folder : Path
         Its own sealed folder, in form a store.
-    attributes
-        The ``unistore`` object of its root. ``side`` names store, table, and how it was made.
+    attributes : mapping
+        The ``unistore`` object of its root. ``side`` states the store, the table, and how it was made.
     """
 
     name: str
@@ -49,21 +50,21 @@ class SideTable:
 
     @property
     def table(self) -> str:
-        """Return the table whose rows its column has, empty for what ``unistore derive`` made."""
+        """Table whose rows the column has. Empty for a result of ``unistore derive``."""
         table: str = self.attributes["side"]["table"]
         return table
 
     @property
     def paths(self) -> list[str]:
-        """Return paths of its arrays, as they would be in the store."""
+        """Paths of its arrays, as they would be in the store."""
         return sorted(self.attributes["fields"])
 
     def is_of(self, store: Store) -> bool:
-        """Return whether it was made for this store as it is sealed now."""
+        """Return whether it belongs to this store in its current state."""
         return bool(self.attributes["side"]["store"] == store.attributes["seal"]["digest"])
 
     def stale(self, store: Store) -> str:
-        """Return what is wrong with a side table that was made for another store, and the fix."""
+        """Return what is wrong with an added column of another store, and the fix."""
         what = f"attach {store.path} {self.name} FILE" if self.table else f"derive {store.path}"
         where = self.folder.with_name(f"{self.name}{_DOCUMENT}")
         return (
@@ -73,13 +74,13 @@ class SideTable:
 
 
 def side_folder(store: Store) -> Path | None:
-    """Return the folder of side tables, None for a store in an object store."""
+    """Return the folder of the added columns of a store. None for a store in an object store."""
     folder = store.storage.root if isinstance(store.storage, LocalStorage) else local_path(store.place)
     return None if folder is None else folder_beside(folder, SIDE_TABLES)
 
 
 def side_names(store: Store) -> list[str]:
-    """Return names of the side tables of a store, sorted. A `StoreError` names what cannot be read."""
+    """Return the names of the added columns of a store, sorted. StoreError if the folder cannot be read."""
     folder = side_folder(store)
     if folder is None:
         return []
@@ -96,25 +97,33 @@ def side_names(store: Store) -> list[str]:
 
 
 class DamagedError(StoreError):
-    """A side table was read, and is not what was written."""
+    """An added column was read, and differs from what was written."""
 
 
 class SideDocument(NamedTuple):
-    """What the document of a side table says."""
+    """The document of an added column.
 
-    folder: str  # its folder, beside the document
-    digest: str  # of the seal of that folder
+    Attributes
+    ----------
+    folder : str
+        Name of its folder.
+    digest : str
+        Checksum of the seal of that folder.
+    """
+
+    folder: str
+    digest: str
 
 
 def read_document(folder: Path, name: str) -> SideDocument:
-    """Read the document of a side table.
+    """Read the document of an added column.
 
     Raises
     ------
     AbsentError
         If there is no document.
     DamagedError
-        If it was read and says something else.
+        If the document is not valid.
     FailedReadError
         If it could not be read.
     """
@@ -139,7 +148,7 @@ def _damaged(where: Path, why: object) -> DamagedError:
 
 
 def read_side_table(store: Store, name: str) -> SideTable:
-    """Read document and root of a side table. Raises as `read_document`."""
+    """Read the document and the root of an added column. It raises the errors of `read_document`."""
     folder = side_folder(store)
     if folder is None:
         msg = f"{store.path}: has no side tables, as it is in an object store"
@@ -159,17 +168,17 @@ def read_side_table(store: Store, name: str) -> SideTable:
 
 
 def document_of(name: str) -> str:
-    """Return the file name of the document of a side table."""
+    """Return the file name of the document of an added column."""
     return f"{name}{_DOCUMENT}"
 
 
 def is_folder_of(name: str, folder: str) -> bool:
-    """Return whether a folder is, by its name, one of the side table `name`."""
+    """Return whether a folder belongs, by its name, to the added column `name`."""
     return re.fullmatch(rf"{re.escape(name)}\.[a-z0-9_]{{8}}\.zarr", folder) is not None
 
 
 def folders_beside(store: Store, keys: Sequence[str]) -> tuple[str, ...]:
-    """Return folders of the side tables to read: derived ones, and attached ones that keys name."""
+    """Return the folders of the added columns to read: results of `derive`, and columns that keys name."""
     folders = []
     for name in side_names(store):
         # ``episode.weight`` is the column ``weight`` of episodes

@@ -1,4 +1,4 @@
-"""Versions of a grown store: documents that list sealed stores, and the stores that a path stands for."""
+"""Versions of a versioned store: documents that list sealed stores, and the stores that a path opens."""
 
 from __future__ import annotations
 
@@ -57,21 +57,35 @@ _TAG_BYTES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A sealed store of a version, and what the version leaves out of it."""
+    """A sealed store of a version, with the sources that the version does not have any more.
+
+    Attributes
+    ----------
+    seal : mapping
+        Seal of the store.
+    schema : int
+        Number of its schema in the version.
+    sources, samples : int
+        Number of sources and samples of the sealed store.
+    removed : tuple of int
+        Numbers of the removed sources, ascending.
+    left : int
+        Number of samples without those of removed sources.
+    splits : mapping of str to int
+        Number of these samples by split.
+    """
 
     seal: Attributes
-    schema: int  # number of its schema in the version
-    # in the sealed store
+    schema: int
     sources: int
     samples: int
-    removed: tuple[int, ...] = ()  # numbers of the sources that are left out, ascending
-    # that are left
+    removed: tuple[int, ...] = ()
     left: int
-    splits: Mapping[str, int]  # samples by split
+    splits: Mapping[str, int]
 
     @property
     def key(self) -> str:
-        """Return its folder in the grown store."""
+        """Name of its folder in the versioned store."""
         return part_folder(self.seal["digest"]).rstrip("/")
 
 
@@ -144,17 +158,31 @@ def _parse_removed(value: object, sources: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A version of a grown store."""
+    """A version of a versioned store.
+
+    Attributes
+    ----------
+    number : int
+        Number, from 1.
+    parent : str or None
+        Checksum of the version before. None: it is the first.
+    schemas : tuple of mapping
+        Family, tables and fields of the parts.
+    parts : tuple of Part
+        The sealed stores.
+    arrays : Listing
+        The arrays of the parts.
+    """
 
     number: int
-    parent: str | None  # digest of the version before
-    schemas: tuple[Attributes, ...]  # family, tables and fields of the parts
+    parent: str | None
+    schemas: tuple[Attributes, ...]
     parts: tuple[Part, ...]
     arrays: Listing
 
     @cached_property
     def data(self) -> bytes:
-        """Return the document, signed."""
+        """The document, signed."""
         document = {
             "format_version": VERSION_FORMAT,
             "number": self.number,
@@ -187,7 +215,13 @@ class Version:
 
     @classmethod
     def parse(cls, data: bytes, number: int) -> Version:
-        """Parse a document. Raises `GrammarError` and `DocumentError`."""
+        """Parse a document.
+
+        Raises
+        ------
+        GrammarError, DocumentError
+            If it is not valid.
+        """
         document = parse_document(data)
         if document.get("format_version") != VERSION_FORMAT:
             written = shown(document.get("format_version"))
@@ -213,14 +247,14 @@ class Version:
         return version
 
     def attributes(self, part: Part) -> JsonObject:
-        """Return what the version says of a part, as the root of a store has it."""
+        """Return the metadata of a part, in the form of the root of a store."""
         samples = {"table": self.schemas[part.schema].get("table"), "count": part.samples}
         described = {"format_version": FORMAT_VERSION, "samples": samples, "seal": part.seal}
         return {**self.schemas[part.schema], **described}
 
 
 def describe_part(store: Store, schemas: list[Attributes], removed: tuple[int, ...] = ()) -> Part:
-    """Return the part that a store is, and append its schema to `schemas` if it is not there."""
+    """Return the description of a store as a part, and append its schema to `schemas` if it is new."""
     attributes = store.attributes
     fields: JsonObject = {}
     for path, field in attributes["fields"].items():
@@ -259,7 +293,7 @@ def describe_part(store: Store, schemas: list[Attributes], removed: tuple[int, .
 
 
 def first_version(store: Store) -> Version:
-    """Return the version that a store which never grew is."""
+    """Return the version of a store that never grew."""
     schemas: list[Attributes] = []
     part = describe_part(store, schemas)
     arrays = extended({}, 0, [describe_arrays(store)])
@@ -267,14 +301,20 @@ def first_version(store: Store) -> Version:
 
 
 class GrownStore:
-    """A folder of versions, or its URL."""
+    """A versioned store: a folder of versions, or its URL.
+
+    Parameters
+    ----------
+    path : str
+        Folder or URL.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._storage = open_storage(path)
 
     def numbers(self) -> list[int]:
-        """Return the numbers of its versions, ascending."""
+        """Return the numbers of the versions, ascending."""
         names = self._names(VERSIONS)
         if names is not None:
             return sorted(int(name.removesuffix(".json")) for name in names if _VERSION_FILE.fullmatch(name))
@@ -284,7 +324,7 @@ class GrownStore:
         return list(range(1, number + 1))
 
     def tags(self) -> dict[str, int]:
-        """Return the numbers of its named versions, by name, none of one on a web server."""
+        """Return the number of each named version, by name. Empty for a store on a web server."""
         names = self._names(TAGS) or []
         return {name: self._tagged(name) for name in names if _TAG.fullmatch(name)}
 
@@ -307,7 +347,7 @@ class GrownStore:
         return int(text)
 
     def number_of(self, version: VersionLike) -> int:
-        """Return the number of a version by number or name. None: the newest."""
+        """Return the number of a version, given its number or name. None: the newest."""
         numbers = self.numbers()
         if version is None:
             return numbers[-1]
@@ -322,7 +362,7 @@ class GrownStore:
         return int(version)
 
     def read(self, version: VersionLike = None) -> Version:
-        """Read a version by number or name. None: the newest."""
+        """Read a version, given its number or name. None: the newest."""
         number = self.number_of(version)
         key = f"{VERSIONS}/{number}.json"
         try:
@@ -337,40 +377,54 @@ def _no_version(path: str, version: object, fix: str) -> InputError:
 
 
 def check_tag(name: str) -> None:
-    """Refuse what cannot name a version."""
+    """Raise InputError if a text cannot name a version."""
     if not _TAG.fullmatch(name):
         fix = "begin with a letter, then letters, digits, '.', '_' and '-', 64 at most"
         raise InputError(Problem("--tag", f"{name!r} cannot name a version", fix, "option"))
 
 
 class OpenedStores(NamedTuple):
-    """The stores that a path stands for, and the version that lists them, None of a plain store."""
+    """The stores that a path opens.
 
-    path: str  # as it was given
-    place: str  # as it is found from anywhere
+    Attributes
+    ----------
+    path : str
+        The path, as it was given.
+    place : str
+        The path, valid from any working directory.
+    stores : tuple of Store
+        The stores.
+    version : Version, optional
+        The version that lists them. None: it is a single store.
+    storage : Storage, optional
+        Storage of the version, in which each part has its folder.
+    """
+
+    path: str
+    place: str
     stores: tuple[Store, ...]
     version: Version | None = None
-    storage: Storage | None = None  # of the version, in which each part has its folder
+    storage: Storage | None = None
 
     @property
     def parts(self) -> tuple[Part | None, ...]:
-        """Return what the version says of each store."""
+        """Description of each store in the version."""
         return (None,) * len(self.stores) if self.version is None else self.version.parts
 
     @property
     def removed(self) -> tuple[tuple[int, ...], ...]:
-        """Return numbers of the sources that the version leaves out of each store."""
+        """For each store, the numbers of the removed sources."""
         return tuple(() if part is None else part.removed for part in self.parts)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return how many samples of each store the version has."""
+        """For each store, the number of samples that the version has."""
         if self.version is None:
             return (self.stores[0].sample_count,)
         return tuple(part.left for part in self.version.parts)
 
     def row_of(self, sample: int) -> tuple[Store, int]:
-        """Return the store that has one of these samples, and its row there. IndexError: there is none."""
+        """Return the store of a sample of the version, and its row there. IndexError if there is none."""
         ends = np.cumsum(self.counts)
         number = int(np.searchsorted(ends, sample, "right"))
         store = self.stores[number]
@@ -382,7 +436,7 @@ class OpenedStores(NamedTuple):
 
     @property
     def may_have_side_tables(self) -> bool:
-        """Return whether a folder of side tables is beside a store, or may be."""
+        """Whether a folder of added columns exists next to a store, or may exist."""
         folder = local_path(self.stores[0].place)
         if self.version is None or folder is None:
             return True
@@ -391,7 +445,7 @@ class OpenedStores(NamedTuple):
 
 
 def find_grown(path: str) -> GrownStore | None:
-    """Return the grown store at a path, None if there is none."""
+    """Return the versioned store at a path, or None."""
     folder = local_path(path)
     if folder is None:
         storage = open_storage(path)
@@ -402,7 +456,16 @@ def find_grown(path: str) -> GrownStore | None:
 
 
 def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedStores:
-    """Open the stores that a path stands for: itself, or the parts of a version, which open with first use.
+    """Open the stores of a path: the single store, or the parts of a version, which open on first use.
+
+    Parameters
+    ----------
+    path : str
+        Folder or URL.
+    version : int or str, optional
+        Number or name of the version. None: the newest.
+    **cache
+        Arguments of `Store` for local copies.
 
     Raises
     ------
