@@ -258,11 +258,14 @@ class Volumes(SampleKind):
       if the store has them.
     - ``<mask>_present``, a bool: whether the source has this mask or label.
 
-    Optional keys, read with ``fields=[…]``: ``source``, ``name``, ``extent`` (3,) of the stored volume,
-    ``info`` (text of the case's ``info.json``), ``metadata`` (its row of ``metadata.csv``, as JSON),
-    ``header`` (the stored part of the header of its file, as JSON), ``patient`` and ``series`` (hashes of
-    DICOM identifiers), and ``affine`` (4, 4), float64: it maps (depth, height, width, 1) of the sample to
-    (z, y, x, 1) in mm toward head, back and left, with NaN if the source does not state it.
+    Optional keys, read with ``fields=[…]``:
+
+    - ``source``, ``name``, and ``extent`` (3,) of the stored volume.
+    - ``affine`` (4, 4), float64: maps (depth, height, width, 1) of the sample to (z, y, x, 1) in mm toward
+      head, back and left. NaN if the source does not state it.
+    - texts, if the store has them: ``info`` (the case's ``info.json``), ``metadata`` (its row of
+      ``metadata.csv``, as JSON), ``header`` (the stored part of the header of its file, as JSON), ``patient``
+      and ``series`` (hashes of DICOM identifiers).
 
     Parameters
     ----------
@@ -434,9 +437,12 @@ class Patches(SampleKind):
     - ``valid_extent`` (3,), int64, with ``pad="valid"``: number of voxels, from the corner on, that are
       inside the volume.
 
-    Optional keys, read with ``fields=[…]``: the optional keys of `Volumes`; ``valid_extent`` with any
-    `pad`; ``valid`` (d, h, w), bool: True inside the volume; with `foreground`, ``foreground``, int32:
-    the class of the voxel that the patch is centred on, or 0 for a uniform patch.
+    Optional keys, read with ``fields=[…]``:
+
+    - the optional keys of `Volumes`, and ``valid_extent`` with any `pad`.
+    - ``valid`` (d, h, w), bool: True inside the volume.
+    - ``foreground``, int32, with `foreground`: class of the voxel that the patch is centred on. 0: the patch
+      is uniform.
 
     Parameters
     ----------
