@@ -16,7 +16,7 @@ TEXT_SUFFIX = "_utf8"
 
 
 def ragged_field(column: str, table: str, dtype: str, row_shape: Shape, **attributes: object) -> Field:
-    """``data`` of a column with any number of values, (*row_shape) each, in a row."""
+    """Return the field ``data`` of a column with any number of values of shape `row_shape` in a row."""
     group = f"{table}/{column}{RAGGED_SUFFIX}"
     return Field(
         path=f"{group}/data",
@@ -29,7 +29,7 @@ def ragged_field(column: str, table: str, dtype: str, row_shape: Shape, **attrib
 
 
 def text_field(column: str, table: str, **attributes: object) -> Field:
-    """``data`` of a column of texts."""
+    """Return the field ``data`` of a column of texts."""
     group = f"{table}/{column}{TEXT_SUFFIX}"
     return Field(
         path=f"{group}/data",
@@ -43,7 +43,7 @@ def text_field(column: str, table: str, **attributes: object) -> Field:
 def value_field(
     name: str, table: str, dtype: str, row_shape: Shape, attributes: Mapping[str, object]
 ) -> Field:
-    """``data`` of a column, by its name with the suffix."""
+    """Return the field ``data`` of a column, by its name with the suffix."""
     if name.endswith(TEXT_SUFFIX):
         return text_field(name.removesuffix(TEXT_SUFFIX), table, **attributes)
     return ragged_field(name.removesuffix(RAGGED_SUFFIX), table, dtype, row_shape, **attributes)

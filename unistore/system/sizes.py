@@ -1,4 +1,4 @@
-"""Numbers as people write them: bytes as ``"4GB"``, ``"512 MiB"``, ``1_000_000``, counts as ``"1 file"``."""
+"""Sizes and counts as text: ``"4GB"``, ``"512 MiB"``, ``"1 file"``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_bytes(text: str | int, option: str) -> int:
 
 
 def size(count: float | None) -> str:
-    """Format bytes for messages, in powers of 1000, and None as ``"?"``."""
+    """Return a number of bytes as text, in powers of 1000; ``"?"`` for None."""
     if count is None:
         return "?"
     for unit in ("B", "kB", "MB", "GB"):
@@ -34,5 +34,5 @@ def size(count: float | None) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return ``"1 file"``, ``"1,200 files"``."""
+    """Return a number with a noun: ``"1 file"``, ``"1,200 files"``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -296,17 +296,19 @@ def format_by_ending(formats: Sequence[Format], name: str) -> Format:
 
 
 def formats_of(kinds: Sequence[type[Format] | str], *, offered: bool = False) -> tuple[Format, ...]:
-    """Return formats that a family names, by class or by name.
+    """Return the formats of a family, as instances.
 
     Parameters
     ----------
-    offered
-        Whether those follow that are offered to every family, see `Format.offered`.
+    kinds : sequence of Format class or str
+        Formats by class or by name, as `Family.formats`.
+    offered : bool, default False
+        Whether to add the formats that are offered to every family; see `Format.offered`.
 
     Raises
     ------
     InputError
-        If there is no format of a name.
+        If there is no format with one of the names.
     """
     chosen = []
     for kind in kinds:

@@ -28,14 +28,24 @@ from unistore.errors import AddOptions, Fixes, Problem, printable, with_source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedFiles:
-    """Files of any ending under the given paths, and links that lead nowhere."""
+    """Files with any ending below the given paths, with links to folders followed.
 
-    # Name of each path, relative to the folder of all given paths.
+    Attributes
+    ----------
+    names : mapping of Path to str
+        Name of each path, relative to the folder of all given paths.
+    problems : sequence of Problem
+        Problems of links and folders.
+    notes : sequence of str
+        Notes for the user.
+    followed : sequence of Path
+        Given paths that are used only as targets of links.
+    """
+
     names: Mapping[Path, str] = field(default_factory=dict)
-    # `problems` and `notes`: what is wrong with links and folders, and remarks.
     problems: Sequence[Problem] = ()
     notes: Sequence[str] = ()
-    followed: Sequence[Path] = ()  # given paths that are only followed from links
+    followed: Sequence[Path] = ()
 
 
 def follow_links(listing: Listing, endings: Sequence[str], is_excluded: Callable[[str], bool]) -> LinkedFiles:
@@ -160,12 +170,15 @@ class _Walk:
 
 
 def real_files(files: Iterable[Path]) -> list[Path]:
-    """Return files with every link resolved, each folder once: there may be millions."""
+    """Return files with every link resolved.
+
+    Each folder is resolved once, because there may be millions of files.
+    """
     paths = list(files)
     in_place = zip(paths, resolve_parents(paths), strict=True)
     return [real_path(path) if path.is_symlink() else real for path, real in in_place]
 
 
 def broken_link(link: Path) -> str:
-    """Say of a link that its target is gone."""
+    """Return the text of a problem: the target of this link does not exist."""
     return f"is a link to {printable(str(link.readlink()))}, which is not there"

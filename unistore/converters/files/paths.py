@@ -71,39 +71,57 @@ def _encoded(text: str) -> bytes:
 
 
 def real_path(path: Path) -> Path:
-    """Absolute path with every link resolved, except in a cycle of links."""
+    """Return the absolute path with every link resolved, except in a cycle of links."""
     return Path(os.path.realpath(path))
 
 
 def file_version(status: os.stat_result) -> tuple[int, ...]:
-    """Return what changes when a file does: device, inode, size and times."""
+    """Return values that change if a file does: device, inode, size and times."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:
-    """Return whether a path, after resolving every link, is one of the roots or lies below one."""
+    """Return whether a path, with every link resolved, is one of the roots or below one."""
     real = real_path(path)
     return any(real.is_relative_to(real_path(root)) for root in roots)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Files under given paths, listed once."""
+    """The files below given paths, listed once.
 
-    # Files and folders (searched recursively, without hidden names) as the user gave them.
+    Attributes
+    ----------
+    roots : tuple of Path
+        Files and folders, as the user gave them. Folders are searched recursively, without hidden names.
+    files : sequence of str
+        Each file once, in natural order, with links in its parents resolved.
+    given : frozenset of str
+        Files that the user gave themselves, not their folder.
+    aliases : mapping of str to str
+        Links to another of the files, which is listed instead.
+    problems : sequence of Problem
+        Missing paths, folders that cannot be listed, and links to folders outside of the roots.
+    file_problems : sequence of (str, Problem)
+        Links out of the roots, and special files, each with its problem.
+    skipped : sequence of (Path, str)
+        Files and folders that are not read, with the reason, in natural order: hidden ones, stores and
+        other Zarr hierarchies, unfinished conversions.
+    left : bool array, optional
+        Which of the files are left to other families. None: none.
+    others : frozenset of Path
+        Given folders that need not have a suitable file, because they belong to other families.
+    """
+
     roots: tuple[Path, ...]
-    files: Sequence[str]  # each file once, in natural order, links in its parents resolved
-    given: frozenset[str]  # those that the user gave themselves, not their folder
-    aliases: Mapping[str, str]  # links that lead to another of the files, which is listed in their place
-    # Paths that do not exist, folders that cannot be listed, links to folders outside of the roots.
+    files: Sequence[str]
+    given: frozenset[str]
+    aliases: Mapping[str, str]
     problems: Sequence[Problem]
-    # Links out of the roots, and special files, each with its problem.
     file_problems: Sequence[tuple[str, Problem]]
-    # Files and folders that are not read, and why, in natural order: hidden ones, stores and other Zarr
-    # hierarchies, unfinished conversions.
     skipped: Sequence[tuple[Path, str]]
-    left: NDArray[np.bool_] | None = None  # which of the files are left to other families; None: none
-    others: frozenset[Path] = frozenset()  # given folders that may have no suitable file: other families'
+    left: NDArray[np.bool_] | None = None
+    others: frozenset[Path] = frozenset()
 
     def with_suffixes(self, suffixes: Sequence[str]) -> Sequence[str]:
         """Return given files, and files in given folders with one of the suffixes; see `may_have_ending`.
@@ -157,7 +175,7 @@ class Listing:
 
 
 def list_files(paths: Sequence[Path]) -> Listing:
-    """List the files under some paths."""
+    """List the files below some paths."""
     lister = _Lister(paths)
     for path in paths:
         if path.is_dir():
@@ -266,7 +284,7 @@ def _path_key(path: str) -> bytes:
 
 
 def rows_below(files: Sequence[str], folder: Path) -> tuple[int, int]:
-    """First of the files below a folder, and the end of them, in files in natural order."""
+    """Return the range of the files below a folder, as start and stop in files in natural order."""
     inside = _folder_key(folder.as_posix())
 
     def key(path: str) -> bytes:
@@ -287,12 +305,12 @@ def is_special_file(path: Path) -> bool:
 
 
 def special_file_problem(location: str) -> Problem:
-    """Problem: the path is a special file."""
+    """Return the problem of a special file, such as a pipe."""
     return Problem(location, "is a pipe, socket or device, not a file", "save its data as a file", "special")
 
 
 def missing_problem(path: Path) -> Problem:
-    """Problem: a given path does not exist."""
+    """Return the problem of a given path that does not exist."""
     fix = "the link's target is gone" if path.is_symlink() else "check the path"
     return Problem(printable(str(path)), "does not exist", fix, "missing")
 
@@ -332,7 +350,7 @@ def _outside_problem(path: Path) -> Problem:
 
 
 def common_root(files: Sequence[Path]) -> Path:
-    """Deepest common folder of all files."""
+    """Return the deepest common folder of all files."""
     return Path(os.path.commonpath([parent.resolve() for parent in {file.parent for file in files}]))
 
 
@@ -380,7 +398,10 @@ def _numbered(plain: Sequence[str]) -> list[str]:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that the outermost part of a relative path names: ``train/``, ``data_test0.h5``."""
+    """Return the split that the outermost part of a relative path names, or None.
+
+    For example, ``train/`` and ``data_test0.h5`` name a split.
+    """
     lower = name.lower()
     if not any(word in lower for word in _SPLITS):
         return None

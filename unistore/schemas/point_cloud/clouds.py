@@ -20,22 +20,28 @@ from unistore.system.types import AnyArray, Int64s, Shape
 
 @dataclass(frozen=True, kw_only=True)
 class Cloud:
-    """One source of a store: rows ``lo:hi`` of ``points``.
+    """One source of a point cloud store: rows ``lo:hi`` of ``points``.
 
     Attributes
     ----------
-    number, name
-        Of the source in ``sources/``.
-    layout, header
-        What the store says of its file.
-    segments
-        Its segments, including the one of number -1.
-    bounds
-        Bounds of its segments in ``points``, (S + 1,).
-    numbers
-        Numbers of its segments, (S,).
-    quantum
-        Scale and offset of quantised coordinates. None: they are floats.
+    store : StoreView
+        The store.
+    number : int
+        Number of the source.
+    name : str
+        Name of the source.
+    lo, hi : int
+        First row of ``points``, and the row after the last.
+    layout, header : mapping
+        Layout and header of its file, as the store has them.
+    segments : range
+        Its segments, including the one for points outside all segments (number -1).
+    bounds : int64 array of shape (S + 1,)
+        Bounds of its segments in ``points``.
+    numbers : int64 array of shape (S,)
+        Numbers of its segments.
+    quantum : Quantum or None
+        Scale and offset of quantised coordinates. None: they are not quantised.
     """
 
     store: StoreView

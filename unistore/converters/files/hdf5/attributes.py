@@ -217,16 +217,22 @@ IsRewritten = Callable[[str, Any, str, Entry], bool]
 
 @dataclass
 class Attributes:
-    """Attributes of one file."""
+    """The attributes of one file.
 
-    # By path of the group or dataset ("": the root): the names of its attributes, and their JSON.
+    Attributes
+    ----------
+    kept : dict of str to (tuple of str, str)
+        By path of the group or dataset (empty: the root), the names of its attributes, and their JSON.
+    left_out : dict of str to (str, int)
+        By reason, the first attribute that is not stored, and their number.
+    """
+
     kept: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
-    # By reason: the first attribute that is left out, and how many there are.
     left_out: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @property
     def single_values(self) -> set[str]:
-        """Paths of the single values among them."""
+        """Return the paths of the single values among them."""
         return {path for path, (names, _) in self.kept.items() if VALUE in names}
 
 
@@ -343,12 +349,12 @@ def json_attributes(group: h5py.Group, as_json: Callable[[Any], Any]) -> JsonObj
 
 
 def attribute_label(path: str, name: str) -> str:
-    """Return what messages call an attribute, or a single value."""
+    """Return the name of an attribute, or of a single value, for messages."""
     return path if name == VALUE else f"attribute {name} of {path or '/'}"
 
 
 class AttributeCollector:
-    """Collects the attribute texts of all sources of a conversion."""
+    """Collects the attributes of all sources of a conversion, as texts."""
 
     def __init__(self) -> None:
         self._names: Counter[str] = Counter()
@@ -359,9 +365,16 @@ class AttributeCollector:
     def text(
         self, source: str, found: Attributes | None, stored: Callable[[str], bool] = lambda _: True
     ) -> str:
-        """Return the attributes of a source as JSON: of the groups and datasets at `stored` paths.
+        """Return the attributes of a source as JSON.
 
-        `found` is None if its format has no such attributes.
+        Parameters
+        ----------
+        source : str
+            Name of the source, for notes.
+        found : Attributes or None
+            Its attributes. None: its format does not have any.
+        stored : callable, optional
+            Called with the path of a group or dataset; returns whether it is stored. By default all are.
         """
         if found is None:
             return NO_ATTRIBUTES
@@ -385,7 +398,7 @@ class AttributeCollector:
         return text
 
     def notes(self) -> list[str]:
-        """Return notes on the attributes that are kept and left out."""
+        """Return notes about attributes that are stored, and that are not."""
         notes = []
         if self._names:
             shown = first_few(list(self._names), _LISTED)
@@ -399,7 +412,7 @@ class AttributeCollector:
 
     @staticmethod
     def arrays(origins: Sequence[Any]) -> list[tuple[Field, IndexValues]]:
-        """Return the text column of the ``attributes`` of every origin, empty if no source has some."""
+        """Return the column of texts with the attributes of every source. Empty: no source has any."""
         texts = view(origins, attrgetter("attributes"))
         if all(text == NO_ATTRIBUTES for text in texts):
             return []
@@ -408,7 +421,7 @@ class AttributeCollector:
 
 
 def attribute_texts(store: StoreView, sources: int) -> list[str]:
-    """JSON text of each of the `sources` sources of a store."""
+    """Return the attributes of each of the `sources` sources of a store, as JSON texts."""
     return store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else ["{}"] * sources
 
 
@@ -421,9 +434,19 @@ def parse_attributes(text: str) -> dict[str, JsonObject]:
 
 
 def kept_attributes(store: StoreView, source: int) -> dict[str, JsonObject]:
-    """Return the attributes of a source's HDF5 file that a store keeps, by path and name.
+    """Return the attributes of the HDF5 file of a source, as the store has them.
 
-    Single values stand under the empty name.
+    Parameters
+    ----------
+    store : StoreView
+        The store.
+    source : int
+        Number of the source.
+
+    Returns
+    -------
+    dict of str to dict
+        Values by name, for each path of a group or dataset. A single value has an empty name.
 
     Raises
     ------
