@@ -1,4 +1,4 @@
-"""`Dataset`: the samples of one or several stores of any family, for torch."""
+"""The `Dataset` class: samples of one or more stores, for PyTorch or NumPy."""
 
 from __future__ import annotations
 
@@ -73,82 +73,128 @@ _SHOWN = 16
 
 
 class Dataset(MapDataset[SampleT]):
-    """Samples of sealed stores, map-style, for torch's ``DataLoader`` and for ``unistore.Loader``.
+    """A map-style dataset of the samples of one or more stores.
 
-    Opening reads metadata only. Files are opened by the first sample, in each process anew. Pickles as its
-    arguments. Safe in workers started by fork, forkserver and spawn, also after the parent has read samples.
+    Pass it to ``unistore.Loader``, or to PyTorch's ``DataLoader`` with ``collate_fn=unistore.collate``. A
+    sample is a dict of tensors; its keys depend on the store and on `samples`.
 
-    Every sample has ``index``, its position in the Dataset. Random parts of a sample are a function of
-    (`seed`, epoch, index). The epoch comes with indices of type `EpochIndex`, as `unistore.Shuffle` yields
-    them, or else from `set_epoch`, which does not reach workers that already run (``persistent_workers``).
+    Opening reads metadata only. Each process opens the files again when it reads its first sample, so a
+    Dataset is safe in workers started by fork, forkserver or spawn, even if the parent has already read
+    samples. A pickled Dataset contains its arguments, not its open files.
 
-    Several stores of one family with the same fields form one Dataset: sample ``store_offsets[k] + i`` is
-    sample i of store k. Names of sources are then prefixed with the name of the store.
+    Every sample has the key ``index``: its position in the Dataset, an int64 scalar.
+
+    **Source files.** If `path` names source files, they are converted to a store when the first Dataset
+    of them is opened. The store is kept in the folder ``UNISTORE_CACHE`` (``~/.cache/unistore``), and
+    found there afterwards.
+
+    **Random samples.** Random crops, random subsets and `transform` depend only on (`seed`, epoch,
+    index). The epoch comes from the sampler if its indices are `EpochIndex` tuples, as those of
+    `unistore.Shuffle` are. Otherwise it is the one given to `set_epoch`, which does not reach workers
+    that are already running (``persistent_workers=True``).
+
+    **Several stores.** Stores of the same family with the same fields form one Dataset. Sample i of store k
+    is sample ``store_offsets[k] + i``. Names of sources are then prefixed with the name of their store.
 
     Parameters
     ----------
-    path
-        Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``. Stores in
-        an object store need workers started by ``spawn`` or ``forkserver``. A list: several stores. Or source
-        files, folders and patterns (``"data/*.h5"``), one or a list: they are converted once, into a store in
-        the folder that ``UNISTORE_CACHE`` names (``~/.cache/unistore``), and found there afterwards.
-    samples
-        Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …, or its text: ``"Patches(96)"``, as
-        kinds of packages are named. None: the default kind of the family (`Rows`, `Segments`, `Volumes`, …),
-        with crops and lengths reduced to what the samples read here have. The attribute `samples` tells it.
-    fields
-        Keys to read. None: the default keys of the kind. Its documentation lists further ones. Names of
-        `unistore.attach` are columns of their table. ``"epoch"`` is
-        the epoch that a sample is read for, int64, unless the store has a field of this name.
-    split
-        Name of a split, or several. None: all samples.
-    transform
-        Called with every sample, a dict of tensors. Its result replaces the sample. One that has a parameter
-        ``rng`` gets a ``numpy.random.Generator`` made of (`seed`, epoch, index). For any other, the global
-        generators of ``random``, numpy and torch are seeded from the same three before each call, wherever
-        the epoch is known: with indices of type `EpochIndex`, and after `set_epoch`. Outside of worker
-        processes they are restored afterwards.
-    seed
-        Seed of random parts of samples.
-    names
-        Other names of keys in samples: ``{"voxel": "spike_vox"}``.
-    weights
-        With several stores, one weight per store: `unistore.Shuffle` and ``unistore.Loader`` draw stores by
-        weight and samples of a store uniformly, with replacement, by default as many per epoch as there are
-        samples. None: every sample once per epoch.
-    where
-        Only samples of which this holds: by name, a number, a pattern (``"lab_a/*"``), a range of numbers
-        with its ends (``(50, None)``: 50 and more), or a list of values. Names are ``source``,
-        ``sources.<name>`` and those of the table of samples: ``episode.length``, ``episode.return`` (the sum
-        of ``reward``), ``episode.<name>`` of numbers, texts and attributes. Whole rows of that table are
-        taken or left out.
-    best
-        Of the samples of each store that are left, the share with the largest value:
-        ``("episode.return", 0.1)``, of equal ones the earlier.
-    cache_dir
-        Local folder for copies of the shards that were read. See `Store`. None: no copies.
-    cache_limit
-        Bytes of all copies in that folder (``"50GB"``).
-    version
-        Number or name of the version of a grown store. None: the newest one now.
-    convert
-        With source files: options of `unistore.convert`, as in ``{"voxel_size": 0.2}``, and ``family``. Other
-        options make another store. None: the defaults.
+    path : path, URL, or list of them
+        Folder of a store, or its URL (``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``). A list
+        joins several stores. Stores in an object store need workers started by ``spawn`` or
+        ``forkserver``. Or source files, folders and patterns (``"data/*.h5"``), one or a list, which
+        become one store.
+    samples : sample kind or str, optional
+        What one sample is, for example ``Segments(max_points=4096)`` or ``Patches(96)``. The text of the
+        call works, too, also for sample kinds of packages: ``"Patches(96)"``. None: the default kind of
+        the family (`Rows`, `Segments`, `Volumes`, …). If its crops or lengths are larger than the data,
+        they are reduced; the attribute `samples` is then the kind that is read.
+    fields : list of str, optional
+        Keys to read, in this order; nothing else is decoded. The documentation of each sample kind lists
+        its keys. Columns added by `unistore.attach` are read by their names. ``"epoch"`` adds the epoch
+        of the sample, int64, unless the store has a field with that name. None: the default keys of the
+        kind.
+    split : str or list of str, optional
+        Only the samples of this split, or of these splits. None: all samples.
+    transform : callable, optional
+        Called with every sample; its result replaces the sample. If it has a parameter ``rng``, it gets a
+        ``numpy.random.Generator`` seeded by (`seed`, epoch, index). Otherwise the global generators of
+        ``random``, NumPy and PyTorch are seeded from the same three numbers before each call if the epoch
+        is known (from `EpochIndex` or `set_epoch`), and restored afterwards outside of workers.
+    seed : int, default 0
+        Seed of everything random in a sample. The order of samples has its own seed (`Loader`, `Shuffle`).
+    names : dict of str to str, optional
+        New names for keys in samples: ``{"voxel": "spike_vox"}``.
+    weights : sequence of float, optional
+        One weight per store. `unistore.Shuffle` and ``unistore.Loader`` then draw with replacement: a
+        store in proportion to its weight, then one of its samples uniformly. An epoch has as many draws
+        as there are samples, unless you set their `samples_per_epoch`. None: every sample once per epoch.
+    where : dict, optional
+        Keep only samples that meet all of these conditions. A condition is a number, a pattern
+        (``"lab_a/*"``), a range that includes its ends (``(50, None)``: 50 and more), or a list of
+        values. Names are ``"source"``, ``"sources.<name>"`` and those of the table of samples, for
+        example ``"episode.length"``, ``"episode.return"`` (the sum of ``reward``) or ``"episode.<name>"``
+        (numbers, texts and attributes). Rows of that table are kept or left out as a whole.
+    best : (str, float), optional
+        Keep only the share of samples with the largest values, per store and after `where`:
+        ``("episode.return", 0.1)`` keeps the best tenth. Of equal values, the earlier samples are kept.
+    cache_dir : path, optional
+        Local folder for copies of shards read from an object store; see `Store`. None: no copies.
+    cache_limit : str or int, default "20GB"
+        Limit for all copies in `cache_dir`, in bytes or as text.
+    version : int or str, optional
+        Number (1, 2, …) or name of a version of a versioned store. None: the newest version now.
+    convert : dict, optional
+        Options of `unistore.convert` for source files, as in ``{"voxel_size": 0.2}``, and ``"family"``.
+        Other options make another store. None: the defaults.
     **options
-        Single options of the conversion, as in ``voxel_size=0.2``. The name of an argument above is that
-        argument: the conversion's ``split`` has to be in `convert`.
+        Single options of the conversion, as in ``voxel_size=0.2``. An option with the name of an argument
+        above, such as ``split``, must be in `convert`.
 
     Raises
     ------
-    TypeError
-        If there is neither an argument nor an option of a conversion of that name.
     StoreError
-        If there is no finished store at `path`.
+        If the store at `path` is unfinished or damaged; `NoStoreError` if there is none.
+    TypeError
+        If a keyword is neither an argument nor an option of a conversion.
     InputError
-        If an argument is invalid. If the store has no such samples, fields or split. The message lists what
-        there is. If several stores have different fields. Names fields and stores. On first access to samples
-        or length: if stores differ in dtypes or shapes, if boxes, crops or windows extend beyond their data
-        without `pad`, with the largest size that fits, if a limit leaves no samples.
+        If an argument is invalid, or the store lacks the samples, fields or split; the message lists the
+        valid ones. If several stores differ in their fields; the message names fields and stores. If
+        source files have problems.
+
+        The length or the first sample raises it if stores differ in dtypes or shapes, if a patch, crop or
+        window extends beyond its data and `pad` is not set (the message gives the largest size that fits), or
+        if a limit leaves no samples.
+
+    See Also
+    --------
+    unistore.Loader : Batches in a reproducible order, prefetched by workers.
+    unistore.collate : Batches in PyTorch's ``DataLoader``.
+
+    Examples
+    --------
+    Read one sample:
+
+    >>> dataset = unistore.Dataset("clouds.zarr")  # doctest: +SKIP
+    >>> len(dataset)  # doctest: +SKIP
+    24
+    >>> dataset[0]["xyz"].shape  # doctest: +SKIP
+    torch.Size([142, 3])
+
+    Only some fields, of the training split, with at most 4096 points, another random subset in every epoch:
+
+    >>> dataset = unistore.Dataset(  # doctest: +SKIP
+    ...     "clouds.zarr", unistore.Segments(max_points=4096), fields=["xyz", "classification"], split="train"
+    ... )
+
+    Long episodes of two stores, three times as many draws from the first:
+
+    >>> dataset = unistore.Dataset(  # doctest: +SKIP
+    ...     ["lab_a.zarr", "lab_b.zarr"], weights=[3, 1], where={"episode.length": (50, None)}
+    ... )
+
+    Source files, converted when they are first used:
+
+    >>> dataset = unistore.Dataset("clouds/*.h5", convert={"voxel_size": 0.5})  # doctest: +SKIP
     """
 
     def __init__(
@@ -215,14 +261,14 @@ class Dataset(MapDataset[SampleT]):
 
     @property
     def samples(self) -> SampleKind:
-        """Return the kind of samples: the given one, or the default one in a size that fits the data."""
+        """The sample kind: the given one, or the default kind with sizes that fit the data."""
         if self._given_kind is None:
             self._bind()
         return self.parts[0].kind
 
     @property
     def store(self) -> Store:
-        """Return the store. AttributeError if there are several, see `parts`."""
+        """The store. With several stores, use `parts`: this raises AttributeError."""
         if len(self.parts) > 1:
             msg = f"this dataset has {len(self.parts)} stores: use parts, and the store of each"
             raise AttributeError(msg)
@@ -230,22 +276,36 @@ class Dataset(MapDataset[SampleT]):
 
     @property
     def path(self) -> str:
-        """Return the folder or URL of the store, or of several, separated by commas."""
+        """Folder or URL of the store; with several stores, all of them, separated by commas."""
         return ", ".join(self._paths)
 
     @property
     def version(self) -> int | None:
-        """Return the number of the version that is read, None of plain stores and of several."""
+        """Number of the version that is read. None for a store that never grew, and for several stores."""
         version = self.parts[0].version
         return None if version is None or len(self._paths) > 1 else version.number
 
     def at_version(self, version: int | str) -> Self:
-        """Return the same samples of another version of its store: a new Dataset.
+        """Open another version of the store with the same arguments.
+
+        Parameters
+        ----------
+        version : int or str
+            Number (1, 2, …) or name of the version.
+
+        Returns
+        -------
+        Dataset
+            A new Dataset; this one does not change.
 
         Raises
         ------
         InputError
-            If there is no such version, or this reads several stores.
+            If the store has no such version, or this Dataset has several stores.
+
+        Examples
+        --------
+        >>> paper = dataset.at_version("paper-v1")  # doctest: +SKIP
         """
         if len(self._paths) > 1:
             raise wrong_argument("version", "is of one store, and several are given", "open each by itself")
@@ -259,22 +319,22 @@ class Dataset(MapDataset[SampleT]):
 
     @property
     def runs(self) -> tuple[DatasetPart, ...]:
-        """Return the parts that are read one by one: alike ones of a grown store are one."""
+        """Parts that are read one at a time. Parts of a versioned store with the same arrays count as one."""
         return self._bind().parts
 
     @property
     def store_offsets(self) -> Int64s:
-        """Return the first sample of each of `runs`, then the number of all samples: (runs + 1,) int64."""
+        """Index of the first sample of each of `runs`, then the number of samples: (runs + 1,), int64."""
         reader = self.reader
         return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
 
     @property
     def start_method(self) -> str | None:
-        """Return the required start method of worker processes. None: any."""
+        """Start method that workers need, such as ``"spawn"``. None: any."""
         return None if all(part.store.fork_safe for part in self.parts) else "spawn"
 
     def extends(self, other: Dataset) -> bool:
-        """Return whether the first samples are all samples of `other`, an older version."""
+        """Return whether this Dataset begins with all samples of `other`, an older version of the store."""
         shared = zip(self.parts, other.parts, strict=False)
         are_same = all(part.identity == before.identity for part, before in shared)
         return are_same and len(other.parts) <= len(self.parts)
@@ -301,7 +361,7 @@ class Dataset(MapDataset[SampleT]):
 
     @property
     def transform(self) -> Callable[..., Any] | None:
-        """Return the function that is called with every sample, or None."""
+        """Function that is called with every sample, or None. You can assign another one."""
         return None if self._transform is None else self._transform.function
 
     @transform.setter
@@ -309,7 +369,17 @@ class Dataset(MapDataset[SampleT]):
         self._transform = None if function is None else RandomFunction(function)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of indices without one."""
+        """Set the epoch of samples that are read by plain indices.
+
+        Call it before each epoch if your sampler yields integers and samples are random; otherwise they are
+        the same in every epoch. Workers that are already running do not see the new epoch. Indices of type
+        `EpochIndex` carry their own epoch and ignore this one.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+        """
         self.epoch = checked_epoch(epoch)
         self._epoch_is_set = True
 
@@ -317,14 +387,25 @@ class Dataset(MapDataset[SampleT]):
         return len(self.reader)
 
     def __getitem__(self, index: Index) -> SampleT:
-        """Return the sample `index`, a dict of tensors. Negative indices count from the end.
+        """Read one sample.
+
+        Parameters
+        ----------
+        index : int or EpochIndex
+            Position of the sample; negative positions count from the end. With `EpochIndex`, also its epoch.
+
+        Returns
+        -------
+        dict of str to Tensor
+            The sample, or the result of `transform`. Text values are ``str``.
 
         Raises
         ------
         IndexError
-            If there is no such sample. The message names the range.
+            If there is no such sample; the message states the valid range.
         TypeError
-            If `index` is no whole number, such as a slice or a list.
+            If `index` is not an integer: slices and lists are not supported, `read_batch` takes several
+            indices.
         """
         if not _HAS_TORCH:
             require_torch(_TENSORS)
@@ -335,7 +416,7 @@ class Dataset(MapDataset[SampleT]):
         return cast("SampleT", self._transformed([sample], [index], picks)[0])
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
-        """Return samples of a batch, read together. `unistore.collate` collates them without a copy."""
+        """Read the samples of a batch together. `unistore.collate` then needs no copy."""
         if not _HAS_TORCH:
             require_torch(_TENSORS)
         from unistore.data.collate import BatchMemory, Samples
@@ -365,28 +446,37 @@ class Dataset(MapDataset[SampleT]):
     def read_batch(
         self, indices: Sequence[Index] | NDArray[np.integer], allocate: Allocate = np.empty
     ) -> Batch:
-        """Read samples as packed arrays. The transform is not applied.
+        """Read several samples as packed NumPy arrays, without PyTorch and without `transform`.
 
         Parameters
         ----------
-        indices
-            Sample indices with or without epochs: integers or `EpochIndex`, or an array (B,) or (B, 2).
-        allocate
-            Allocates the memory that values are read into.
+        indices : sequence of int or EpochIndex, or integer array of shape (B,) or (B, 2)
+            Positions of the samples. The second column of a (B, 2) array holds epochs; plain positions use
+            the epoch of `set_epoch`.
+        allocate : callable, default numpy.empty
+            Called as ``allocate(shape, dtype)`` for every array; values are decoded into its result.
 
         Returns
         -------
         dict of str to Packed
-            ``index`` and the keys of `fields`, under their names in samples.
+            ``"index"`` and the keys of `fields`, renamed by `names`. ``Packed.values`` has shape (B, …) for
+            dense keys. For keys of variable length it holds one sample after another, and sample i is
+            ``values[offsets[i]:offsets[i + 1]]``.
 
         Raises
         ------
         IndexError
-            If there is no such sample. The message names the range.
+            If a sample does not exist; the message states the valid range.
         CorruptionError
-            If stored bytes are damaged. The message names array, shard and chunk.
+            If stored bytes are damaged; the message names the array, shard and chunk.
         StoreError
             If the samples do not fit into memory.
+
+        Examples
+        --------
+        >>> batch = dataset.read_batch([0, 1])  # doctest: +SKIP
+        >>> batch["xyz"].values.shape, batch["xyz"].offsets  # doctest: +SKIP
+        ((247, 3), array([  0, 142, 247]))
         """
         return self._read(self._picks(indices), allocate)
 
@@ -406,7 +496,7 @@ class Dataset(MapDataset[SampleT]):
         return batch
 
     def arrays(self) -> list[Shareable]:
-        """Return arrays of all its stores, each opened once, and what is computed of them."""
+        """Return what a Loader's cache can share: arrays of all stores, and values computed from them."""
         arrays: list[Shareable] = []
         for part in self.runs:
             arrays += part.store.arrays().values()
@@ -418,9 +508,15 @@ class Dataset(MapDataset[SampleT]):
         return [Blocks(part.store, size) for part, size in zip(self.runs, sizes, strict=True)]
 
     def block_offsets(self) -> Int64s:
-        """Return offsets of blocks of samples, (blocks + 1,) int64: of one store, and sharing chunks.
+        """Return where each block of samples begins, for a block shuffle.
 
-        Of a store in a bucket they are samples of about 8 MiB, which a Loader reads together.
+        A block holds samples of one store that share chunks. For a store in an object store, it holds about
+        8 MiB of samples, which a Loader reads together.
+
+        Returns
+        -------
+        int64 array of shape (blocks + 1,)
+            Block b holds samples ``offsets[b]`` to ``offsets[b + 1] - 1``.
         """
         bounds = self.store_offsets
         if self.is_remote:
@@ -432,9 +528,14 @@ class Dataset(MapDataset[SampleT]):
         return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
 
     def reading_ahead(self, offsets: Int64s, chosen: Int64s | None) -> Self:
-        """Return a dataset that reads blocks whole, of offsets (blocks + 1,) int64 in the chosen samples.
+        """Return a copy of this Dataset that reads each block as a whole.
 
-        These are indices (n,) int64, ascending, or None: all samples.
+        Parameters
+        ----------
+        offsets : int64 array of shape (blocks + 1,)
+            Where each block begins, as positions in `chosen`.
+        chosen : int64 array of shape (n,), optional
+            Indices of the samples in use, ascending. None: all samples.
         """
         ahead = copy(self)
         ahead._bound = self._bound
@@ -444,24 +545,35 @@ class Dataset(MapDataset[SampleT]):
     def label_counts(
         self, key: str, *, split: str | Sequence[str] | None = None, subset: Any = None
     ) -> dict[int, int]:
-        """Count the values of an integer key over the samples of this epoch: value to count.
+        """Count how often each label occurs.
 
-        Reads that key of every sample. Values that mean "unlabelled" are counted like any other.
+        This reads `key` of every sample, for random samples those of the current epoch. A value that means
+        "unlabelled" is counted like any other.
 
         Parameters
         ----------
-        key
-            Key of the labels.
-        split
-            Name of a split, or several, in place of those of the dataset. None: those of the dataset.
-        subset
-            Sample indices, or one bool a sample, as of ``unistore.Loader``. None: all samples.
+        key : str
+            An integer key that this Dataset reads.
+        split : str or list of str, optional
+            Splits to use instead of those of the Dataset. None: those of the Dataset.
+        subset : indices, or one bool per sample, optional
+            Samples to use, as in ``unistore.Loader``. Not together with `split`. None: all samples.
+
+        Returns
+        -------
+        dict of int to int
+            Label to count, in ascending order of labels.
 
         Raises
         ------
         InputError
-            If the key is not read here, or holds no integers, if there is no such split, or no such sample,
-            if both `split` and `subset` are given.
+            If the Dataset does not read `key`, or its values are not integers. If there is no such split or
+            sample. If both `split` and `subset` are given.
+
+        Examples
+        --------
+        >>> dataset.label_counts("classification")  # doctest: +SKIP
+        {1: 2106, 2: 742}
         """
         if key not in self.fields:
             message = f"{key} is not read; there are {', '.join(self.fields)}"
@@ -502,46 +614,47 @@ class Dataset(MapDataset[SampleT]):
         split: str | Sequence[str] | None = None,
         subset: Any = None,
     ) -> Statistics:
-        """Return statistics of the values of a key: count, mean, std, min, max and quantiles.
+        """Return count, mean, standard deviation, minimum, maximum and quantiles of a key.
 
-        They are of the values as samples have them, before the transform. Where samples are crops, windows,
-        steps or random subsets of larger ones, each value of these counts once: `Windows` and `Transitions`
-        have the statistics of whole episodes. Values that are made by the kind of samples, as differences of
-        actions or voxels of events, are counted in the samples of this epoch.
+        They describe the values of samples before `transform`, per component: for an action of 7 numbers, 7
+        means; for images with channels, one mean per channel; for volumes and `Clips`, a single mean.
 
-        What ``unistore statistics STORE`` keeps with a store answers at once. Else the key of all samples is
-        read once, that of a `subset`, or under `where`, each time.
+        If samples are cut from something larger (crops, windows, steps, random subsets), each value of the
+        larger data counts once: `Windows` and `Transitions` have the statistics of whole episodes. Values
+        that the sample kind computes, such as differences of actions or voxels of events, are counted in the
+        samples of the current epoch.
+
+        Run ``unistore statistics STORE`` to store the result; this method then returns at once. Otherwise
+        it reads the key of all samples and remembers the result. With `subset` or `where`, it reads them
+        each time.
 
         Parameters
         ----------
-        key
+        key : str
             Key of the values.
-        axis
-            Axis of a value that has the components, each of which has statistics of its own: a number below
-            0, counted from the end of a value, or a name that the store records, as ``"channel"``. None: all
-            values together. ``"auto"``: the axis that the store calls ``channel``; else that of a vector; of
-            values without such names an axis that has the extent of channels, (3, H, W) or (H, W, 3), and no
-            axis for images of uint8, uint16 or bool without channels, and for volumes. The result says which
-            was taken.
-        split
-            Name of a split, or several, in place of those of the dataset. None: those of the dataset.
-        subset
-            Sample indices, or one bool a sample, as of ``unistore.Loader``. None: all samples.
+        split : str or list of str, optional
+            Splits to use instead of those of the Dataset. None: those of the Dataset.
+        subset : indices, or one bool per sample, optional
+            Samples to use, as in ``unistore.Loader``. Not together with `split`. None: all samples.
 
         Returns
         -------
         Statistics
-            Of all stores together: of their values where no `weights` were given, else of values drawn from
-            the stores by weight.
+            Float64, in the units of the samples, over all stores together. If the Dataset has `weights`, they
+            describe values drawn by weight.
 
         Raises
         ------
         InputError
-            If there is no such key, it is text, or stores differ in its components, if there is no such
-            axis, or with ``"auto"`` several that may be meant, as of float images (H, W), if there is no such
-            split, or no such sample, if both `split` and `subset` are given.
+            If there is no such key, it is text, or stores differ in its components. If there is no such split
+            or sample. If both `split` and `subset` are given.
         StoreError
-            If the file of the statistics is damaged.
+            If the stored statistics are damaged.
+
+        Examples
+        --------
+        >>> action = dataset.statistics("action", split="train")  # doctest: +SKIP
+        >>> normalize = unistore.Normalize({"action": action})  # doctest: +SKIP
         """
         parts = self._parts_of(split, subset)
         subsets = None
@@ -562,27 +675,36 @@ class Dataset(MapDataset[SampleT]):
         split: str | Sequence[str] | None = None,
         subset: Any = None,
     ) -> torch.Tensor:
-        """Return class weights: number of labels / (number of classes that occur · count of the class).
+        """Return a weight for each class that balances rare and frequent labels in a loss.
+
+        The weight of a class is the number of labels, divided by its count and by the number of classes that
+        occur. This reads `key` of every sample, as `label_counts` does.
 
         Parameters
         ----------
-        key
-            Key of the labels, 0 and more.
-        classes
-            Number of classes. None: one more than the largest label.
-        unlabelled
-            Value that stands for no class. It is not counted.
+        key : str
+            Key of the labels, integers from 0.
+        classes : int, optional
+            Number of classes. None: the largest label plus 1.
+        unlabelled : int, optional
+            Label that means "no class", which is not counted. None: every label is a class.
         split, subset
-            The samples, as of `label_counts`.
+            Samples to use, as in `label_counts`.
 
         Returns
         -------
-        (classes,) float32, 0 for classes that do not occur: for ``nn.CrossEntropyLoss(weight=…)``.
+        float32 Tensor of shape (classes,)
+            0 for classes that do not occur.
 
         Raises
         ------
         InputError
-            As `label_counts`, or if there are no labels, or labels outside of 0 to classes - 1.
+            As `label_counts`. If there are no labels, or labels outside 0 to ``classes - 1``.
+
+        Examples
+        --------
+        >>> weight = dataset.class_weights("classification", unlabelled=255)  # doctest: +SKIP
+        >>> loss = torch.nn.CrossEntropyLoss(weight=weight)  # doctest: +SKIP
         """
         require_torch("class weights are a tensor and need")
         import torch
@@ -603,12 +725,18 @@ class Dataset(MapDataset[SampleT]):
         return weights
 
     def source_offsets(self) -> Int64s:
-        """Return offsets of samples by source, (sources with samples + 1,) int64, for ``shuffle="sources"``.
+        """Return where the samples of each source begin, for ``shuffle="sources"``.
+
+        Returns
+        -------
+        int64 array of shape (sources + 1,)
+            Source s has samples ``offsets[s]`` to ``offsets[s + 1] - 1``. Sources without samples are left
+            out.
 
         Raises
         ------
         InputError
-            If the samples of a source do not follow one another.
+            If the samples of a source are not consecutive.
         """
         bounds = self.store_offsets.tolist()
         starts = [first + part.source_starts() for part, first in zip(self.runs, bounds, strict=False)]
@@ -616,33 +744,33 @@ class Dataset(MapDataset[SampleT]):
 
     @property
     def open_blocks(self) -> int:
-        """Return the number of blocks whose decoded chunks are kept together."""
+        """Number of blocks that a block shuffle may have open at a time."""
         return OPEN_BLOCKS if self.is_remote else min(blocks.open for blocks in self._blocks())
 
     @property
     def is_remote(self) -> bool:
-        """Return whether a store is in a bucket, and its objects are not copied to this machine."""
+        """Whether any store is read from an object store without a local copy (`cache_dir`)."""
         stores = [part.store for part in self.parts]
         return any(not store.fork_safe and not isinstance(store.storage, CachedStorage) for store in stores)
 
     @property
     def shuffled_requests(self) -> int:
-        """Return about how many requests an epoch of a full shuffle makes, 0 without a store in a bucket."""
+        """Estimated number of requests of an epoch in a full shuffle; 0 unless `is_remote`."""
         return len(self) * len(self.fields) if self.is_remote else 0
 
     @property
     def shuffles_in_blocks(self) -> bool:
-        """Return whether ``shuffle=True`` is a block shuffle, as a full shuffle would decode too much."""
+        """Whether ``shuffle=True`` becomes a block shuffle, because a full shuffle would decode too much."""
         return any(blocks.are_needed for blocks in self._blocks())
 
     @property
     def repeats(self) -> bool:
-        """Return whether samples are the same in every epoch and share nothing, see `SampleKind`."""
+        """Whether samples are the same in every epoch and share no data; see `SampleKind`."""
         return self.samples.repeats and not self._adds_epoch
 
     @property
     def digest(self) -> str:
-        """Return the digest of what identifies the samples: the stores' seals, kind, splits and seed."""
+        """Hash of the arguments that determine the samples, and of the seals of the stores."""
         seals = [part.store.attributes["seal"] for part in self.parts]
         removed = [part.removed for part in self.parts]
         identity = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
@@ -653,7 +781,7 @@ class Dataset(MapDataset[SampleT]):
         return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
     def source_of(self, index: int) -> str:
-        """Return the name of a sample's source, prefixed with the store's if there are several stores."""
+        """Return the source file of a sample; with several stores, prefixed by its store."""
         sample = int(self._picks([index]).index[0])
         offsets = self.store_offsets
         number = int(np.searchsorted(offsets, sample, side="right")) - 1
@@ -663,7 +791,7 @@ class Dataset(MapDataset[SampleT]):
 
     @property
     def reader(self) -> SampleReader:
-        """Return the reader of this process, made on first use."""
+        """Reader of this process, created on first use."""
         return self._bind().reader
 
     def _bind(self) -> BoundParts:

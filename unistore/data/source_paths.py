@@ -1,4 +1,4 @@
-"""Paths that a Dataset is given: of stores, or of source files, which become the store made of them."""
+"""Paths that a Dataset is given: stores, or source files, which become a store in the cache."""
 
 from __future__ import annotations
 
@@ -25,14 +25,28 @@ _OPTIONS = "unistore.growing.source_options"
 def conversion_options(
     caller: Callable[..., Any], convert: Any, keywords: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Return the options of a conversion that a caller was given in `convert` and by keyword. None: none.
+    """Return the options of a conversion, from `convert` and from keywords.
+
+    Parameters
+    ----------
+    caller : callable
+        Function that was called, whose arguments a message lists.
+    convert : mapping or None
+        The argument `convert`.
+    keywords : mapping
+        Other keywords.
+
+    Returns
+    -------
+    mapping or None
+        None: no options were given.
 
     Raises
     ------
     TypeError
         If a keyword is neither an argument of the caller nor an option of a conversion.
     InputError
-        If `convert` is no mapping, or an option is given both ways.
+        If `convert` is not a mapping, or an option is given both ways.
     """
     if keywords:
         import_module(_OPTIONS).check_keywords(caller, keywords)
@@ -48,13 +62,23 @@ def conversion_options(
 
 
 def store_paths(paths: Sequence[PathLike], convert: Mapping[str, Any] | None) -> list[PathLike]:
-    """Return the paths of stores, patterns replaced by their matches, or that of the store of source files.
+    """Return the paths of the stores that a Dataset reads.
+
+    Patterns are replaced by their matches. Source files become one store, which is converted unless it is
+    in the cache.
+
+    Parameters
+    ----------
+    paths : sequence of path
+        Stores, or files, folders and patterns.
+    convert : mapping or None
+        Options of the conversion of source files. None: the defaults.
 
     Raises
     ------
     InputError
-        If a pattern matches nothing, stores and source files are mixed, or there are `convert` options and no
-        source files.
+        If a pattern has no match, stores and source files are mixed, or there are options and no source
+        files.
     """
     matches: list[PathLike] = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""`Loader`: prefetched batches of a dataset, in a reproducible order that can be resumed exactly."""
+"""The `Loader` class: prefetched batches in a reproducible order that can be resumed exactly."""
 
 from __future__ import annotations
 
@@ -56,98 +56,123 @@ MEMORY_DIVISOR = 4
 
 
 class Loader(Generic[DatasetT, CollatedT]):
-    """Iterate over the batches of a dataset.
+    """Batches of a dataset, prepared ahead by worker processes in shared memory.
 
-    Worker processes decode into a ring of slabs in shared memory. A batch is a set of views of a slab, which
-    is reused when the last view is gone. Batches may be kept for as long as they are needed: once the ring
-    can spare no more slabs, further batches are copied.
+    It has the arguments of PyTorch's ``DataLoader`` in the same order, and some of its own. Each ``for``
+    loop is one epoch. Leaving a loop early ends its epoch. Only one iteration is active at a time;
+    several threads may share it.
 
-    The order of an epoch depends on (seed, epoch) alone. Each iteration is one epoch. Leaving an iteration
-    early ends its epoch. There is one active iteration at a time, which threads may share.
+    **Order.** The order of an epoch depends only on the seed and the epoch, not on workers, prefetching,
+    the start method or ranks. `state_dict` and `load_state_dict` resume a run exactly, also in the middle
+    of an epoch.
+
+    **Batches.** You can keep a batch: it never changes while you hold it. The first batches that you hold
+    stay where they were decoded; further ones are copied.
 
     Parameters
     ----------
-    dataset
-        A `unistore.Dataset`, which reads whole batches, or any map-style dataset. Or the path that such a
-        Dataset takes: of a store, or of source files, which are converted once.
-    batch_size
-        Samples of a batch, on this rank.
-    shuffle
-        False: in order. ``"full"``: a random permutation. ``"blocks"``: groups of samples that share chunks
-        are shuffled, see `unistore.order.sequences`. True: blocks where a full shuffle would decode more than
-        8 samples for each that it delivers, which a warning says, else full. ``"sources"``: one source file
-        after the other, in random order, the samples of each shuffled.
-    sampler
-        Which samples an epoch has, and their order: a sequence (`unistore.order.sequences.EpochSequence`),
-        `unistore.Shuffle`, sample indices, or torch's ``RandomSampler``, ``SequentialSampler``,
-        ``SubsetRandomSampler``, ``WeightedRandomSampler`` and ``DistributedSampler``. Torch's samplers have
-        the meaning that they have there, ``DistributedSampler`` its ranks and the samples that it repeats
-        or drops to make them even. The order itself is ours, of (seed, epoch). Ranks share what a sampler
-        yields. ``set_epoch`` of a sampler sets the loader's epoch, and is not needed.
-    num_workers
-        Number of processes. ``"auto"``: from the usable cores. 0: batches are read inside ``next()``. The
-        global generators, which functions may draw from, are as before afterwards.
-    collate_fn
-        From a list of samples to a batch. Runs in the workers. None: packed batches of a
-        `unistore.Dataset`, else as ``torch.utils.data.default_collate``. With a parameter ``rng`` it gets a
-        ``numpy.random.Generator`` made of (`seed`, epoch, index of the batch's first sample), else the global
-        generators of ``random``, numpy and torch are seeded from these.
-    pin_memory
+    dataset : Dataset, map-style dataset, or path
+        A `unistore.Dataset`, which reads whole batches, or any map-style dataset. A path is opened as a
+        `unistore.Dataset`: a store, or source files, which are converted once.
+    batch_size : int, default 1
+        Number of samples of a batch on this rank.
+    shuffle : bool or {"full", "blocks", "sources"}, default False
+        False: in order. ``"full"``: a random permutation. ``"blocks"``: samples that share chunks stay
+        close together; see `unistore.order.sequences`. True: blocks if a full shuffle would decode more
+        than 8 samples for each sample that it delivers (a warning says so), otherwise full.
+        ``"sources"``: one source file after another, in random order, the samples of each shuffled.
+    sampler : optional
+        Samples of an epoch and their order: an `EpochSequence`, `unistore.Shuffle`, sample indices, or
+        torch's ``RandomSampler``, ``SequentialSampler``, ``SubsetRandomSampler``,
+        ``WeightedRandomSampler`` or ``DistributedSampler``. Torch's samplers decide which samples an
+        epoch has, how often, with what probability and on which rank; the order depends on the seed and
+        the epoch. Ranks share the samples of a sampler. ``set_epoch`` of a sampler sets the epoch of the
+        Loader, but is not needed. None: as `shuffle` states.
+    num_workers : int or "auto", default "auto"
+        Number of worker processes. ``"auto"``: from the available cores. 0: batches are read inside
+        ``next()``, and the global random generators are as before afterwards.
+    collate_fn : callable, optional
+        Called in the workers with a list of samples; returns the batch. With a parameter ``rng``, it gets
+        a ``numpy.random.Generator`` seeded by (`seed`, epoch, index of the first sample of the batch);
+        otherwise the global generators of ``random``, NumPy and PyTorch are seeded from these. None:
+        packed batches for a `unistore.Dataset`, otherwise as ``torch.utils.data.default_collate``.
+    pin_memory : bool, default False
         Copy tensors into pinned memory, for asynchronous copies to an accelerator.
-    drop_last
-        True: only whole batches, the same number on every rank. False: every sample, so that ranks may end
-        unevenly. None: False, as in torch, but True when shuffling for more than one rank, without a
-        ``DistributedSampler``, so that all ranks take equally many steps.
-    worker_init_fn
-        Called with its number in every worker once.
-    multiprocessing_context
-        ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context of `multiprocessing`. None: the dataset's
-        ``start_method`` if it has one, else fork on Linux and spawn elsewhere.
-    prefetch_factor
-        Batches made ahead for each worker. None: 4. Fewer where all together would take more than 256 MB, but
-        one a worker at least. Fewer still where they would take more than a quarter of the memory.
-    persistent_workers
-        Accepted for compatibility with torch: workers always live until the loader is closed.
+    drop_last : bool, optional
+        True: only whole batches, the same number on every rank. False: every sample, so that ranks may
+        take different numbers of steps. None: True if you shuffle for several ranks without a
+        ``DistributedSampler``, otherwise False.
+    worker_init_fn : callable, optional
+        Called once in every worker with its number.
+    multiprocessing_context : str or context, optional
+        ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context of `multiprocessing`. None: the attribute
+        ``start_method`` of the dataset if it has one, otherwise fork on Linux and spawn elsewhere.
+    prefetch_factor : int, optional
+        Number of batches to prepare ahead for each worker. Fewer if they would take more than 256 MB
+        together, but at least one per worker, and never more than a quarter of the memory. None: 4.
+    persistent_workers : bool, default True
+        Accepted and ignored: workers always live until the loader is closed.
     batch_sampler, timeout, generator, pin_memory_device, in_order
-        Arguments of torch's DataLoader that have no meaning here: anything but torch's default is refused,
-        with what to write instead.
-    seed
+        Arguments of ``DataLoader`` without a meaning here. Any value except torch's default is an error,
+        which says what to write instead.
+    seed : int, default 0
         Seed of the order, and of random numbers in `collate_fn`, in `worker_init_fn` and in samples of a
         dataset without ``read_batch``. A `unistore.Dataset` has its own seed.
-    rank, world_size
-        This process among those that share each step. None: from ``torch.distributed`` where it is
-        initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
-    subset
-        Indices of the samples to use. None: all.
-    weights
-        One a sample (of the subset): draws with replacement in proportion. None: the dataset's own
-        ``weights`` over the stores it joins, where it has any, else every sample once an epoch. Draws need
-        ``shuffle=True``.
-    samples_per_epoch
-        Draws an epoch, with weights only.
-    cache
-        Bytes (``"4GB"``) or ``"all"``: keep decoded chunks in a file, in the folder for temporary files,
-        that all workers map, until it is full. What is random is drawn from them anew. For a
-        `unistore.Dataset` only. ``"disk"``: keep the samples of a Dataset of which nothing is random in a
-        file of its `cache_dir`, which later runs and other processes find. The first run decodes all of them
-        before its first batch. None: no cache.
-    device
-        Copy batches there, on a stream of their own, which waits for no step: a copy runs beside the step
-        before it, unless the loop waits for each step (``loss.item()``). None: they stay in host memory.
-    batch_transform
-        Called with every batch in this process, on that device and stream. Its random numbers are its own:
-        nothing seeds them, and a resumed run does not repeat them.
-    log_every
-        Report one line every so many batches. 0: never.
+    rank, world_size : int, optional
+        Number of this process, and number of processes that share each step. None: from
+        ``torch.distributed`` if it is initialised, otherwise from ``RANK`` and ``WORLD_SIZE``, otherwise
+        0 and 1.
+    subset : indices, or one bool per sample, optional
+        Samples to use. None: all samples.
+    weights : sequence of float, optional
+        One weight per sample (of `subset`): samples are drawn with replacement, in proportion. Needs
+        ``shuffle=True``. None: the ``weights`` of the dataset for its stores if it has any, otherwise
+        every sample once per epoch.
+    samples_per_epoch : int, optional
+        Number of draws per epoch; only with weights. None: the number of samples.
+    cache : str or int, optional
+        Only for a `unistore.Dataset`. A size (``"4GB"``, or bytes) or ``"all"``: keep decoded chunks in a
+        temporary file that all workers share, until it is full; random samples are drawn from them anew.
+        ``"disk"``: keep the samples of a Dataset without anything random in a file of its `cache_dir`,
+        for later runs and other processes; the first run decodes all samples before its first batch.
+        None: no cache.
+    device : torch.device or str, optional
+        Copy batches to this device, on a stream of their own. A copy runs at the same time as the step
+        before it, unless the loop waits for each step (``loss.item()``). None: batches stay in host
+        memory.
+    batch_transform : callable, optional
+        Called in this process with every batch, on that device and stream. Its random numbers are not
+        seeded, so a resumed run does not repeat them.
+    log_every : int, default 0
+        Report one line after so many batches. 0: never.
     convert, **options
-        With source files: options of their conversion, as of `unistore.Dataset`.
+        Options of the conversion of source files, as in `unistore.Dataset`.
 
     Raises
     ------
     InputError
-        If options are invalid, with all problems at once.
+        If arguments are invalid. It contains all problems.
     TypeError
-        The dataset is not map-style, or there is no argument or option of that name.
+        If the dataset is not map-style. If a keyword is neither an argument nor an option of a
+        conversion.
+
+    See Also
+    --------
+    unistore.Dataset : The samples.
+    unistore.Shuffle : The same orders for PyTorch's ``DataLoader``.
+
+    Examples
+    --------
+    >>> dataset = unistore.Dataset("arrays.zarr", split="train")  # doctest: +SKIP
+    >>> loader = unistore.Loader(dataset, batch_size=64, shuffle=True, seed=1)  # doctest: +SKIP
+    >>> for epoch in range(10):  # doctest: +SKIP
+    ...     for batch in loader:
+    ...         train(batch["data"], batch["label"])
+
+    Batches on a GPU, and a checkpoint that resumes in the middle of an epoch:
+
+    >>> loader = unistore.Loader(dataset, batch_size=64, shuffle=True, device="cuda")  # doctest: +SKIP
+    >>> loader.load_state_dict(torch.load("checkpoint.pt")["loader"])  # doctest: +SKIP
     """
 
     def __init__(
@@ -280,7 +305,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         return f"<div><strong>Loader</strong> {text_html(summary)}{inner}</div>"
 
     def __len__(self) -> int:
-        """Return the batches of this rank in a whole epoch."""
+        """Return the number of batches of this rank in a whole epoch."""
         return self.share().steps
 
     @overload
@@ -314,7 +339,13 @@ class Loader(Generic[DatasetT, CollatedT]):
             self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the next one to be iterated. Not needed: every iteration moves on by itself."""
+        """Set the epoch of the next iteration. Without it, every iteration is the epoch after the last one.
+
+        Parameters
+        ----------
+        epoch : int
+            Number of the epoch, from 0.
+        """
         is_other = epoch != self.epoch or self._progress.begun
         self._progress.set_epoch(checked_epoch(epoch))
         if is_other:
@@ -322,33 +353,44 @@ class Loader(Generic[DatasetT, CollatedT]):
 
     @property
     def epoch(self) -> int:
-        """Return the epoch being iterated, or between iterations the next one."""
+        """Epoch that is being iterated; between iterations, the next one."""
         return self._progress.epoch
 
     def state_dict(self) -> JsonObject:
-        """Return the position in the run, as JSON values: the same on every rank after the same step.
+        """Return the position in the run. Batches that were prefetched but not delivered do not count.
 
-        Prefetched batches do not count, only delivered ones.
+        Returns
+        -------
+        dict
+            JSON values: the epoch, the number of delivered samples, a hash of the dataset, and the order.
+            They are the same on every rank after the same step.
+
+        Examples
+        --------
+        >>> state = {"model": model.state_dict(), "loader": loader.state_dict()}  # doctest: +SKIP
+        >>> torch.save(state, "checkpoint.pt")  # doctest: +SKIP
         """
         return self._progress.save(self.sequence)
 
     def load_state_dict(self, state: Mapping[str, Any], *, extend: bool = False) -> None:
-        """Continue from the position of a state, in the middle of an epoch too.
+        """Continue from a saved position, also in the middle of an epoch.
 
-        Workers, prefetching, batch size, ranks and their number may differ from the run that saved it.
+        Workers, prefetching, batch size and the number of ranks may differ from the run that saved the state.
 
         Parameters
         ----------
-        state
-            What `state_dict` returned.
-        extend
-            Of a store that has grown since: finish the epoch on the samples of the version that the state is
-            of. The next epoch has all. Later versions may only have added to it.
+        state : dict
+            Result of `state_dict`.
+        extend : bool, default False
+            For a store that has grown since. True: finish the epoch with the samples of the version that
+            the state belongs to; the next epoch has all samples. Later versions may only have added
+            samples.
 
         Raises
         ------
         LoaderError
-            The state belongs to other samples or another order.
+            If the state belongs to other samples, another order, or another version. The message names
+            the difference.
         """
         fields = state if isinstance(state, Mapping) else {}
         dataset = self.dataset
@@ -392,7 +434,13 @@ class Loader(Generic[DatasetT, CollatedT]):
             self._extended = self._requests = None
 
     def stats(self) -> JsonObject:
-        """Return the store, and totals since the loader was made, see `unistore.loader.iteration.Stats`."""
+        """Return the path of the store, and totals since the loader was made.
+
+        Returns
+        -------
+        dict
+            JSON values; see `unistore.loader.iteration.Stats`.
+        """
         return {"store": getattr(self.dataset, "path", None), **asdict(self._stats)}
 
     # What else a `DataLoader` has, which Trainers look at
@@ -404,12 +452,12 @@ class Loader(Generic[DatasetT, CollatedT]):
 
     @property
     def batch_sampler(self) -> EpochBatches:
-        """Return the indices of the batches of the next epoch, of which a ``DataLoader`` makes the same."""
+        """Sample indices of the batches of the next epoch, for a ``DataLoader`` of the same batches."""
         return EpochBatches(self)
 
     @property
     def sampler(self) -> Any:
-        """Return the sampler that was given, or torch's ``SequentialSampler`` if samples come in order."""
+        """The sampler that was given, or torch's ``SequentialSampler`` if samples come in order."""
         if self._sampler is None and isinstance(self.sequence, InOrder):
             from torch.utils.data import SequentialSampler
 
@@ -418,7 +466,7 @@ class Loader(Generic[DatasetT, CollatedT]):
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
-        """Return the function that makes batches of samples: the one that was given, or the default."""
+        """Function that makes batches of samples: the one that was given, or the default."""
         if self._collate_fn is not None:
             return self._collate_fn
         if hasattr(self.dataset, "read_batch"):
@@ -431,36 +479,39 @@ class Loader(Generic[DatasetT, CollatedT]):
 
     @property
     def prefetch_factor(self) -> int | None:
-        """Return the batches that are made ahead for each worker, None without workers."""
+        """Number of batches prepared ahead for each worker. None: there are no workers."""
         return self._ahead if self.num_workers else None
 
     @property
     def persistent_workers(self) -> bool:
-        """Return whether there are workers, which live until the loader is closed."""
+        """Whether there are workers. They live until the loader is closed."""
         return self.num_workers > 0
 
     @property
     def multiprocessing_context(self) -> str | None:
-        """Return how workers are started, None without workers."""
+        """How workers are started. None: there are no workers."""
         return self.start_method if self.num_workers else None
 
     @property
     def finishes_batches(self) -> bool:
-        """Return whether batches are copied to a device or transformed in this process."""
+        """Whether batches are copied to a device or transformed in this process."""
         return self._to_device is not None
 
     def upcoming_epoch(self) -> int:
-        """Return the epoch that the next iteration is of."""
+        """Return the epoch of the next iteration."""
         self._follow_sampler()
         return self._progress.upcoming
 
     @property
     def worker_pids(self) -> list[int]:
-        """Return the process ids of the workers that are running now."""
+        """Process ids of the running workers."""
         return self._producer[0].pids if self._producer else []
 
     def close(self) -> None:
-        """End workers and free memory. Batches stay valid. Iterating again starts new workers."""
+        """End the workers and free memory.
+
+        Batches that you hold stay valid. A new iteration starts new workers.
+        """
         with self._exclusive():
             self._current = self._requests = None
             _close_all(self._producer)
@@ -481,7 +532,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         return self._lock
 
     def share(self) -> RankShare:
-        """Return which samples of a whole epoch are in which batch of this rank."""
+        """Return the positions of a whole epoch that this rank delivers."""
         return RankShare(
             length=len(self.sequence),
             batch_size=self.batch_size,

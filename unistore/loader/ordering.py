@@ -81,7 +81,13 @@ def resolve_start_method(check: Arguments, context: str | BaseContext | None, da
 def opened_dataset(
     caller: Callable[..., Any], dataset: Any, convert: Mapping[str, Any] | None, keywords: Mapping[str, Any]
 ) -> Any:
-    """Return the dataset, or the `unistore.Dataset` of a path, which may have options of a conversion."""
+    """Return the dataset. A path becomes a `unistore.Dataset`, with the options of a conversion.
+
+    Raises
+    ------
+    InputError
+        If there are options of a conversion, but the dataset is not a path.
+    """
     is_path = isinstance(dataset, str | os.PathLike)
     if not is_path and convert is None and not keywords:
         return dataset

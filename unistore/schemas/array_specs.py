@@ -16,18 +16,10 @@ from unistore.system.types import AnyArray, Int64s, Shape
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """Shape and dtype of an array of a store.
+    """Shape and dtype of one array of a store."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Length of each axis, rows first.
-    dtype : str
-        NumPy's native dtype name: ``"int32"``.
-    """
-
-    shape: Shape
-    dtype: str
+    shape: Shape  # all axes, axis 0 (rows) first
+    dtype: str  # numpy dtype name in native form: "int32"
 
 
 # Stands for an array with one row per sample, in place of an array's path
@@ -42,25 +34,15 @@ ShapeOf = Callable[[str], Shape]
 
 
 class Limit(NamedTuple):
-    """An array whose shape limits the values, or determines the shape, of another array.
-
-    Attributes
-    ----------
-    path : str
-        Path of the array.
-    axes : tuple of int
-        Axes of the array, one for each component of the values.
-    scale : int, default 1
-        Number of values that one element has along the last of these axes, in that array or (for
-        `ArraySpec.like`) in this one: 8 if a byte has 8 bits.
-    """
+    """Array whose shape bounds the values, or is the shape, of another array."""
 
     path: str
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # its axes, one per component of the values
+    # How many values the other array packs along the last of these axes, or this one: 8 if a byte holds 8.
     scale: int = 1
 
     def maximum(self, shape_of: ShapeOf) -> Int64s:
-        """Return the largest value of each component, int64."""
+        """Return the largest value of each component."""
         shape = shape_of(self.path)
         largest = [shape[axis] if axis < len(shape) else 0 for axis in self.axes]
         largest[-1] *= self.scale
@@ -69,7 +51,7 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArraySpec:
-    """The rule for an array: dtype, shape and values.
+    """What an array must be."""
 
     dtypes: tuple[str, ...] = ()  # allowed numpy dtype names; empty: any
     kinds: str = ""  # allowed kinds of numpy dtypes: "iuf" for numbers; empty: any
@@ -78,10 +60,14 @@ class ArraySpec:
     row_shape: tuple[int | str | None, ...] | None = None
     # `(path, n)`: as many rows as the array at `path`, plus `n`; None: any number.
     rows: tuple[str, int] | None = None
-    repeated: bool = False
-    beside: tuple[str, ...] = ()
+    repeated: bool = False  # whether it has as many rows several times, with `n` at the end
+    beside: tuple[str, ...] = ()  # arrays that must be there as well
+    # Arrays whose extents this one has on its last axes, the last one divided by `Limit.scale`, rounded up.
     like: tuple[Limit, ...] = ()
+    # The values are offsets into the rows of the array at this path, or, with a `Limit`, into the set bits of
+    # its rows.
     offsets_of: str | Limit | None = None
+    # `(path, n)`: each value is at least 0 and less than the rows of the array at `path`, plus `n`.
     indexes: tuple[str, int] | None = None
     ascending: bool = False  # whether no value is less than the one before it
     least: int | None = None  # smallest value of each component
@@ -93,7 +79,7 @@ class ArraySpec:
 
     @property
     def needs(self) -> list[str]:
-        """Paths of the arrays that the rule refers to."""
+        """Paths of the arrays that the spec refers to."""
         limits = [*self.limits, *self.like]
         paths = [*self.beside]
         if isinstance(self.offsets_of, Limit):
@@ -105,13 +91,13 @@ class ArraySpec:
 
     @property
     def shape_needs(self) -> list[str]:
-        """Paths of the arrays whose shapes determine the shape of this one."""
+        """Paths of the arrays whose shapes decide the shape of this one."""
         paths = [limit.path for limit in self.like]
         return [*paths, self.rows[0]] if self.rows else paths
 
     @property
     def divides(self) -> str | None:
-        """Path of the array whose rows, or ranges, the values divide, or None."""
+        """Path of the array whose rows the values divide into ranges, or whose ranges, if it has offsets."""
         if self.offsets_of is not None:
             return self.offsets_of if isinstance(self.offsets_of, str) else None
         has_one_more = self.rows is not None and self.rows[1] == 1
@@ -119,17 +105,17 @@ class ArraySpec:
 
     @property
     def is_offsets(self) -> bool:
-        """Whether the values are the beginnings of ranges of rows, of other ranges or of bits."""
+        """Whether the values are where ranges of rows, of other ranges or of bits begin."""
         return self.offsets_of is not None or self.divides is not None
 
     @property
     def bounds_values(self) -> bool:
-        """Whether the rule restricts values."""
+        """Whether the spec restricts values."""
         indexes = self.offsets_of is not None or self.indexes is not None or bool(self.limits)
         return indexes or self.ascending or self.least is not None or self.most is not None
 
     def array_error(self, info: ArrayInfo, shape_of: ShapeOf) -> str | None:
-        """Return what is wrong with axes, dtype or number of rows of an array, or None."""
+        """Return what is wrong with the axes, dtype or rows of an array, or None."""
         if not info.shape:
             return "has no axis, expected rows on axis 0"
         if self.dtypes and info.dtype not in self.dtypes:
@@ -175,7 +161,7 @@ class ArraySpec:
         return None
 
     def value_errors(self, values: AnyArray, shape_of: ShapeOf) -> Iterator[str]:
-        """Iterate over what is wrong with the values (rows, …) of a whole array."""
+        """Yield what is wrong with the values (rows, …) of a whole array."""
         if isinstance(self.offsets_of, Limit):
             yield from offsets_errors(values, int(values[-1]) if len(values) else 0, "")
             yield from self._count_errors(np.diff(values), shape_of)
@@ -186,17 +172,7 @@ class ArraySpec:
         yield from self.row_errors(values, None, shape_of)
 
     def row_errors(self, values: AnyArray, rows: Int64s | None, shape_of: ShapeOf) -> Iterator[str]:
-        """Iterate over values out of range.
-
-        Parameters
-        ----------
-        values : array of shape (k, …)
-            Values of some rows.
-        rows : int64 array of shape (k,), or None
-            Numbers of these rows. None: `values` are all rows.
-        shape_of : callable
-            Returns the shape of the array at a path.
-        """
+        """Values out of range. `values` (k, …) are those of `rows` (k,), or of all rows if None."""
         least = self.least
         bounds = list[tuple[str, Any]]()
         if self.most is not None:
@@ -221,17 +197,7 @@ class ArraySpec:
                 yield f"row {number} is {values[row].tolist()}, expected {expected}"
 
     def span_error(self, lo: Int64s, hi: Int64s, rows: Int64s, shape_of: ShapeOf) -> str | None:
-        """Return what is wrong with ranges of offsets, or None.
-
-        Parameters
-        ----------
-        lo, hi : int64 array of shape (k,)
-            First row, and the row after the last, of each range.
-        rows : int64 array of shape (k,)
-            Numbers of the ranges.
-        shape_of : callable
-            Returns the shape of the array at a path.
-        """
+        """Return what is wrong with the ranges ``lo:hi`` that offsets give for `rows`, (k,) each, or None."""
         in_bits = isinstance(self.offsets_of, Limit)
         total = _MOST if in_bits else _rows(shape_of, str(self.offsets_of or ""))
         wrong = (lo < 0) | (lo > hi) | (hi > total)
@@ -255,7 +221,7 @@ def spec_of(dtype: str, *row_shape: int | str | None, **further: Any) -> ArraySp
 
 
 def offsets_errors(offsets: Int64s, total: int, what: str) -> Iterator[str]:
-    """Iterate over what is wrong with offsets: they must begin at 0, ascend, and end with `total`."""
+    """Return what is wrong with offsets: they begin at 0, never decrease, and end with `total`."""
     if not len(offsets) or offsets[0] != 0:
         yield f"begins with {offsets[0] if len(offsets) else 'nothing'}, expected 0"
         return
