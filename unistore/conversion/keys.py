@@ -233,7 +233,7 @@ def check_unchanged(fingerprint: Fingerprint) -> None:
 
 # Raised by every change of what a source's derived rows, their files or the record of a shard hold. An
 # unfinished conversion begun under another number is done again: its shards are those of older code.
-CONTENT = 10
+CONTENT = 11
 
 Keys = NDArray[np.bytes_]  # Keys of all sources, (sources,) of 32 bytes
 
