@@ -102,7 +102,9 @@ def test_a_terminal_gets_tables(store: Path) -> None:
         for expected in ("rows/data", "1000 × 4", "float32", "agrees with manifest", "unistore"):
             assert expected in text
         assert ("blosc lz4" in text) == (columns == 160)
-        assert ("as the terminal is narrow: codec" in text) == (columns == 80 and bool(options))
+        assert (re.search("as the terminal is narrow: .*codec", text) is not None) == (
+            columns == 80 and bool(options)
+        )
         assert ("+ storage of all 7 arrays: --all" in text) == (not options)
         table = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("arrays")[2].partition("load it")[0]
         assert max(map(len, table.splitlines())) <= columns
