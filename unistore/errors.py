@@ -207,6 +207,14 @@ class Problem:
         """The fixes as text: ``"--map xyz=points, or --exclude a.npy if it is a mask"``."""
         return printable(", or ".join(map(str, self.fixes)), line_feeds=True)
 
+    @property
+    def paragraph(self) -> str:
+        """The problem as commands print it: ``PLACE: PROBLEM.``, and ``fix: …`` on a line of its own."""
+        message = self.message.rstrip()
+        is_open = "\n" not in message and not message.endswith((".", "?", "!", "…"))
+        text = f"{self.location}: {message}{'.' if is_open else ''}"
+        return f"{text}\n  fix: {self.advice}" if self.fix else text
+
     def __str__(self) -> str:
         advice = f" ({self.advice})" if self.fix else ""
         return f"{self.location}: {self.message}{advice}"
@@ -237,11 +245,6 @@ class Problem:
         # journals of earlier versions have the text alone
         fixes = [_fix_from_json(fix) for fix in fields.pop("fixes", [])] or [fields["fix"]]
         return cls(**{**fields, "fix": fixes[0] if len(fixes) == 1 else tuple(fixes)})
-
-
-def shown_once(problems: Iterable[Problem]) -> list[str]:
-    """Return a line for each problem. Problems that differ only in their place share a line."""
-    return [str(problem) for problem in merged(problems)]
 
 
 def merged(problems: Iterable[Problem]) -> list[Problem]:

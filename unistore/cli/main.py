@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from itertools import islice
+from textwrap import indent
 from typing import Any
 
 import click
@@ -22,7 +23,7 @@ from unistore.cli.explain import explain
 from unistore.cli.help import HelpCommand, HelpGroup
 from unistore.cli.maintenance import attach, clean, compact, derive, remove, replay, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
-from unistore.errors import InputError, UnistoreError, shown_once
+from unistore.errors import InputError, UnistoreError, merged
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--debug"}
@@ -147,17 +148,19 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
     if as_json:
         say_json({"error": _message(error), "problems": [problem.to_json() for problem in problems]})
         return
-    lines = [f"error: {_message(error)}"]
+    lines = [f"error: {problems[0].paragraph if len(problems) == 1 else _message(error)}"]
     if len(problems) > 1:
-        alike = shown_once(problems)
-        lines = [f"error: {len(problems):,} problems", *(f"  {line}" for line in alike[:MAX_PROBLEMS])]
+        alike = merged(problems)
+        shown = [indent(problem.paragraph, "  ") for problem in alike[:MAX_PROBLEMS]]
+        lines = [f"error: {len(problems):,} problems", *shown]
         if len(alike) > MAX_PROBLEMS:
             lines.append(f"  and {len(alike) - MAX_PROBLEMS:,} more (all of them with --json)")
     if converting and problems and all(problem.source for problem in problems):
         names = list(dict.fromkeys(problem.source for problem in problems))
         options = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
         either = f", or {options}" if len(names) <= 3 else ""
-        lines.append(f"to leave out what has problems: --on-error skip{either}")
+        skipped = "it" if len(names) == 1 else "them"
+        lines.append(f"To skip {skipped}, add --on-error skip{either}.")
     if problems:
         kinds = dict.fromkeys(problem.kind.replace(" ", "-") for problem in problems[:MAX_PROBLEMS])
         lines.append(f"more: {', '.join(f'unistore explain {kind}' for kind in kinds)}")

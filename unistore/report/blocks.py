@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unistore.converters.detection import TAKEN, verdict_counts
 from unistore.converters.family import Offer
-from unistore.errors import AddOptions, GiveOptions, Problem, printable, shown_once
+from unistore.errors import AddOptions, GiveOptions, Problem, merged, printable
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened
 from unistore.report.values import QUANTILES, ValueReport, sample_noun, sparkline
@@ -222,8 +222,8 @@ def source_blocks(path: str, sources: SourceReport, problems: Sequence[Problem])
 
 
 def _problem_list(problems: Sequence[Problem]) -> Block:
-    alike = shown_once(problems)
-    lines = [f"- {line}" for line in alike[:SHOWN_PROBLEMS]]
+    alike = merged(problems)
+    lines = [f"- {problem.paragraph}" for problem in alike[:SHOWN_PROBLEMS]]
     if len(alike) > SHOWN_PROBLEMS:
         lines.append(f"and {len(alike) - SHOWN_PROBLEMS:,} more")
     return Block(f"{count_of(len(problems), 'problem')} to solve before converting", lines=lines)

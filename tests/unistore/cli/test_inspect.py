@@ -63,7 +63,7 @@ def test_a_bad_source_is_shown_whole_and_exits_with_2(tmp_path: Path, capsys: An
 
 def test_nothing_there_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("inspect", str(tmp_path / "nowhere")) == 2
-    assert "nowhere: no such file or folder (check the path)" in capsys.readouterr().err
+    assert "nowhere: no such file or folder.\n  fix: check the path" in capsys.readouterr().err
     assert call("inspect", str(tmp_path / "nowhere"), "--json") == 2
     assert json.loads(capsys.readouterr().out)["problems"][0]["kind"] == "missing"
 
