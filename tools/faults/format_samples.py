@@ -31,7 +31,7 @@ Maker = Callable[[Path, str, Generator], "Made"]
 
 
 TRUNCATED, CUT, EMPTY, BEGINNING = "truncated", "cut in its header", "empty", "wrong beginning"
-MORE, HUGE = "one more", "huge"
+MORE, HUGE, FLIPPED = "one more", "huge", "flipped bytes"
 
 
 class Made(NamedTuple):
@@ -295,6 +295,14 @@ def _event_text(folder: Path, name: str, rng: Generator) -> Made:
     return Made(folder / f"{name}_events.txt", _columns(events))
 
 
+def _atis_bin(folder: Path, name: str, rng: Generator) -> Made:
+    events = _events(rng)
+    words = events["p"].astype("i8") << 23 | events["t"]
+    rows = np.stack([events["x"], events["y"], words >> 16, words >> 8 & 255, words & 255], axis=1)
+    (folder / f"{name}.bin").write_bytes(rows.astype("u1").tobytes())
+    return Made(folder / f"{name}.bin", _columns(events))
+
+
 def _frame_times(folder: Path, name: str, rng: Generator) -> Made:
     events = _events(rng)
     for inner in ("events/left", "images/left/rectified"):
@@ -459,6 +467,13 @@ SAMPLES: Mapping[str, Sample] = {
     "prophesee_raw": Sample("events", _prophesee_raw, blind={TRUNCATED: _ANY_END}),
     "aedat4": Sample("events", _aedat4),
     "event_text": Sample("events", _event_text, blind={CUT: _OF_OTHERS}, options=("--unit", "us")),
+    "atis_bin": Sample(
+        "events",
+        _atis_bin,
+        blind={TRUNCATED: _ANY_END, **dict.fromkeys((BEGINNING, CUT, EMPTY, FLIPPED), _OF_OTHERS)},
+        options=("--sensor", "64", "48"),
+        is_named=True,
+    ),
     "frame_times": Sample("events", _frame_times, options=("--sensor", "64", "48")),
     "bag": Sample("trajectory", _ros1, {ROWS: ("<u4",)}),
     "bag mcap": Sample("trajectory", _mcap, {ROWS: ("<u8",)}),

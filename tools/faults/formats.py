@@ -30,6 +30,7 @@ from format_samples import (
     BEGINNING,
     CUT,
     EMPTY,
+    FLIPPED,
     HUGE,
     MORE,
     SAMPLES,
@@ -46,7 +47,7 @@ from unistore.cli.main import main as unistore
 
 SOUND, DAMAGED = "a_sound", "b_damaged"
 FIRST_READ, LATER_READ = "EIO while recognising", "EIO while reading"
-FLIPPED, LINKED, TWICE = "flipped bytes", "linked", "given twice"
+LINKED, TWICE = "linked", "given twice"
 FAULTS = (BEGINNING, TRUNCATED, FIRST_READ, CUT, LATER_READ, EMPTY, FLIPPED, LINKED, TWICE)
 FLIPS = 12
 MOST_PLACES = 6

@@ -63,6 +63,9 @@ class _Origin(NamedTuple):
     formats: tuple[str, ...] = ("npz",)
 
 
+UNDECLARED = {"kinds": ["unistore.Rows()"], "package": {"name": "unistore", "version": "0.1.0"}}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToyFamily(Family):
     """The toy family; which tables it writes, and one option that decides the content."""
@@ -73,6 +76,7 @@ class ToyFamily(Family):
     schema = Schema(table="rows")
     tables: tuple[str, ...] = ("rows", "points", "windows/low")
     brightness: int = 0
+    undeclared: bool = True  # whether the rules of the family in whose name toys are stored do not hold
 
     def scan(self, group: Group, files: Sequence[Openable]) -> _Shape:
         file = files[0].file
@@ -116,6 +120,7 @@ class ToyFamily(Family):
             },
             notes=("toys",),
             needs_facts="windows/low" in self.tables,
+            recorded=UNDECLARED if self.undeclared else {},
         )
 
     def read(

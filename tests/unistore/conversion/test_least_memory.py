@@ -240,6 +240,14 @@ def frame_times(folder: Path) -> None:
     (folder / "seq/images/timestamps.txt").write_text(times + "\n")
 
 
+def atis(folder: Path) -> None:
+    events = made_up(400_000)
+    words = events["p"].astype("i8") << 23 | events["t"].astype("i8") % (1 << 22)
+    words = np.sort(words & ((1 << 23) - 1)) | (words & (1 << 23))
+    rows = np.stack([events["x"] % 64, events["y"] % 48, words >> 16, words >> 8 & 255, words & 255], axis=1)
+    (folder / "a.bin").write_bytes(rows.astype("u1").tobytes())
+
+
 def event_text(folder: Path) -> None:
     count = 400_000
     columns = [np.arange(count), *RNG.integers(0, 48, (2, count)), RNG.integers(0, 2, count)]
@@ -281,6 +289,7 @@ SOUND: dict[str, tuple[str, dict[str, Any], Callable[[Path], None]]] = {
     "prophesee_raw/evt2": ("events", {}, by_faery("a.raw", "evt2")),
     "aedat4": ("events", {}, by_faery("a.aedat4")),
     "event_text": ("events", {"unit": "us"}, event_text),
+    "atis_bin": ("events", SENSOR, atis),
     "frame_times": ("events", SENSOR, frame_times),
     "raw": ("spike", SPIKES, spikes),
     "png": ("spike", {"height": 250, "width": 400}, frame(".png")),

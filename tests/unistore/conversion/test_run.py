@@ -21,7 +21,10 @@ from tests.stores import attributes_of
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import Report, run
 from unistore.converters.adapter.converter import Converter
+from unistore.converters.rows import RowsFamily
 from unistore.errors import ConversionError
+from unistore.schemas.array_specs import SAMPLES, ArraySpec
+from unistore.schemas.declared_rules import ArraySpecs
 
 Arrays = dict[str, NDArray[Any]]
 Truth = Callable[[Path], Arrays]
@@ -190,7 +193,12 @@ def test_rows_without_extent_are_kept(tmp_path: Path, toy: Any) -> None:
     assert image[...].shape == (9, 4, 0)
 
 
-def test_a_store_that_its_schema_refuses_is_never_written(tmp_path: Path, toys: Path, toy: Any) -> None:
+def test_a_store_that_its_schema_refuses_is_never_written(
+    tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = ArraySpecs(arrays={"rows/value": ArraySpec(rows=(SAMPLES, 0))})
+    monkeypatch.setattr(RowsFamily, "specs", lambda: declared)
+
     class Miscounting(toy):  # type: ignore[misc]
         def finalize(self, scan: Any, facts: Any) -> Any:
             finalized = super().finalize(scan, facts)
@@ -199,7 +207,7 @@ def test_a_store_that_its_schema_refuses_is_never_written(tmp_path: Path, toys: 
             return finalized
 
     with pytest.raises(ConversionError, match=r"expected 7 .*the root's count of samples") as caught:
-        run(Miscounting(), [toys], tmp_path / "out.zarr")
+        run(Miscounting(undeclared=False), [toys], tmp_path / "out.zarr")
     assert "report" in str(caught.value)
     assert not (tmp_path / "out.zarr").exists()
     assert not list(tmp_path.rglob("zarr.json"))

@@ -79,7 +79,7 @@ def test_an_index_that_breaks_its_rule_is_not_sealed(
     wrong = {"points/offsets": ArraySpec(offsets_of="points/xyz"), "labels/name/offsets": ArraySpec(least=1)}
     monkeypatch.setattr(RowsFamily, "specs", lambda: ArraySpecs(arrays=wrong))
     with pytest.raises(ConversionError, match=r"labels/name/offsets: row 0 is 0, expected 1 or more"):
-        run(toy(), [tmp_path], tmp_path.with_suffix(".zarr"))
+        run(toy(undeclared=False), [tmp_path], tmp_path.with_suffix(".zarr"))
     assert not tmp_path.with_suffix(".zarr").exists()
 
 

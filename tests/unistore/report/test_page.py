@@ -231,7 +231,9 @@ def test_the_page_is_written_whole_and_over_reports_alone(cloud: Path, tmp_path:
     assert captions(page.read_text())[0] == "segment 0"
     page.write_text("my thesis")
     assert call("inspect", cloud, "--html", page) == 2
-    assert "is there, and is not a report.\n  fix: name another place, or --overwrite" in capsys.readouterr().err
+    assert (
+        "is there, and is not a report.\n  fix: name another place, or --overwrite" in capsys.readouterr().err
+    )
     assert page.read_text() == "my thesis"
     assert call("inspect", cloud, "--html", page, "--overwrite") == 0
     assert MARK in page.read_text()

@@ -462,7 +462,10 @@ def _may_be_events(file: SourceFile) -> bool:
     """Return whether a file without a header holds events, or the user named it."""
     from unistore.converters.formats.atis import AtisBin
 
-    return file.is_given or AtisBin().recognise(file).certainty != "no"
+    try:
+        return file.is_given or AtisBin().recognise(file).certainty != "no"
+    except OSError:  # whoever opens it names it
+        return True
 
 
 def _is_map(file: SourceFile) -> bool:
