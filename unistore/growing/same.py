@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 
 import numpy as np
 
@@ -42,7 +41,7 @@ def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) 
     Returns
     -------
     list of bool
-        For each pair, whether all values are equal. False if no form can have both.
+        For each pair, whether all values are equal. If no form can have both, their hashes are compared.
     """
     if not pairs:
         return []
@@ -56,8 +55,26 @@ def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) 
             if not path.startswith(_OF_STORE) and not _is_of_several(selected[0], path):
                 _compare(selected, path, same)
     except InputError:
-        return [*repeat(False, len(pairs))]
+        return [_describe_alike(first, second, *pair) for pair in pairs]
     return [bool(is_same) for is_same in same]
+
+
+def _describe_alike(first: Store, second: Store, number: int, other: int) -> bool:
+    """Compare a source of each of two stores that no one form holds.
+
+    Its values are compared by their hash, which does not depend on how a store holds them. What else both
+    stores say of the source is compared where both say it in one dtype.
+    """
+    for path in first.specs.rules().keys() & second.specs.rules().keys():
+        is_of_a_source = first.specs.of(path).rows == (SOURCE_BOUNDS, -1)
+        if is_of_a_source and path != "sources/bytes":
+            one, two = first.array(path), second.array(path)
+            values = one.read(number, number + 1), two.read(other, other + 1)
+            if one.dtype == two.dtype and not _is_equal(*values):
+                return False
+    texts = set(first.specs.texts()) & set(second.specs.texts())
+    of_sources = [text for text in texts if text.startswith("sources/") and text != "sources/path"]
+    return all(first.text(text)[number] == second.text(text)[other] for text in of_sources)
 
 
 def _is_of_several(sources: SelectedSources, path: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import nibabel as nib
 import numpy as np
 import pytest
@@ -307,3 +308,28 @@ def test_a_conversion_is_up_to_date_by_the_times_of_its_sources(
     assert call(*command) == 0
     change(tmp_path / "src" / "a.npy")
     assert call(*command) == 2
+
+
+def test_copies_of_sources_are_known_beside_one_of_another_form(tmp_path: Path) -> None:
+    """Decimal coordinates are stored as integers; beside a source of others, they would be floats."""
+    rng = np.random.default_rng(0)
+
+    def cloud(path: Path, xyz: Any) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with h5py.File(path, "w") as file:
+            file["points/xyz"] = xyz
+            file["points/intensity"] = np.arange(len(xyz), dtype="f4")
+
+    for number in range(2):
+        cloud(tmp_path / f"a/cloud_{number}.h5", np.round(rng.random((500, 3)) * 100, 2))
+    store = tmp_path / "a.zarr"
+    unistore.convert(tmp_path / "a", store)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    cloud(tmp_path / "b/new.h5", rng.random((500, 3)) * np.pi)
+    appended = unistore.append(tmp_path / "b", store)
+    assert sorted(appended.skipped) == ["cloud_0.h5", "cloud_1.h5"]
+    changed = np.round(rng.random((500, 3)) * 100, 2)
+    cloud(tmp_path / "b/cloud_0.h5", changed)
+    cloud(tmp_path / "b/other.h5", rng.random((500, 3)) * np.pi)
+    with pytest.raises(InputError, match=r"cloud_0\.h5: was changed"):
+        unistore.append(tmp_path / "b", store)
