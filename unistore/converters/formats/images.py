@@ -15,7 +15,7 @@ import numpy as np
 from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Problem, Where
-from unistore.system.extras import require
+from unistore.system.extras import is_installed, require
 from unistore.system.foreign import opening
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
@@ -87,12 +87,23 @@ def opencv(where: Where) -> Any:
     InputError
         If it is not installed, for the image at `where`, of kind ``library``.
     """
-    try:
-        import cv2
-    except ModuleNotFoundError as error:
-        message = "is an image, which OpenCV decodes, and OpenCV is not installed"
-        raise InputError.at(where, message, "pip install 'unistore[images]'", "library") from error
+    check_opencv(where)
+    import cv2
+
     return cv2
+
+
+def check_opencv(where: Where) -> None:
+    """Check that OpenCV is installed, without importing it.
+
+    Raises
+    ------
+    InputError
+        If it is not, for the image at `where`, of kind ``library``.
+    """
+    if not is_installed("cv2"):
+        message = "is an image, which OpenCV decodes, and OpenCV is not installed"
+        raise InputError.at(where, message, "pip install 'unistore[images]'", "library")
 
 
 def encoding_of(image: UInt8s | bytes) -> Literal["png", "jpeg"] | None:

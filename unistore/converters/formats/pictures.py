@@ -77,7 +77,7 @@ class Png(Format):
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
         header = images.read_header(file.path, file.name)
-        images.opencv(file.name)  # before files are read: only decoding needs it
+        images.check_opencv(file.name)  # before files are read: only decoding needs it
         pixels = header.height * header.width * 4 * header.dtype.itemsize
         image = Array(ImagePixels(file, header))
         yield OpenFile({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.formats.images import decode, encoding_of, header_of, opencv
+from unistore.converters.formats.images import check_opencv, decode, encoding_of, header_of
 from unistore.converters.formats.ragged import RangesOf
 from unistore.converters.formats.video import Frames
 from unistore.converters.trajectory.clocks import Stream, Timing, check_clocks, dataset_names
@@ -395,7 +395,7 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
     first = next((frame for frame in rows if frame is None or frame.size), None)
     if first is None or encoding_of(first) is None:
         return None
-    opencv(location)
+    check_opencv(location)
     try:
         header = header_of(BytesIO(first.tobytes()), location)
         shape = header.shape or decode(first, location, exact=True).shape
