@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
+import xxhash
 
+import unistore
 from tests.cases import REAL, Case
 from tests.golden import SOURCES, STORES
 from tests.programs import printed
@@ -36,6 +39,158 @@ def stores(make_case: MakeCase) -> dict[str, Path]:
 
 def section(number: int) -> str:
     return re.split(r"(?m)^## \d+\. ", TEXT)[number]
+
+
+def block_after(sentence: str) -> str:
+    """Return the code block that follows a sentence of the page."""
+    _, found, rest = TEXT.partition(sentence)
+    assert found, sentence
+    return re.split(r"(?m)^```\w*\n", rest)[1]
+
+
+def json_after(sentence: str) -> Any:
+    """Return the document that follows a sentence. The key ``…`` marks objects with omitted members."""
+    return json.loads(re.sub(r'…(?!")', '"…": null', block_after(sentence)))
+
+
+def assert_shown(shown: Any, real: Any, where: str = "") -> None:
+    """Every value that the page shows is real, and what it omits is marked."""
+    if isinstance(shown, dict):
+        names = shown.keys() - {"…"}
+        assert names <= real.keys() if "…" in shown else names == real.keys(), where
+        for name in names:
+            assert_shown(shown[name], real[name], f"{where}/{name}")
+    elif isinstance(shown, list):
+        assert len(shown) == len(real), where
+        for number, item in enumerate(shown):
+            assert_shown(item, real[number], f"{where}/{number}")
+    elif isinstance(shown, str) and shown.endswith("…"):
+        assert real.startswith(shown[:-1]), where
+    else:
+        assert shown == real, where
+
+
+RULE = ("attributes", "unistore", "fields", "segments/offsets", "rule")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "document", "members"),
+    [
+        ("This is the root document of", "rows_split.zarr/zarr.json", ()),
+        ("This is `rows/data/zarr.json` of", "rows_split.zarr/rows/data/zarr.json", ()),
+        ("The `rule` of an array, in `fields`", "point_cloud_scaled.zarr/zarr.json", RULE),
+        (
+            "This is from `trajectory_streams.zarr`",
+            "trajectory_streams.zarr/episodes/zarr.json",
+            ("attributes", "clocks"),
+        ),
+        ("Version 3 of `tests/data/golden/grown.zarr`", "grown.zarr/versions/3.json", ()),
+    ],
+)
+def test_its_documents_are_those_of_golden_stores(
+    sentence: str, document: str, members: tuple[str, ...]
+) -> None:
+    real = json.loads((STORES / document).read_text())
+    for member in members:
+        real = real[member]
+    assert_shown(json_after(sentence), real)
+
+
+def test_a_value_that_is_not_shown_as_it_is_fails() -> None:
+    real = {"a": {"b": [1, "abc"], "c": 2}}
+    assert_shown({"a": {"b": [1, "ab…"], "…": None}}, real)
+    for shown in ({"a": {"b": [1, "abd"], "…": None}}, {"a": {"b": [1, "abc"]}}, {"a": {"x": 1, "…": None}}):
+        with pytest.raises(AssertionError):
+            assert_shown(shown, real)
+
+
+def test_its_lines_of_the_manifest_are_those_of_the_golden_store() -> None:
+    manifest = (STORES / "rows_split.zarr" / "unistore-manifest.jsonl").read_text().splitlines()
+    lines = block_after("These are two lines of").splitlines()
+    assert len(lines) == 2
+    assert set(lines) <= set(manifest)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shard"),
+    [("`splits/code/c/0` of", "splits/code"), ("The only chunk of", "sources/path/data")],
+)
+def test_its_bytes_are_those_of_the_golden_store(sentence: str, shard: str) -> None:
+    shown = bytes.fromhex(block_after(sentence))
+    assert (STORES / "rows_split.zarr" / shard / "c" / "0").read_bytes().startswith(shown)
+
+
+def test_its_hashes_of_short_inputs() -> None:
+    found = dict(re.findall(r"(?m)^\| (none|`abc`) \| `(\w{32})` \|$", TEXT))
+    assert found == {"none": xxhash.xxh3_128_hexdigest(b""), "`abc`": xxhash.xxh3_128_hexdigest(b"abc")}
+
+
+class RowsOfSamples:
+    """The rows of a sample by the steps of section 4.7, of the rules and nothing else."""
+
+    def __init__(self, name: str) -> None:
+        self.store = unistore.Store(STORES / name)
+        about = self.store.attributes
+        self.rules = {path: field["rule"] for path, field in about["fields"].items()}
+        table = about["samples"]["table"]
+        self.sample_columns = {f"{table}/{column}" for column in about["tables"][table]}
+
+    def deciding(self, path: str) -> str:
+        while path and "rows" in self.rules[path]:
+            path = self.rules[path]["rows"][0]
+        return path
+
+    def find(self, sample: int, path: str) -> tuple[int, int] | None:
+        deciding = self.deciding(path)
+        if not deciding:
+            return sample, sample + 1
+        if deciding in self.sample_columns:
+            column = self.store.array(deciding)
+            row = int(np.flatnonzero(column.read() != column.attributes["no_sample"])[sample])
+            return row, row + 1
+        for offsets, rule in self.rules.items():
+            divided = rule.get("offsets_of")
+            if offsets.startswith("sources/") or not isinstance(divided, str):
+                continue
+            if self.deciding(divided) == deciding and rule.get("rows"):
+                parent, more = rule["rows"]
+                found = self.find(sample, parent) if more == 1 else None
+                if found is None:
+                    continue
+                values = self.store.array(offsets).read()
+                rows = len(self.store.array(parent)) if parent else self.store.sample_count
+                times = (len(values) - 1) // rows if rule.get("repeated") else 1
+                return int(values[found[0] * times]), int(values[found[1] * times])
+        return None
+
+
+@pytest.mark.parametrize(
+    ("store", "sample", "path", "rows"),
+    [
+        ("point_cloud_scaled", 2, "points/intensity", (308, 462)),
+        ("trajectory_ragged", 1, "clocks/lidar/observation/lidar/timestamps", (4, 8)),
+        ("trajectory_ragged", 1, "clocks/lidar/observation/lidar/points_ragged/data", (10, 15)),
+        ("ct_locations", 0, "foreground/labels/seg/coords", (0, 58)),
+        ("ct", 1, "volumes/image", (1, 2)),
+        ("spike_steps", 1, "spikes/bits", (23, 34)),
+        ("spike_steps", 1, "sequences/name/data", None),
+        ("events", 1, "marks/t", None),
+    ],
+)
+def test_its_steps_find_the_rows_of_a_sample(
+    store: str, sample: int, path: str, rows: tuple[int, int] | None
+) -> None:
+    assert RowsOfSamples(f"{store}.zarr").find(sample, path) == rows
+
+
+def test_its_examples_of_offsets_are_those_of_golden_stores() -> None:
+    for name, sentence in (
+        ("point_cloud_scaled", "*A segment that is no sample.*"),
+        ("trajectory_ragged", "*Two offsets.*"),
+    ):
+        for line in block_after(sentence).splitlines():
+            path, values = re.split(r" {2,}", line)
+            assert json.loads(values) == unistore.Store(STORES / f"{name}.zarr").array(path).read().tolist()
 
 
 def test_its_code_runs(stores: dict[str, Path], tmp_path: Path) -> None:
