@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import numpy as np
@@ -20,6 +20,7 @@ from tests.cases import REAL, Case
 from tests.golden import SOURCES, STORES
 from tests.programs import printed
 from tests.stores import attributes_of
+from unistore.converters.trajectory.columns import Kind
 from unistore.store.manifest import Entry
 from unistore.zarr3.codecs import Blosc, codecs_document
 from unistore.zarr3.writer import PRESETS, compressor_of
@@ -281,6 +282,13 @@ def assert_described(root: Any) -> None:
 
 def test_the_schema_is_one() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_schema_and_the_page_have_every_form_of_a_source() -> None:
+    forms = SCHEMA["$defs"]["array"]["properties"]["source_form"]["items"]["enum"]
+    assert set(forms) == set(get_args(Kind))
+    (row,) = [line for line in section(5).splitlines() if line.startswith("| `source_form`")]
+    assert set(re.findall(r'`"(\w+)"`', row)) == set(forms)
 
 
 @pytest.mark.parametrize("name", SOURCES)
