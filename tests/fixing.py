@@ -708,7 +708,7 @@ NOT_PROVOKED: dict[str, str] = {
     "conversion/convert.py:local_sources": "of sources in a bucket",
     "converters/formats/bags.py:ignoring": f"{_IN_WORKER}a_topic_of_an_unknown_encoding",
     "converters/trajectory/columns.py:ranges_in": f"{_IN_WORKER}offsets_that_divide_nothing",
-    "data/parts.py:open_parts": "of `best=`, which no command has: test_where.py runs it",
+    "data/parts.py:open_parts": "of `top_fraction=`, which no command has: test_where.py runs it",
     "converters/trajectory/ends.py:_check_unread": f"{_IN_WORKER}columns_that_say_of_further_episodes",
     "converters/trajectory/ends.py:_ends": f"{_IN_WORKER}ends_beyond_the_steps and flags_of_other_steps",
     "converters/trajectory/ends.py:_refuse": f"{_IN_WORKER}ends_of_which_one_says_nothing",

@@ -134,7 +134,7 @@ class Dataset(MapDataset[SampleT]):
         values. Names are ``"source"``, ``"sources.<name>"`` and those of the table of samples, for
         example ``"episode.length"``, ``"episode.return"`` (the sum of ``reward``) or ``"episode.<name>"``
         (numbers, texts and attributes). Rows of that table are kept or left out as a whole.
-    best : (str, float), optional
+    top_fraction : (str, float), optional
         Keep only the share of samples with the largest values, per store and after `where`:
         ``("episode.return", 0.1)`` keeps the best tenth. Of equal values, the earlier samples are kept.
     cache_dir : path, optional
@@ -209,7 +209,7 @@ class Dataset(MapDataset[SampleT]):
         names: Mapping[str, str] | None = None,
         weights: Sequence[float] | None = None,
         where: Mapping[str, Condition] | None = None,
-        best: tuple[str, float] | None = None,
+        top_fraction: tuple[str, float] | None = None,
         cache_dir: PathLike | None = None,
         cache_limit: str | int = CACHE_LIMIT,
         version: int | str | None = None,
@@ -231,7 +231,7 @@ class Dataset(MapDataset[SampleT]):
         check.integer("seed", seed, None)
         if check.path("cache_dir", cache_dir, none=True) and cache_dir is not None:
             require_local_path(cache_dir, "cache_dir")
-        chosen = parse_where(check, where, best)
+        chosen = parse_where(check, where, top_fraction)
         check.raise_problems()
         paths = store_paths(paths, convert)
         self.where = chosen
@@ -241,7 +241,7 @@ class Dataset(MapDataset[SampleT]):
         folder = None if cache_dir is None else absolute(cache_dir)
         self.cache_options = {"cache_dir": folder, "cache_limit": cache_limit}
         requested = as_names(fields) or ()
-        self._requested = (*requested, *(where or ()), *([] if best is None else best[:1]))
+        self._requested = (*requested, *(where or ()), *([] if top_fraction is None else top_fraction[:1]))
         self.parts = open_parts(
             self._paths, samples, self.splits, self.cache_options, chosen, self._requested, version
         )
@@ -318,7 +318,7 @@ class Dataset(MapDataset[SampleT]):
         return other
 
     @property
-    def runs(self) -> tuple[DatasetPart, ...]:
+    def read_parts(self) -> tuple[DatasetPart, ...]:
         """Parts that are read one at a time. Parts of a versioned store with the same arrays count as one."""
         return self._bind().parts
 
@@ -498,14 +498,14 @@ class Dataset(MapDataset[SampleT]):
     def arrays(self) -> list[Shareable]:
         """Return what a Loader's cache can share: arrays of all stores, and values computed from them."""
         arrays: list[Shareable] = []
-        for part in self.runs:
+        for part in self.read_parts:
             arrays += part.store.arrays().values()
         arrays += self.reader.shareable()
         return arrays
 
     def _blocks(self) -> list[Blocks]:
         sizes = np.diff(self.store_offsets).tolist()
-        return [Blocks(part.store, size) for part, size in zip(self.runs, sizes, strict=True)]
+        return [Blocks(part.store, size) for part, size in zip(self.read_parts, sizes, strict=True)]
 
     def block_offsets(self) -> Int64s:
         """Return where each block of samples begins, for a block shuffle.
@@ -659,7 +659,7 @@ class Dataset(MapDataset[SampleT]):
         parts = self._parts_of(split, subset)
         subsets = None
         if subset is not None:
-            parts = self.runs
+            parts = self.read_parts
             chosen = sample_indices("subset", subset, len(self))
             bounds = pairwise(self.store_offsets.tolist())
             subsets = [chosen[(chosen >= first) & (chosen < stop)] - first for first, stop in bounds]
@@ -739,7 +739,7 @@ class Dataset(MapDataset[SampleT]):
             If the samples of a source are not consecutive.
         """
         bounds = self.store_offsets.tolist()
-        starts = [first + part.source_starts() for part, first in zip(self.runs, bounds, strict=False)]
+        starts = [first + part.source_starts() for part, first in zip(self.read_parts, bounds, strict=False)]
         return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
 
     @property
@@ -785,7 +785,7 @@ class Dataset(MapDataset[SampleT]):
         sample = int(self._picks([index]).index[0])
         offsets = self.store_offsets
         number = int(np.searchsorted(offsets, sample, side="right")) - 1
-        part = self.runs[number]
+        part = self.read_parts[number]
         source = part.source_of(sample - int(offsets[number]))
         return f"{part.prefix}{source}"
 

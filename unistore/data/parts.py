@@ -370,10 +370,12 @@ def open_parts(
     for path, name in zip(paths, _short_names(paths), strict=True):
         prefix = "" if len(paths) == 1 else f"{name}/"
         opened = open_stores(path, version, **cache)
-        if where is not None and where.best is not None and len(opened.stores) > 1:
+        if where is not None and where.top_fraction is not None and len(opened.stores) > 1:
             message = f"is a share of one store, and {path} consists of {len(opened.stores)}"
             whole = f"{path.rstrip('/').removesuffix('.zarr')}-whole.zarr"
-            raise wrong_argument("best", message, RunCommand(("compact", path, whole), "makes it one"))
+            raise wrong_argument(
+                "top_fraction", message, RunCommand(("compact", path, whole), "makes it one")
+            )
         own_kind = kind_of(opened.stores[0])
         example = DatasetPart(opened.stores[0], own_kind, splits, name, where, prefix, version=opened.version)
         listed += _parts_of(opened, example, kind_of, fields, len(listed))

@@ -107,7 +107,7 @@ class _Grid:
         self._first = dataset.store_offsets
         self._readers: list[PatchReader] = []
         self._volumes_before = [0]
-        for part in dataset.runs:
+        for part in dataset.read_parts:
             units = part.units()
             reader = part.bind(("corner",))
             assert isinstance(reader, PatchReader)

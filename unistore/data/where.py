@@ -45,20 +45,20 @@ class Where:
     ----------
     conditions : mapping of str to Condition
         Condition by name. All of them must be met.
-    best : (str, float) or None
+    top_fraction : (str, float) or None
         Name, and share of the samples with the largest values to keep after the conditions. None: all.
     removed : tuple of int
         Numbers of sources that a version of a versioned store does not have.
     """
 
     conditions: Mapping[str, Condition]
-    best: tuple[str, float] | None
+    top_fraction: tuple[str, float] | None
     removed: tuple[int, ...] = field(default=(), repr=False)
 
     def check(self, store: Store) -> None:
         """Raise InputError if the store does not have one of the names. The message lists the valid ones."""
         readers = known_of(store)
-        names = [*self.conditions] if self.best is None else [*self.conditions, self.best[0]]
+        names = [*self.conditions] if self.top_fraction is None else [*self.conditions, self.top_fraction[0]]
         if unknown := [name for name in names if name not in readers]:
             message = f"{', '.join(unknown)}: {store.path} does not tell this of its samples"
             raise wrong_argument("where", message, f"it tells {', '.join(readers)}")
@@ -78,15 +78,15 @@ class Where:
         units : int64 array or None
             Rows to select from. None: all rows.
         """
-        readers = known_of(store) if self.conditions or self.best else {}
+        readers = known_of(store) if self.conditions or self.top_fraction else {}
         chosen = np.arange(store.sample_count) if units is None else units
         if self.removed:
             chosen = chosen[~np.isin(sample_sources(store)[chosen], self.removed)]
         for name, condition in self.conditions.items():
             chosen = chosen[_fulfil(name, readers[name]()[chosen], condition)]
-        if self.best is None:
+        if self.top_fraction is None:
             return chosen
-        name, share = self.best
+        name, share = self.top_fraction
         values = readers[name]()[chosen]
         _check_kind(name, values, is_text=False)
         order = np.argsort(-values.astype(np.float64), kind="stable")
@@ -94,7 +94,7 @@ class Where:
 
 
 def parse_where(
-    check: Arguments, conditions: Mapping[str, Condition] | None, best: tuple[str, float] | None
+    check: Arguments, conditions: Mapping[str, Condition] | None, top_fraction: tuple[str, float] | None
 ) -> Where | None:
     """Check the conditions that a Dataset gets.
 
@@ -104,15 +104,15 @@ def parse_where(
         Collects problems of invalid conditions.
     conditions : mapping of str to Condition, or None
         The argument `where`.
-    best : (str, float) or None
-        The argument `best`.
+    top_fraction : (str, float) or None
+        The argument `top_fraction`.
 
     Returns
     -------
     Where or None
         None: there are no conditions.
     """
-    if conditions is None and best is None:
+    if conditions is None and top_fraction is None:
         return None
     is_mapping = isinstance(conditions, Mapping)
     check.expect("where", conditions, is_mapping, "conditions by name", none=True)
@@ -120,9 +120,13 @@ def parse_where(
     for name, condition in by_name.items():
         check.expect(f"where[{name!r}]", condition, _is_condition(condition), _FORMS)
     check.expect(
-        "best", best, _is_name_and_share(best), "a name and a share, as in ('episode.return', 0.1)", none=True
+        "top_fraction",
+        top_fraction,
+        _is_name_and_share(top_fraction),
+        "a name and a share, as in ('episode.return', 0.1)",
+        none=True,
     )
-    return Where(by_name, best)
+    return Where(by_name, top_fraction)
 
 
 def _is_condition(condition: object) -> bool:
@@ -132,10 +136,10 @@ def _is_condition(condition: object) -> bool:
     return all(_is_number(value) or isinstance(value, str) for value in several)
 
 
-def _is_name_and_share(best: Any) -> bool:
-    if not isinstance(best, tuple) or len(best) != 2:
+def _is_name_and_share(top_fraction: Any) -> bool:
+    if not isinstance(top_fraction, tuple) or len(top_fraction) != 2:
         return False
-    return isinstance(best[0], str) and _is_number(best[1]) and 0 < best[1] <= 1
+    return isinstance(top_fraction[0], str) and _is_number(top_fraction[1]) and 0 < top_fraction[1] <= 1
 
 
 def _is_number(value: object) -> bool:

@@ -340,7 +340,7 @@ def _look_at(opened: OpenedStores, dataset: Dataset, samples_as: str, machine: M
         is_remote=folder is None or _NETWORK.match(system) is not None,
         stored_bytes=stored,
         fits_page_cache=stored is None or stored < machine.available_memory,
-        samples_a_chunk=samples_per_chunk(dataset.runs[0].store, int(dataset.store_offsets[1]))[0],
+        samples_a_chunk=samples_per_chunk(dataset.read_parts[0].store, int(dataset.store_offsets[1]))[0],
     )
 
 

@@ -56,10 +56,10 @@ def epoch_costs(
     The counts depend only on the store, not on the speed of the machine. There are no counts for a store
     in a folder, or for a version of several parts.
     """
-    storage = dataset.runs[0].store.storage
-    if len(dataset.runs) > 1 or not isinstance(storage, ObjectStorage):
+    storage = dataset.read_parts[0].store.storage
+    if len(dataset.read_parts) > 1 or not isinstance(storage, ObjectStorage):
         return []
-    entries = parse_manifest(storage.get(MANIFEST, MANIFEST_LIMIT), dataset.runs[0].path)
+    entries = parse_manifest(storage.get(MANIFEST, MANIFEST_LIMIT), dataset.read_parts[0].path)
     shards = {entry.key: entry.bytes for entry in entries if "/c/" in entry.key}
     costs: list[EpochCost] = []
     try:
@@ -140,7 +140,7 @@ def _read_epoch(
     """Read an epoch from a counting storage, and return the share that was read."""
     from unistore.loader.loader import Loader
 
-    part = dataset.runs[0]
+    part = dataset.read_parts[0]
     store = Store(part.path, storage=storage)
     storage.reads = lambda array: store.specs.of(array).bounds_values
     counted = type(dataset)(part.path, part.kind)

@@ -72,10 +72,10 @@ def robots(make_store: Any) -> Path:
 )
 def test_conditions(robots: Path, where: Any, best: Any, episodes: list[int]) -> None:
     dataset = unistore.Dataset(
-        robots, unistore.Episodes(), fields=["episode", "action"], where=where, best=best
+        robots, unistore.Episodes(), fields=["episode", "action"], where=where, top_fraction=best
     )
     assert [int(dataset[number]["episode"]) for number in range(len(dataset))] == episodes
-    steps = unistore.Dataset(robots, fields=["episode"], where=where, best=best)
+    steps = unistore.Dataset(robots, fields=["episode"], where=where, top_fraction=best)
     expected = np.repeat(episodes, np.array(LENGTHS)[episodes])
     assert [int(steps[number]["episode"]) for number in range(len(steps))] == expected.tolist()
 
@@ -84,7 +84,7 @@ def test_a_share_that_is_whole_is_taken_exactly(make_store: Any) -> None:
     values = np.arange(100, dtype=np.int64)
     path = make_store("rows", {"rows/data": values}, count=100, table="rows")
     for share, count in ((0.07, 7), (0.55, 55), (0.071, 8)):
-        assert len(unistore.Dataset(path, best=("row.data", share))) == count
+        assert len(unistore.Dataset(path, top_fraction=("row.data", share))) == count
 
 
 def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
@@ -93,7 +93,9 @@ def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
     assert len(dataset) == 2
     assert len(pickle.loads(pickle.dumps(dataset))) == 2
     plain = unistore.Dataset(robots, unistore.Episodes(), split="train")
-    others = unistore.Dataset(robots, unistore.Episodes(), split="train", best=("episode.return", 0.5))
+    others = unistore.Dataset(
+        robots, unistore.Episodes(), split="train", top_fraction=("episode.return", 0.5)
+    )
     assert len({dataset.digest, plain.digest, others.digest}) == 3
     assert len(list(unistore.Loader(dataset, batch_size=1, num_workers=0))) == 2
 
@@ -109,14 +111,14 @@ def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
         ({"episode.length": (1, 2, 3)}, None, r"where\['episode\.length'\].*a range \(50, None\)"),
         ({"episode.length": {"above": 3}}, None, r"where\['episode\.length'\]"),
         ("episode.length > 3", None, "where: must be conditions by name"),
-        (None, ("episode.return", 1.5), "best: must be a name and a share"),
-        (None, 0.1, "best: must be a name and a share"),
+        (None, ("episode.return", 1.5), "top_fraction: must be a name and a share"),
+        (None, 0.1, "top_fraction: must be a name and a share"),
         ({"episode.length": (100, None)}, None, r"no sample .*episode\.length"),
     ],
 )
 def test_what_is_refused(robots: Path, where: Any, best: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        len(unistore.Dataset(robots, unistore.Episodes(), where=where, best=best))
+        len(unistore.Dataset(robots, unistore.Episodes(), where=where, top_fraction=best))
 
 
 def test_episodes_are_whole_and_ragged(robots: Path) -> None:
@@ -156,9 +158,9 @@ def test_a_share_of_a_grown_store_is_one_of_the_store_that_its_fix_makes(
         np.save(f"in/{number}.npy", np.arange(5) + 5 * number)
         unistore.convert("in", "a.zarr") if number == 0 else unistore.append("in", "a.zarr")
     with pytest.raises(InputError, match="is a share of one store") as error:
-        unistore.Dataset("a.zarr", best=("row.data", 0.5))
+        unistore.Dataset("a.zarr", top_fraction=("row.data", 0.5))
     (fix,) = error.value.problems[0].fixes
     assert isinstance(fix, RunCommand)
     assert call(*fix.arguments) == 0
-    dataset = unistore.Dataset("a-whole.zarr", best=("row.data", 0.5))
+    dataset = unistore.Dataset("a-whole.zarr", top_fraction=("row.data", 0.5))
     assert [int(dataset[row]["data"]) for row in range(len(dataset))] == [5, 6, 7, 8, 9]

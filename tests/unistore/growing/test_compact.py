@@ -39,7 +39,7 @@ def test_attributes_of_sources_may_differ(tmp_path: Path) -> None:
     unistore.convert(sources[0], tmp_path / "s.zarr")
     for source in sources[1:]:
         unistore.append(source, tmp_path / "s.zarr")
-    assert len(unistore.Dataset(tmp_path / "s.zarr").runs) == 1, "read as one store"
+    assert len(unistore.Dataset(tmp_path / "s.zarr").read_parts) == 1, "read as one store"
     unistore.compact(tmp_path / "s.zarr", tmp_path / "compacted.zarr", order="name")
     check_equal(tmp_path / "compacted.zarr", tmp_path / "one.zarr")
     for name in ("one.zarr", "compacted.zarr"):

@@ -227,7 +227,7 @@ def test_arguments_are_refused_by_name(tmp_path: Path, store: Path) -> None:
         ("has no version 3", lambda: opened(store, version=3)),
         ("version", lambda: opened(store, version=0)),
         ("version", lambda: unistore.Dataset([store, store], version=1)),
-        ("best", lambda: opened(store, best=("source", 0.5))),
+        ("top_fraction", lambda: opened(store, top_fraction=("source", 0.5))),
         ("weights", lambda: opened(store, weights=[1, 2])),
         ("nothing would be left", lambda: unistore.remove(store, "*")),
         ("matches no source", lambda: unistore.remove(store, "z")),

@@ -60,7 +60,7 @@ def test_arrays_and_samples_are_those_of_the_compacted_store(tmp_path: Path, joi
     dataset = unistore.Dataset(store, kind, fields)
     # Masks of rows come from numbers of sources, which differ between the parts
     has_masks = case.family == "rows" and any(key.endswith("_mask") for key in fields)
-    assert len(dataset.runs) == (2 if has_masks else 1)
+    assert len(dataset.read_parts) == (2 if has_masks else 1)
     check_same_batches(dataset, unistore.Dataset(one.path, kind, fields))
     check_same_batches(pickle.loads(pickle.dumps(dataset)), dataset)
 

@@ -183,7 +183,7 @@ def test_values_of_episodes_are_keys_and_conditions(golden: Callable[[str], Path
     assert [float(dataset[index]["episode.weight"]) for index in range(3)] == (lengths / 2).tolist()
     most = float(lengths.max() / 2)
     assert len(unistore.Dataset(path, "Episodes", where={"episode.weight": (most, None)})) == 1
-    best = unistore.Dataset(path, "Episodes", best=("episode.weight", 0.1))
+    best = unistore.Dataset(path, "Episodes", top_fraction=("episode.weight", 0.1))
     assert len(best[0]["action"]) == lengths.max()
 
 

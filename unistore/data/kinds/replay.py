@@ -474,7 +474,7 @@ class ReplayBuffer:
         return places if self._chosen is None else self._chosen[places]
 
     def _weighted_draws(self, weights: Any) -> Weighted:
-        parts = self._dataset.runs
+        parts = self._dataset.read_parts
         transitions = len(self._dataset) if self._places is None else len(self._places)
         try:
             numbers = np.asarray(weights, np.float64)
