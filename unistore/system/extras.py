@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -23,6 +24,8 @@ class Extra(NamedTuple):
 
 def is_installed(module: str) -> bool:
     """Return whether a library can be imported, without importing it."""
+    if module in sys.modules:  # perhaps half imported by another thread, without a specification
+        return sys.modules[module] is not None
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

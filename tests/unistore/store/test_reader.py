@@ -24,14 +24,14 @@ from unistore.store.reader import Store
 from unistore.zarr3 import LocalStorage
 
 VALUES = np.arange(60, dtype=np.float32).reshape(20, 3)
-NAMES = ["plain", "", "höhe 🗻", "tab\tand\nnewline"]
+NAMES = ["plain", "", "höhe 🗻", "tab\tand\nnewline"] * 5
 
 
 @pytest.fixture
 def path(make_store: Any) -> Path:
     store: Path = make_store(
         "rows",
-        {"rows/data": VALUES, "rows/deep/label": np.arange(20), "names": NAMES},
+        {"rows/data": VALUES, "rows/deep/label": np.arange(20), "rows/name_utf8": NAMES},
         count=20,
         splits={"train": range(15), "val": range(15, 20)},
         attributes={"rows/deep": {"level": 3}},
@@ -59,10 +59,10 @@ def test_what_a_store_holds(path: Path) -> None:
     store = Store(path)
     assert (store.family, store.sample_table, store.sample_count) == ("rows", "rows", 20)
     assert store.paths() == [
-        "names/data",
-        "names/offsets",
         "rows/data",
         "rows/deep/label",
+        "rows/name_utf8/data",
+        "rows/name_utf8/offsets",
         "splits/code",
     ]
     assert set(store.arrays()) == set(store.paths())
@@ -72,14 +72,14 @@ def test_what_a_store_holds(path: Path) -> None:
     assert array is store.array("rows/data")
     np.testing.assert_array_equal(array.read_box([0, 0], [20, 3]), VALUES)
     assert store.group("rows/deep") == {"level": 3}
-    assert store.text("names") == NAMES
+    assert store.text("rows/name_utf8") == NAMES
     codes, names = store.splits()
     assert names == ["train", "val"]
     np.testing.assert_array_equal(codes, [0] * 15 + [1] * 5)
 
 
 def test_a_missing_array_is_told_with_those_there_are(path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no array 'rows/x'; this rows store has: names/data, .*rows/data"):
+    with pytest.raises(StoreError, match=r"no array 'rows/x'; this rows store has: rows/data, .*name_utf8"):
         Store(path).array("rows/x")
 
 

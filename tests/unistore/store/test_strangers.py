@@ -56,7 +56,7 @@ def reseal(path: Path, manifest: bytes | None = None) -> None:
 
 @pytest.fixture
 def path(make_store: Any) -> Path:
-    store: Path = make_store("rows", {"rows/data": VALUES, "names": ["a", "b"]}, count=20)
+    store: Path = make_store("rows", {"rows/data": VALUES, "rows/name_utf8": ["a", "b"] * 10}, count=20)
     reseal(store)
     return store
 
