@@ -55,6 +55,20 @@ def rows_of_other_columns() -> Words:
 
 
 @case
+def rows_with_texts_in_common() -> Words:
+    for name, column in (("a", "x"), ("b", "y")):
+        np.savez(f"{name}.npz", **{column: np.zeros((4, 3)), "text": np.array([*"abcd"])})
+    return convert("rows", "a.npz", "b.npz", "out.zarr")
+
+
+@case
+def rows_in_splits_with_texts_in_common() -> Words:
+    texts = {"train__text": ["a"] * 4, "test__text": ["b"] * 4}
+    write("a.h5", train__x=np.zeros((4, 3)), test__y=np.zeros((4, 3)), **texts)
+    return convert("rows", "a.h5", "out.zarr")
+
+
+@case
 def rows_of_other_shapes() -> Words:
     np.savez("a.npz", x=np.zeros((4, 3)), y=np.arange(4))
     np.savez("b.npz", x=np.zeros((5, 2)), y=np.arange(5))
@@ -387,6 +401,12 @@ def a_column_of_ragged_actions() -> Words:
             if name != "actions":
                 file[name] = values
         file.create_dataset("actions", data=ragged, dtype=h5py.vlen_dtype(np.float64))
+    return convert("trajectory", "a.h5", "out.zarr")
+
+
+@case
+def episodes_that_come_again() -> Words:
+    write("a.h5", **steps(episode_index=np.array([0, 0, 0, 1, 1, 1, 0, 0, 0])))
     return convert("trajectory", "a.h5", "out.zarr")
 
 

@@ -23,7 +23,7 @@ from unistore.cli.explain import explain
 from unistore.cli.help import HelpCommand, HelpGroup
 from unistore.cli.maintenance import attach, clean, compact, derive, remove, replay, versions
 from unistore.cli.output import COLOURS, OUTPUT, say, say_json
-from unistore.errors import InputError, UnistoreError, merged
+from unistore.errors import AddOptions, InputError, UnistoreError, merged
 
 MAX_PROBLEMS = 50  # Problems listed without ``--json``
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--debug"}
@@ -158,7 +158,9 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
     if converting and problems and all(problem.source for problem in problems):
         names = list(dict.fromkeys(problem.source for problem in problems))
         options = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
-        either = f", or {options}" if len(names) <= 3 else ""
+        told = [fix.arguments for one in problems for fix in one.fixes if isinstance(fix, AddOptions)]
+        is_told = all(("--exclude", name) in told for name in names)
+        either = f", or {options}" if len(names) <= 3 and not is_told else ""
         skipped = "it" if len(names) == 1 else "them"
         lines.append(f"To skip {skipped}, add --on-error skip{either}.")
     if problems:

@@ -79,6 +79,8 @@ def test_modes() -> None:
     with_others = [(name, {**columns, "z": SourceColumn("<i4")}) for name, columns in found]
     assert "--columns intersection" in reconcile(with_others, "union")[1][0].advice
     assert list(reconcile(with_others, "intersection")[0]) == ["z"]
+    texts_only = reconcile(with_others, "union", is_enough=lambda name: name != "z")
+    assert "--columns" not in texts_only[1][0].advice
     assert reconcile([], "exact") == ({}, [])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -86,6 +88,15 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit() -> None:
     first = arrays["points/xyz"][:5327]
     np.testing.assert_array_equal(bits(first), bits(expected[arrays["points/source_row"][:5327]]))
     np.testing.assert_array_equal(bits(first), bits(arrays["points/xyz"][5327:]), "both hold the same points")
+
+
+def test_several_coordinates_are_one_problem(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["points"] = file["pos"] = np.random.default_rng(0).random((9, 3))
+    with pytest.raises(InputError) as caught:
+        scan_sources(point_cloud(), [tmp_path])
+    (problem,) = caught.value.problems
+    assert problem.message == "holds points and pos: which are the coordinates?"
 
 
 def test_map_names_the_coordinates() -> None:

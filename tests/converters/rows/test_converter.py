@@ -12,7 +12,7 @@ from tests.converters.contract import check_contract
 from tests.family_converters import rows as rows_converter
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.source_scan import scan_sources
-from unistore.errors import InputError
+from unistore.errors import AddOptions, InputError
 
 RANDOM = np.random.default_rng(0)
 
@@ -167,3 +167,12 @@ def test_a_file_of_scalars_alone(tmp_path: Path) -> None:
         scan_sources(rows_converter(), [tmp_path / "a.npz"])
     (problem,) = caught.value.problems
     assert problem.advice == "save arrays whose axis 0 counts the rows"
+
+
+def test_the_fix_of_a_name_keeps_the_other_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **{"x\\y": np.arange(4), "q\\y": np.arange(4), "z": np.arange(4)})
+    with pytest.raises(InputError) as caught:
+        scan_sources(rows_converter(), [tmp_path])
+    words = ("--map", r"x_y_2=x\y", "--map", r"q_y_2=q\y", "--map", "z=z")
+    fix = AddOptions(words, "to rename it and keep the others")
+    assert [problem.fix for problem in caught.value.problems] == [fix, fix]

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+import h5py
 import numpy as np
 import pytest
 
 import unistore
+from tests.cases import DATA
 from tests.programs import call
 from unistore.cli.main import cli
 from unistore.conversion.settings import Settings
@@ -209,3 +212,17 @@ def test_splits_as_they_are_typed(
     assert problem["message"] == "does not name p9_99.npz"
     assert call("convert", "in", "c.zarr", "--split-seed", "2") == 2
     assert "--split-seed: has no effect without --split" in capfd.readouterr().err
+
+
+def test_an_exclude_that_a_fix_names_is_not_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").mkdir()
+    shutil.copy(DATA / "pointcloud" / "thin_a.h5", "p")
+    with h5py.File("p/x.h5", "w") as file:
+        file["x"] = np.zeros((4, 3))
+    assert call("convert", "point-cloud", "p", "out.zarr") == 2
+    printed = capfd.readouterr().err
+    assert printed.count("--exclude x.h5") == 1
+    assert "To skip it, add --on-error skip.\n" in printed

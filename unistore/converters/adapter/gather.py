@@ -176,7 +176,8 @@ def gather_sources(
         # Sources without a further table have no rows in it.
         having = forms if table == main else [(name, form) for name, form in forms if form]
         may_pad = (padded if table == main else ()).__contains__
-        merged[table], differing = reconcile(having, mode, may_pad, modes)
+        plain = {name for name, column in seen.tables[table].items() if not column.ragged}
+        merged[table], differing = reconcile(having, mode, may_pad, modes, plain.__contains__)
         if len(having) < len(forms):  # the numbers of sources are those of all
             whole, _ = reconcile(forms, "union")
             merged[table] = {column: whole[column] for column in merged[table] if column in whole}

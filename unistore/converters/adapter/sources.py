@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -309,11 +310,15 @@ def check_columns(
         key = f"{key}/{column.field}" if column.field else key
         if key not in unsound:
             sound[bare_name(name)] = key
+    renames = [problem.fix.arguments for _, problem in picked.problems if isinstance(problem.fix, AddOptions)]
     for key, problem in picked.problems:
         where = location_of(file, key)
         fix = problem.fix
         if problem.kind in _LEFT_OUT and mapped == {} and sound and not differing:
             fix = _how_to_take(sound, "to leave it out")
+        elif isinstance(fix, AddOptions) and mapped == {}:  # --map stores only the arrays that it names
+            purpose = "to rename it and keep the others" if sound else fix.purpose
+            fix = AddOptions((*chain.from_iterable(renames), *_map_words(sound)), purpose)
         problems.append(replace(problem, file=where.file, dataset=where.dataset, fix=fix))
     return rows, problems if mapped is not None else [replace(problem, fix=_FIX) for problem in problems]
 
@@ -386,10 +391,11 @@ def common_length(shapes: Mapping[str, Shape], name: str) -> tuple[int, list[Pro
 
 
 def _how_to_take(arrays: Mapping[str, str], purpose: str) -> Fix:
-    words: list[str] = []
-    for name, array in arrays.items():
-        words += ["--map", f"{name}={array}"]
-    return AddOptions(tuple(words), purpose) if words else "save arrays whose axis 0 counts the rows"
+    return AddOptions(_map_words(arrays), purpose) if arrays else "save arrays whose axis 0 counts the rows"
+
+
+def _map_words(arrays: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(chain.from_iterable(("--map", f"{name}={array}") for name, array in arrays.items()))
 
 
 def _how_to_rename(column: str) -> Fix:

@@ -162,6 +162,7 @@ def reconcile(
     mode: str,
     may_pad: Callable[[str], bool] = lambda _: False,
     modes: Collection[str] = ("union", "intersection"),
+    is_enough: Callable[[str], bool] = lambda _: True,
 ) -> tuple[dict[str, Merged], list[Problem]]:
     """Merge the columns of all sources, in the order of their first appearance.
 
@@ -178,6 +179,9 @@ def reconcile(
         no column.
     modes : collection of str, default ("union", "intersection")
         Values of the option ``--columns`` of the family, in addition to ``"exact"``, that fixes may name.
+    is_enough : callable, optional
+        Called with the name of a column; returns whether sources that have only this column in common can be
+        stored. A fix names ``"intersection"`` only if there is such a column. By default every column.
 
     Returns
     -------
@@ -217,7 +221,8 @@ def reconcile(
         if not incompatible and "union" in modes:
             purpose = "to pad with zeros" if uneven else "to fill what is missing"
             fixes.append(AddOptions(("--columns", "union"), purpose))
-        if any(name in merged for name in everywhere) and "intersection" in modes:
+        alike = [name for name in everywhere if name in merged and not merged[name].is_padded]
+        if any(map(is_enough, alike)) and "intersection" in modes:
             fixes.append(AddOptions(("--columns", "intersection"), "to take what is alike in all"))
         if incompatible or uneven:
             fixes.append(AddOptions(("--one-store-per-shape",)))

@@ -78,8 +78,10 @@ def choose(
     unscaled = [own.pop(key) for key in raw if key not in mapping.values()]
     stored, problems = _named(own, datasets, mapping, name)
     notes: list[str] = []
+    ambiguous: list[Problem] = []
     if not {*AXES, "xyz"} & set(stored):
-        problems += _name_coordinates(stored, datasets, name, notes, wide=wide)
+        ambiguous = _name_coordinates(stored, datasets, name, notes, wide=wide)
+        problems += ambiguous
     renamed = distinct_names(stored, mapping)
     notes += [
         f"{printable(key)} differs from another column in case alone: stored as {printable(other)}"
@@ -87,7 +89,8 @@ def choose(
     ]
     stored = {renamed.get(key, key): path for key, path in stored.items()}
     xyz = ("xyz",) if "xyz" in stored else AXES
-    if missing := [role for role in xyz if role not in stored]:
+    missing = [role for role in xyz if role not in stored]
+    if missing and not ambiguous:
         message = f"has no {', '.join(missing)}; columns: {', '.join(own) or 'none'}"
         problems.append(Problem.at(location_of(name, group), message, HOW_TO_NAME, "missing"))
     for key, path in stored.items():

@@ -39,7 +39,9 @@ def splits_in(head: FileSummary, *, is_mapped: bool) -> tuple[Sequence[SplitGrou
 def _either(opened: OpenedHdf5, reading: SplitReading) -> InputError:
     """Return the error of groups that may be splits, or hold columns of the same rows."""
     fixes: list[Fix] = []
-    if not reading.contradiction:
+    # texts and rows of any length make no store by themselves
+    has_numbers = any(f"{reading.groups[0].name}/{name}" in opened.arrays for name in reading.common)
+    if has_numbers and not reading.contradiction:
         purpose = "to store splits, of the columns that all have"
         fixes.append(AddOptions(("--columns", "intersection"), purpose))
     arrays = {**opened.sound, **opened.of_any_length}

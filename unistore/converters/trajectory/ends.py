@@ -163,9 +163,8 @@ class EndFinder:
                 row for place, row in enumerate(first_rows.tolist()) if place not in set(numbers.tolist())
             )
             message = f"row {again} is {values[again]} again, after other episodes"
-            fix = AddOptions(
-                ("--ignore", location.dataset), "if it says nothing of episodes; else sort the steps by it"
-            )
+            purpose = "to leave it out, if it does not number episodes; else sort the steps by it"
+            fix = AddOptions(("--ignore", location.dataset), purpose)
             raise InputError.at(location, message, fix, "value")
         return ends
 
