@@ -26,13 +26,16 @@ from typing import Any
 import numpy as np
 
 import unistore
-from unistore.converters.adapter.formats import calling
+from unistore.converters.adapter.formats import calling, formats
 from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.errors import InputError, UnistoreError
 from unistore.system.types import AnyArray
 
 # Lengths at which each file is truncated
 CUTS = 20
+_BEGINNING = 16  # bytes that are made zero
+# Of files that many programs write: one without the mark of a format is not damaged
+_COMMON_ENDINGS = (".csv", ".json", ".txt", ".xml", ".yaml", ".yml")
 _TIMEOUT = 300
 _SAMPLES = 16  # that a kind is checked with
 _METHODS = ("fork", "spawn")  # by which a Loader starts its workers
@@ -44,7 +47,9 @@ def check_format(
     """Check that a format reads a file as another library does, and reports damage.
 
     The file is also truncated at 20 lengths. Each of them must raise InputError, unless the format is
-    never sure of a file.
+    never sure of a file. A copy whose first 16 bytes are zero must raise InputError or be recognised, unless
+    the ending belongs to other formats, too: such a file is damaged, and a conversion would skip it without
+    an error.
 
     Parameters
     ----------
@@ -61,7 +66,8 @@ def check_format(
     ------
     AssertionError
         If the file is not recognised; if arrays, slices of them or facts differ; if a truncated file is
-        read without an error; or if a file that the format writes reads differently.
+        read without an error; if a file with a damaged beginning is not recognised; or if a file that the
+        format writes reads differently.
 
     Examples
     --------
@@ -86,6 +92,8 @@ def check_format(
     with TemporaryDirectory(prefix="unistore-testing-") as folder:
         for short in _truncated(path, Path(folder)):
             _refuses(format, short)
+        if _has_own_ending(format, path):
+            _check_damaged_beginning(format, path, Path(folder))
         if type(format).write is not Format.write:
             _check_written(format, path, Path(folder) / f"again{path.suffix}")
 
@@ -130,10 +138,31 @@ def _refuses(format: Format, path: Path) -> None:
     raise AssertionError(msg)
 
 
+def _has_own_ending(format: Format, path: Path) -> bool:
+    others = (other.suffixes for other in formats().values() if other.name != format.name)
+    return not any(path.name.lower().endswith(suffixes) for suffixes in (_COMMON_ENDINGS, *others))
+
+
+def _check_damaged_beginning(format: Format, path: Path, folder: Path) -> None:
+    damaged = folder / path.name
+    data = path.read_bytes()
+    damaged.write_bytes(bytes(_BEGINNING) + data[_BEGINNING:])
+    try:
+        with calling(format, damaged.name):
+            claim = format.recognise(SourceFile(damaged, damaged.name))
+    except InputError as error:
+        _check_problem(error, damaged)
+        return
+    assert claim.certainty != "no", (
+        f"{path.name} is not recognised once its first {_BEGINNING} bytes are zero, so a conversion skips it "
+        f"without an error: raise file.wrong_beginning(…) in recognise, as no other format has its ending"
+    )
+
+
 def _check_problem(error: InputError, path: Path) -> None:
-    # A truncated file is the file's fault, not that of the code that reads it
+    # A damaged file is the file's fault, not that of the code that reads it
     kinds = {problem.kind for problem in error.problems}
-    assert "plugin" not in kinds, f"truncated to {path.stat().st_size} bytes: {error}"
+    assert "plugin" not in kinds, f"damaged, {path.stat().st_size} bytes: {error}"
 
 
 def _check_written(format: Format, path: Path, again: Path) -> None:

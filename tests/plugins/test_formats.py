@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -125,3 +126,46 @@ def test_formats_that_only_their_families_know_are_not_offered() -> None:
     rows = {one.name for one in formats_for(families()["rows"]())}
     assert rows >= {"pack", "wav"}
     assert rows.isdisjoint({"raw", "png", "jpeg"})
+
+
+class Silent(formats.Hdf5):
+    """A format with an ending of its own that leaves damaged files to others."""
+
+    name = "silent"
+    suffixes = (".silent",)
+
+    def recognise(self, file: plugin.SourceFile) -> plugin.Claim:
+        is_whole = file.head(8) == b"\x89HDF\r\n\x1a\n"
+        return plugin.sure("begins as HDF5") if is_whole else plugin.no("does not begin as HDF5")
+
+
+class SilentJson(Silent):
+    suffixes = (".json",)
+
+
+class SilentRaw(Silent):
+    suffixes = (".dat",)
+
+
+@pytest.mark.parametrize(("kind", "may_be_silent"), [(Silent, False), (SilentJson, True), (SilentRaw, True)])
+def test_a_damaged_file_with_an_ending_of_its_own_is_not_left_out_in_silence(
+    kind: type[plugin.Format], may_be_silent: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a{kind.suffixes[0]}"
+    with h5py.File(path, "w") as file:
+        for name, values in TABLE.items():
+            file[name] = values
+    if may_be_silent:
+        check_format(kind(), path, TABLE)
+        return
+    with pytest.raises(AssertionError, match=r"a\.silent is not recognised once its first 16 bytes are zero"):
+        check_format(kind(), path, TABLE)
+
+
+def test_a_damaged_beginning_in_a_folder_is_a_problem(tmp_path: Path) -> None:
+    pack(tmp_path / "in/a.pack", TABLE)
+    damaged = pack(tmp_path / "in/b.pack", TABLE)
+    damaged.write_bytes(bytes(16) + damaged.read_bytes()[16:])
+    with pytest.raises(InputError, match=r"b\.pack: does not begin with PACK"):
+        unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    assert not (tmp_path / "a.zarr").exists()

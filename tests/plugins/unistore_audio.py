@@ -21,7 +21,7 @@ class Wav(plugin.Format):
         head = file.head(12)
         if head[:4] == b"RIFF" and head[8:] == b"WAVE":
             return plugin.sure("is a RIFF/WAVE file")
-        return plugin.no("does not begin as a RIFF/WAVE file")
+        raise file.wrong_beginning("as a RIFF/WAVE file")
 
     @contextmanager
     def open(self, file: plugin.SourceFile) -> Iterator[plugin.OpenFile]:

@@ -17,7 +17,9 @@ class Pack(plugin.Format):
     suffixes = (".pack",)
 
     def recognise(self, file: plugin.SourceFile) -> plugin.Claim:
-        return plugin.sure("begins with PACK") if file.head(4) == b"PACK" else plugin.no("is no PACK")
+        if file.head(4) == b"PACK":
+            return plugin.sure("begins with PACK")
+        raise file.wrong_beginning("with PACK")
 
     @contextmanager
     def open(self, file: plugin.SourceFile) -> Iterator[plugin.OpenFile]:

@@ -19,7 +19,9 @@ class Scan(plugin.Format):
     suffixes = (".scan",)
 
     def recognise(self, file: plugin.SourceFile) -> plugin.Claim:
-        return plugin.sure("begins with SCAN") if file.head(4) == b"SCAN" else plugin.no("is no SCAN")
+        if file.head(4) == b"SCAN":
+            return plugin.sure("begins with SCAN")
+        raise file.wrong_beginning("with SCAN")
 
     @contextmanager
     def open(self, file: plugin.SourceFile) -> Iterator[plugin.OpenFile]:

@@ -399,7 +399,19 @@ class _Asker:
                 return Answer(family.name, claim.reason, claim.layout or family.name, refuser=refuser)
         if problem is not None:
             return Answer(refuser, problem.message, problem=problem, refuser=refuser)
-        return Answer("", why_left_out(path))
+        unread = _format_without_family(SourceFile(path, path.name, tuple(self._roots)))
+        return Answer("", f"{unread}, which no installed family reads" if unread else why_left_out(path))
+
+
+def _format_without_family(file: SourceFile) -> str:
+    """Return the name of the package's format that is sure of a file, if no family reads it, else empty."""
+    for kind in formats().values():
+        is_of_package = not is_own(kind) and not kind.offered
+        if is_of_package and file.path.name.lower().endswith(kind.suffixes):
+            with suppress(InputError), calling(kind, file.name):
+                if kind.recognise(file).certainty == "sure":
+                    return kind.name
+    return ""
 
 
 def _problem_of_closing(file: Candidate) -> Problem | None:
@@ -521,4 +533,5 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
     commands = ", ".join(sorted(family.command() for family in families().values()))
     message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
     inspection = RunCommand(("inspect", str(paths[0])), "says more")
-    return Problem(where, message, (inspection, "name the family before the sources"), "unknown")
+    fixes = (inspection,) if family else (inspection, "name the family before the sources")
+    return Problem(where, message, fixes, "unknown")

@@ -716,7 +716,9 @@ class Format(ABC):
     ...     suffixes = (".wav",)
     ...
     ...     def recognise(self, file):
-    ...         return sure("begins with RIFF") if file.head(4) == b"RIFF" else no("does not begin with RIFF")
+    ...         if file.head(4) == b"RIFF":
+    ...             return sure("begins with RIFF")
+    ...         raise file.wrong_beginning("with RIFF")
     ...
     ...     @contextmanager
     ...     def open(self, file):
@@ -742,6 +744,23 @@ class Format(ABC):
         """Decide from the first bytes whether a file with one of `suffixes` is of this format.
 
         By default every such file is, and `open` reports damaged or foreign ones.
+
+        Parameters
+        ----------
+        file : SourceFile
+            The file, which has one of `suffixes`.
+
+        Returns
+        -------
+        Claim
+            ``sure``: the file is converted. ``maybe``: it is converted if the user names a family. ``no``: it
+            is left to other formats, and skipped without an error if none claims it.
+
+        Raises
+        ------
+        InputError
+            If no other format has the ending, so that a file with a wrong beginning is damaged. Make the
+            error with `SourceFile.wrong_beginning`.
         """
         return _BY_SUFFIX
 
