@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,23 @@ class Tuned(formats.Hdf5):
     offered = True
 
 
+class Unnamed(plugin.Format):
+    """A format that no family names, and that none is offered."""
+
+    name = "unnamed"
+    suffixes = (".unnamed",)
+    offered = False
+
+    def recognise(self, file: plugin.SourceFile) -> plugin.Claim:
+        return plugin.sure("begins with NAME") if file.head(4) == b"NAME" else plugin.no("is another")
+
+    def open(self, file: plugin.SourceFile) -> AbstractContextManager[plugin.OpenFile]:
+        raise AssertionError(file.name)
+
+
 @pytest.fixture
 def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(formats, "OWN", (*formats.OWN, Tuned))
+    monkeypatch.setattr(formats, "OWN", (*formats.OWN, Tuned, Unnamed))
     forget_installed()
     yield
     forget_installed()
@@ -169,3 +184,17 @@ def test_a_damaged_beginning_in_a_folder_is_a_problem(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"b\.pack: does not begin with PACK"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
     assert not (tmp_path / "a.zarr").exists()
+
+
+@pytest.mark.usefixtures("another")
+def test_a_file_of_a_format_that_no_family_reads_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.unnamed").write_bytes(b"NAME")
+    (tmp_path / "b.unnamed").write_bytes(b"other")
+    reasons = {path.name: answer.reason for path, answer in survey([tmp_path])}
+    assert reasons == {
+        "a.unnamed": "unnamed, which no installed family reads",
+        "b.unnamed": "of no known format",
+    }
+    with pytest.raises(InputError) as error:
+        unistore.convert(tmp_path, tmp_path / "a.zarr", "rows")
+    assert "name the family" not in str(error.value)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.adapter.formats import unoffered_format
 from unistore.converters.claims import Claim
 from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
@@ -399,19 +400,10 @@ class _Asker:
                 return Answer(family.name, claim.reason, claim.layout or family.name, refuser=refuser)
         if problem is not None:
             return Answer(refuser, problem.message, problem=problem, refuser=refuser)
-        unread = _format_without_family(SourceFile(path, path.name, tuple(self._roots)))
-        return Answer("", f"{unread}, which no installed family reads" if unread else why_left_out(path))
-
-
-def _format_without_family(file: SourceFile) -> str:
-    """Return the name of the package's format that is sure of a file, if no family reads it, else empty."""
-    for kind in formats().values():
-        is_of_package = not is_own(kind) and not kind.offered
-        if is_of_package and file.path.name.lower().endswith(kind.suffixes):
-            with suppress(InputError), calling(kind, file.name):
-                if kind.recognise(file).certainty == "sure":
-                    return kind.name
-    return ""
+        without_family = unoffered_format(path)
+        if without_family:
+            return Answer("", f"{without_family}, which no installed family reads")
+        return Answer("", why_left_out(path))
 
 
 def _problem_of_closing(file: Candidate) -> Problem | None:
@@ -533,5 +525,5 @@ def nothing_found(claims: Claims, family: str = "") -> Problem:
     commands = ", ".join(sorted(family.command() for family in families().values()))
     message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
     inspection = RunCommand(("inspect", str(paths[0])), "says more")
-    fixes = (inspection,) if family else (inspection, "name the family before the sources")
-    return Problem(where, message, fixes, "unknown")
+    naming = () if family else ("name the family before the sources",)
+    return Problem(where, message, (inspection, *naming), "unknown")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import chain
@@ -283,6 +283,17 @@ def formats() -> Mapping[str, Format]:
             message = f"{point.value} cannot be used: {type(error).__name__}: {error}"
             leave_out(point.name, message, "format")
     return by_name
+
+
+def unoffered_format(path: Path) -> str:
+    """Return the name of a package's format that is sure of a file and offered to no family, else empty."""
+    file = SourceFile(path, path.name)
+    for kind in formats().values():
+        if not is_own(kind) and not kind.offered and path.name.lower().endswith(kind.suffixes):
+            with suppress(InputError), calling(kind, file.name):
+                if kind.recognise(file).certainty == "sure":
+                    return kind.name
+    return ""
 
 
 def formats_for(family: Family | type[Family]) -> tuple[Format, ...]:
