@@ -33,7 +33,12 @@ from tests.stores import tree
 ROOT = Path(__file__).parents[2]
 FORMAT, FAMILY = (ROOT / "docs" / f"write-a-{what}.md" for what in ("format", "family"))
 SAMPLES = 50
-PINGS = {"train/a.bin": (96, 700), "train/b.bin": (192, 1), "train/c.bin": (96, 431), "val/d.bin": (200, 300)}
+PINGS = {
+    "train/a.ping": (96, 700),
+    "train/b.ping": (192, 1),
+    "train/c.ping": (96, 431),
+    "val/d.ping": (200, 300),
+}
 """Sample rate and pings of each file."""
 
 
@@ -65,7 +70,11 @@ class Installed:
 def package() -> dict[str, str]:
     """Files of the pages: a name in bold and code, and the block that follows."""
     pages = FORMAT.read_text() + FAMILY.read_text()
-    return dict(re.findall(r"^\*\*`([\w./]+)`\*\*\n\n```\w+\n(.*?)^```$", pages, re.MULTILINE | re.DOTALL))
+    files = dict(re.findall(r"^\*\*`([\w./]+)`\*\*\n\n```\w+\n(.*?)^```$", pages, re.MULTILINE | re.DOTALL))
+    (further,) = re.findall(r"below `suffixes`:\n\n```\n(.*?)^```$", pages, re.MULTILINE | re.DOTALL)
+    name, line = "unistore_sonar/pings.py", '    suffixes = (".ping",)\n'
+    assert files[name].count(line) == 1
+    return files | {name: files[name].replace(line, line + further)}
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -167,8 +176,9 @@ def test_commands_and_code_of_the_page(installed: Installed) -> None:
     windows = "import unistore\nprint(unistore.Dataset('pings.zarr', 'Window(pings=1)')[0]['echoes'].shape)"
     expected = ["50 torch.Size([16]) 17", "50 torch.Size([3]) 4", "torch.Size([1, 50])"]
     assert installed.script(f"{load}\n{windows}").splitlines() == expected
-    (installed.folder / "checked").mkdir()
-    tests = "if __name__ == '__main__':\n    test_pings()\n    test_sonar(Path('checked'))\n"
+    for name in ("checked", "one"):
+        (installed.folder / name).mkdir()
+    tests = "if __name__ == '__main__':\n    test_pings(Path('one'))\n    test_sonar(Path('checked'))\n"
     installed.script(f"{blocks(FORMAT, 'python')[-1]}\n{check}\n{tests}")
     page = (installed.folder / "pings.html").read_text()
     assert page.count("<img") >= 4
