@@ -91,10 +91,12 @@ oracles: $(READY)
 
 # The source and wheel archives in dist/, each installed and tried outside of the checkout: without torch, with it
 dist: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine check-wheel-contents
 	rm -rf dist build/bare build/torch
 	mkdir -p build
 	$(BIN)/python -m build --outdir dist . > build/dist.log
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
 	$(PYTHON) -m venv build/bare
 	build/bare/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
 	cd build && bare/bin/python -P ../tools/smoke.py
