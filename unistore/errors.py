@@ -155,6 +155,7 @@ class Problem:
 
     Examples
     --------
+    >>> from unistore.errors import Location, Problem
     >>> problem = Problem.at(Location("a.h5", "data/x", 5), "is not a number", "mend the file")
     >>> problem.location
     'a.h5: data/x row 5'
@@ -375,7 +376,12 @@ class MissingLibraryError(UnistoreError, ImportError):
 
 
 class LoaderError(UnistoreError):
-    """The loader cannot continue, or was used wrongly."""
+    """The loader cannot continue, or was used wrongly.
+
+    Raised by `unistore.Loader`: by iterating it, if shared memory is exhausted, a dataset cannot be sent to a
+    worker, or another iteration of the same loader was started; by ``load_state_dict``, if the state is of
+    other samples or another order. The text names the cause and what to change.
+    """
 
 
 class SampleError(LoaderError):
@@ -405,7 +411,13 @@ class SampleError(LoaderError):
 
 
 class WorkerDiedError(LoaderError):
-    """A worker process was killed, ran out of memory, or crashed in native code."""
+    """A worker process was killed, ran out of memory, or crashed in native code.
+
+    Raised by iterating a `unistore.Loader`. The text names the worker, its exit code or signal, and the
+    samples that it was reading. If the system ran out of memory (often signal SIGKILL), lower `num_workers`,
+    `prefetch_factor` or `batch_size`. If it crashed, read these samples with ``num_workers=0`` to find the
+    cause.
+    """
 
 
 def location_of(name: Where, item: str = "") -> Location:

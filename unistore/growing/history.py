@@ -48,7 +48,7 @@ class VersionSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """Result of a removal.
+    """Result of `unistore.remove`.
 
     Attributes
     ----------
@@ -60,6 +60,12 @@ class Removed:
         Names of the removed sources.
     samples : int
         Number of samples of the new version.
+
+    Examples
+    --------
+    >>> removed = unistore.remove("train.zarr", "lab_a/*")  # doctest: +SKIP
+    >>> print(removed.version, removed.sources)  # doctest: +SKIP
+    3 ('lab_a/1.h5', 'lab_a/2.h5')
     """
 
     store: str

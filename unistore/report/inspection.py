@@ -189,6 +189,9 @@ def inspect(path: PathLike, *, version: int | str | None = None) -> Inspection:
     Examples
     --------
     >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
+
+    The command that converts files is there if the path is a source (``kind == "source"``):
+
     >>> unistore.inspect("recordings/").details["command"]  # doctest: +SKIP
     'unistore convert point-cloud recordings recordings.zarr'
     """

@@ -124,8 +124,9 @@ class Store:
     """A sealed store: arrays by path.
 
     Opening reads one small file and keeps nothing open; files are opened by the first read of an array. A
-    Store pickles as its arguments and the checksum of its seal. It is safe with fork, forkserver and
-    spawn; in an object store, with forkserver and spawn.
+    Store pickles as its arguments and the checksum of its seal. Processes may be started by fork,
+    forkserver or spawn. A Store of an object store (``s3://``, …) must not be used in a forked process,
+    because its connections do not survive a fork.
 
     Parameters
     ----------
@@ -149,9 +150,10 @@ class Store:
 
     Raises
     ------
+    NoStoreError
+        If there is no store at the path.
     StoreError
-        If there is no store, or it is unfinished or of another format version. If an added column belongs
-        to another store.
+        If it is unfinished or of another format version, or an added column belongs to another store.
 
     Examples
     --------

@@ -573,19 +573,21 @@ class Steps(SampleKind):
     """Samples of a spike-camera store: consecutive time steps of one recording.
 
     A window lies in one recording, because the files of a folder may have gaps between them. Batches are
-    dense unless whole frames differ in size (several cameras); these keys are then packed.
+    dense. With ``crop=None`` and recordings that differ in size (several cameras), the keys with axes (h, w)
+    are packed instead.
 
     Keys of a sample, with T of `length` and (h, w) of the crop:
 
     - ``spike`` (T, h, w), uint8, 0 or 1.
-    - with `voxel_bins`, instead: ``voxel`` (B, h, w), the number of spikes in B bins of time. Step t is
-      in bin ``(t * B) // T``.
+    - with `voxel_bins`, instead: ``voxel`` (B, h, w), the number of spikes in B bins of time, in the smallest
+      of uint8, uint16 and uint32 that holds the steps of a bin. Step t is in bin ``(t * B) // T``.
 
     Optional keys, read with ``fields=[…]``:
 
     - ``spike_packed`` (T, h, ⌈w/8⌉), uint8: the spikes as bits, lowest bit first; an eighth of the bytes.
-    - ``tfp`` and ``tfi`` (h, w), float32, 0 to 1: grey images from the mean of the spikes, and from the
-      interval between two spikes. See `unistore.data.kinds.frames` for the formulas and their source.
+    - ``tfp`` and ``tfi`` (h, w), float32, 0 to 1: grey images. For n spikes of a pixel, ``tfp`` is n / T.
+      ``tfi`` is 1 / (b - a), where a is the last spike up to step T // 2 and b the next one after it, and 0
+      if there is no such pair.
     - ``step`` (first step of the window in its recording), ``frame`` (row of the recording in the store),
       ``source``, ``sequence`` (name) and ``corner`` (2,), int64.
 

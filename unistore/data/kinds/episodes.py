@@ -109,10 +109,13 @@ class Episodes(EpisodeKind):
 
     - every column of the steps by its dotted name, such as ``observation.joint``, ``action`` or ``reward``:
       (T, …), in the stored dtype. Images are (T, 3, H, W), uint8 RGB. Texts are lists of T str.
-    - every column of another clock: it has its own number of rows, and offsets with the name of the clock.
+    - every column of another clock, such as a force sensor: (R, …) with its own number of rows R, and offsets
+      of its own, ``<clock>_offsets`` in a batch.
     - ``<key>_counts`` (T,), for a column with any number of values in a row. Its key then has the values of
       all rows, one row after another, and offsets of its own.
-    - ``<key>_present`` and ``<key>_mask``, as in `Transitions`.
+    - ``<key>_present`` (T,), bool, for a column that only some episodes have (``--columns union``).
+    - ``<key>_mask`` (T, …), bool with the shape of the column, for one whose rows differ in shape and are
+      padded with zeros (``--columns union``): True for values of the source, False for padding.
 
     Optional keys, read with ``fields=[…]``: ``source``, ``episode`` (number), ``episode_name``, and values of
     the episode, such as ``episode.task``.

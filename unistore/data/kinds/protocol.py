@@ -300,8 +300,8 @@ def require_arrays(store: Store, kind: object, *paths: str) -> None:
     missing = [path for path in paths if not store.has(path)]
     if missing:
         msg = (
-            f"{store.path}: {type(kind).__name__} reads {', '.join(paths)}, and this {store.family} store "
-            f"has no {', '.join(missing)}; leave samples out to get its default kind"
+            f"{store.path}: {type(kind).__name__} does not fit this {store.family.replace('_', ' ')} store, "
+            f"which has no {', '.join(missing)}; leave samples out to get its default kind"
         )
         raise InputError(msg)
 

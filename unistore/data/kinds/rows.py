@@ -50,8 +50,8 @@ class Rows(SampleKind):
     - ``<key>_present``, a bool, for a column that only some sources have (``--columns union``).
     - ``<key>_mask``, bool with the shape of the row, for a column whose rows differ in shape and are padded
       with zeros (``--columns union``): True for values of the source, False for padding.
-    - columns of another table whose rows belong to samples, such as ``notes.text``: variable length, as in
-      `Ragged`.
+    - columns of another table whose rows belong to samples, such as ``notes.text``: (N, …) with N rows of
+      that table, which differs between samples, so batches are packed. See `unistore.Ragged`.
 
     Optional keys, read with ``fields=[…]``: ``source`` (str), and numbers and texts of the source, such as
     ``sources.rate`` or ``sources.facts`` (JSON).
