@@ -461,3 +461,11 @@ def test_weights_that_change_while_training(make_store: Any) -> None:
         assert [resumed.sample(9)["step"].tolist() for _ in range(4)] == expected
         resumed.load_state_dict({name: value for name, value in state.items() if name != "weights"})
         assert [resumed.sample(9)["step"].tolist() for _ in range(4)] != expected
+
+
+def test_a_kind_names_the_store_that_it_does_not_fit(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(4))
+    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr")
+    message = "Episodes does not fit this rows store, which has no episodes/offsets; leave samples out"
+    with pytest.raises(InputError, match=message):
+        unistore.Dataset(tmp_path / "a.zarr", unistore.Episodes())
