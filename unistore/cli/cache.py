@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unistore.cli.help import HelpCommand, HelpGroup
+from unistore.cli.help import HelpCommand, HelpGroup, HelpOption
 from unistore.cli.output import (
     json_option,
     progress_bar,
@@ -32,7 +32,7 @@ _SHOWN_SOURCES = 4
 def cache() -> None:
     """Manage the stores that Dataset(FILES) made, and the folder that Dataset(cache_dir=…) reads from.
 
-    The stores of source files are in the folder stores of $UNISTORE_CACHE, else of ~/.cache/unistore.
+    The stores of source files are in the folder $UNISTORE_CACHE/stores, by default ~/.cache/unistore/stores.
     """
 
 
@@ -57,7 +57,10 @@ _WARM_EXAMPLES = (
 )
 @json_option
 def warm(store: str, cache_dir: str, as_json: bool, **options: Any) -> None:
-    """Copy the objects of STORE to DIR, many at once. Each is verified. Dataset(cache_dir=DIR) reads them."""
+    """Copy STORE from a bucket to the folder DIR, so that Dataset(STORE, cache_dir=DIR) downloads nothing.
+
+    Files are copied many at once, and each is verified.
+    """
     from unistore.store.warming import warm_cache
 
     with progress_bar() as bar:
@@ -81,7 +84,8 @@ _LIST_EXAMPLES = ("unistore cache list", "unistore cache list --json")
 def list_stores(as_json: bool) -> None:
     """List the stores that Dataset(FILES) made, the last opened first.
 
-    Each has its samples, its size on disk, when it was last opened, and its sources.
+    Of each, the name, the number of segments, frames, episodes or rows, the size on disk, when it was last
+    opened, and the sources are printed.
     """
     from unistore.growing.cached_stores import cache_folder, cached_stores
 
@@ -96,8 +100,10 @@ def list_stores(as_json: bool) -> None:
 
 
 def _facts(store: CachedStore) -> list[str]:
+    from unistore.report.values import sample_noun
+
     opened = datetime.fromtimestamp(store.opened, UTC).astimezone()
-    facts = [] if store.samples is None else [count_of(store.samples, "sample")]
+    facts = [] if store.samples is None else [count_of(store.samples, sample_noun(store.sample_table))]
     facts += [size(store.bytes), f"opened {opened:%Y-%m-%d %H:%M}"]
     if store.state != "finished":
         facts.append(store.state)
@@ -137,6 +143,7 @@ _REMOVE_EXAMPLES = (
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option(
     "--older-than",
+    cls=HelpOption,
     type=click.FloatRange(0),
     metavar="DAYS",
     help="Remove the stores that were not opened for this many days.",
@@ -157,7 +164,7 @@ def remove_cached(names: tuple[str, ...], older_than: float | None, limit: str |
 
     has_options = older_than is not None or limit is not None
     if bool(names) == has_options:
-        raise click.UsageError("give names of stores, or --older-than DAYS and --limit SIZE")
+        raise click.UsageError("give names of stores, or --older-than DAYS, --limit SIZE, or both")
     most = None if limit is None else parse_bytes(limit, "--limit")
     removed = remove_stores(names) if names else remove_least_recent(older_than=older_than, limit=most)
     left = cached_stores()
@@ -181,10 +188,10 @@ _PIN_EXAMPLES = (
 
 @cache.command(cls=HelpCommand, examples=_PIN_EXAMPLES, short_help="Keep stores from being removed.")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--unpin", is_flag=True, help="Let cache remove remove them again.")
+@click.option("--unpin", is_flag=True, help="Allow the stores to be removed again.")
 @json_option
 def pin(names: tuple[str, ...], unpin: bool, as_json: bool) -> None:
-    """Keep the stores NAME in the cache: cache remove refuses them."""
+    """Keep the stores NAME in the cache until you unpin them. `unistore cache remove` keeps pinned stores."""
     from unistore.growing.cached_stores import pin_stores
 
     stores = pin_stores(names, pinned=not unpin)

@@ -54,9 +54,28 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
         raise click.BadParameter(msg, context, option) from None
 
 
+class InspectCommand(HelpCommand):
+    """``inspect``, whose usage shows PATH before the options: --html would take PATH as its FILE."""
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return super().collect_usage_pieces(ctx)[::-1]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Say to give PATH first if --html has taken it."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            if "--html" not in words[:-1]:
+                raise
+            path = words[words.index("--html") + 1]
+            msg = f"PATH is missing, as --html took {path} as its FILE: unistore inspect {path} --html"
+            raise click.UsageError(msg, ctx) from error
+
+
 @click.command(
     "inspect",
-    cls=HelpCommand,
+    cls=InspectCommand,
     examples=_INSPECT_EXAMPLES,
     short_help="Describe a path, its problems, and what to do next.",
 )
@@ -68,8 +87,8 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
     metavar="[FILE]",
     is_flag=False,
     flag_value=_NAMED_LIKE_PATH,
-    help="Write a page with samples that opens in any browser. Without FILE: PATH.html in the "
-    "current folder.",
+    help="Write a page with samples that opens in any browser. Without FILE: the name of PATH with .html, in "
+    "the current folder (train.html for train.zarr).",
 )
 @click.option(
     "--samples",
@@ -77,7 +96,7 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
     group="Look at samples",
     callback=_parse_numbers,
     metavar="N,N,…",
-    help="Samples to add to that page, for example 5,17.",
+    help="With --html: numbers of further samples for the page, for example 5,17.",
 )
 @click.option(
     "--sample",
@@ -99,7 +118,7 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
     cls=HelpOption,
     group="Look at samples",
     is_flag=True,
-    help="Replace FILE even if it is not a report of unistore.",
+    help="With --html or --plot: replace FILE even if unistore did not write it.",
 )
 @click.option(
     "--all", "show_all", is_flag=True, help="Also show bookkeeping arrays, chunks, shards and codecs."
@@ -122,8 +141,8 @@ def inspect(
     PATH may be source files, a store, an unfinished conversion, or anything else. It is never changed.
 
     For sources: the family, the problems, and the command that converts them. For a store: arrays, labels,
-    notes, and the code that loads it. Samples are numbered as rows of the sample table: segments, volumes,
-    frames, episodes or rows.
+    notes, and the code that loads it. N counts its samples from 0: segments, volumes, frames, episodes or
+    rows, in the order of the store.
 
     Exit codes: 0 if all is well, 1 if the seal of a store is broken, 2 if sources have problems or PATH is
     not recognised.
@@ -245,7 +264,9 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
 @store_argument
 @click.argument("sources", metavar="[SRC...]", nargs=-1, type=click.Path())
 @click.option(
-    "--against", is_flag=True, help="Compare all values with SRC..., the sources of the conversion."
+    "--against",
+    is_flag=True,
+    help="Also compare all values with SRC, the files that STORE was converted from.",
 )
 @click.option(
     "--sample",
@@ -255,7 +276,7 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
 )
 @version_option
 @click.option(
-    "--repair", "repairing", is_flag=True, help="Write damaged and missing files again from SRC...."
+    "--repair", "repairing", is_flag=True, help="Write damaged and missing files of STORE again, from SRC."
 )
 @workers_option
 @click.option("--scheduler", metavar="ADDRESS", help="Run on an existing dask cluster.")
@@ -270,9 +291,12 @@ def verify(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Check every file of STORE against its manifest, and all documents and values against their rules.
+    """Check that STORE is as it was sealed, and that its values follow the rules of its family.
 
-    Exit codes: 0 if nothing is wrong, 1 with a table of all problems, 2 if there is no store.
+    Every file is compared with its checksum in the manifest. Rules are, for example, that offsets never fall.
+
+    Exit codes: 0 if nothing is wrong, 1 if files are damaged, values break a rule, or values differ from SRC,
+    with a table of all problems, 2 if there is no store.
     """
     start_early(sources)
     from unistore import repair, verify

@@ -239,14 +239,15 @@ def convert() -> None:
     """Convert files into one sealed store.
 
     SRC are files, folders or URLs (s3://, gs://, az://, https://). DST is a folder, or a URL in a bucket:
-    s3://bucket/name.zarr. unistore detects the FAMILY of the files unless you name it; name it to set its own
-    options.
+    s3://bucket/name.zarr. unistore detects the FAMILY of the files, a kind of data such as point clouds,
+    unless you name it. Each family has options of its own, which `unistore convert FAMILY --help` lists, such
+    as --follow-links-to of spike for folders of links. They also work without FAMILY if unistore detects it.
 
     DST appears once it is complete. If a conversion is interrupted, the same command continues it.
 
     Exit codes: 0 if everything is converted or up to date, 1 if writing failed, 2 if sources or options have
-    problems or DST exists, 3 if --on-error skip left out some, 75 if a signal stopped it, 130 if you pressed
-    Ctrl-C. After 1, 75 or 130 the same command continues.
+    problems or DST exists, 3 if DST lacks what --on-error skip left out, 75 if a signal stopped it, 130 if
+    you pressed Ctrl-C. After 1, 75 or 130 the same command continues.
     """
 
 

@@ -85,13 +85,14 @@ _COMMON = (
         type=click.Choice(["fail", "skip"]),
         default="fail",
         show_default=True,
-        help="What to do if a file or episode has a problem. skip leaves it out, lists it in the report, and "
-        "exits with code 3.",
+        help="If a file or episode has a problem: fail writes nothing, skip leaves it out. With skip, the "
+        "report "
+        "lists what was left out, and the exit code is 3.",
     ),
     _splits(
         "--split",
         metavar="SHARES",
-        help="Assign each source to a split by a hash of its name. Example: train=0.8,val=0.2. New "
+        help="Assign each source to a split by a hash of its name, in SHARES such as train=0.8,val=0.2. New "
         "data moves "
         "no old source. With exact:train=0.8,val=0.2 the shares are met as closely as possible, and new data "
         "may move sources.  [default: the splits of the sources]",
@@ -101,8 +102,8 @@ _COMMON = (
         metavar="UNIT",
         default="source",
         show_default=True,
-        help="Unit to assign: source, row, segment, volume, frame or episode. Splits that the files give to "
-        "samples (masks) take precedence.",
+        help="With --split: what is assigned as a whole, a source, row, segment, volume, frame or episode. "
+        "Splits that the files give to samples (masks) take precedence.",
     ),
     _splits(
         "--split-seed",
@@ -116,14 +117,16 @@ _COMMON = (
         "--split-from",
         type=click.Path(),
         metavar="PATH",
-        help="Copy the splits of another store, or of a list. A list is a .csv file of NAME,SPLIT lines or a "
+        help="Copy the splits of another store, or read them from a .csv or .json list. A list is a .csv "
+        "file of NAME,SPLIT lines or a "
         '.json file {"NAME": "SPLIT"}. Names that it lacks need --split.',
     ),
     _splits(
         "--group-by",
         metavar="PATTERN",
-        help="Keep related sources in the same split. PATTERN is a regular expression searched in each name, "
-        r"for example 'patient_\d+', or column:NAME for a column of the samples.",
+        help=r"Keep sources in one split if PATTERN, such as 'patient_\d+', finds the same text in their "
+        r"names. "
+        "PATTERN is a regular expression, or column:NAME for a column of the samples.",
     ),
     _storage(
         "--codec",
@@ -138,7 +141,8 @@ _COMMON = (
     _storage(
         "--one-store-per-shape",
         is_flag=True,
-        help="Write one store for each shape that columns have. The shape is appended to the name of DST: "
+        help="If the files differ in the shapes of their columns, write one store for each shape. The "
+        "shape is appended to the name of DST: "
         "demos-states_float64_47.zarr.",
     ),
     _resources(
@@ -147,7 +151,7 @@ _COMMON = (
         metavar="N",
         default=0,
         show_default=True,
-        help="Number of worker processes. 0 uses threads in this process.",
+        help="Number of worker processes; 0, the default, uses threads in this process.",
     ),
     _resources(
         "--memory",
@@ -170,10 +174,16 @@ _COMMON = (
     _resources(
         "--part",
         metavar="I/N",
-        help="Run as job I of N. All jobs need the same files; the last one to finish seals the store. "
+        help="Run as job I of N that write one store together, such as the jobs of a Slurm array. All "
+        "jobs need the same files; the last one to finish seals the store. "
         "Example: --part $SLURM_ARRAY_TASK_ID/8.",
     ),
-    _resources("--seal", is_flag=True, help="Only seal the store that all jobs of --part have written."),
+    _resources(
+        "--seal",
+        is_flag=True,
+        help="Seal the store of --part if the last job was killed before it did. Lists jobs that are "
+        "missing.",
+    ),
     _resources(
         "--work",
         type=click.Path(file_okay=False),
@@ -183,7 +193,8 @@ _COMMON = (
     _existing(
         "--append",
         is_flag=True,
-        help="Add SRC... to the store DST as a new version. Sources that it already has are skipped. Options "
+        help="Add new sources among SRC to the store DST, as a new version. Sources that it already has "
+        "are skipped. Options "
         "are those of the store.",
     ),
     _existing("--replace", is_flag=True, help="With --append: replace sources whose content has changed."),
@@ -192,8 +203,9 @@ _COMMON = (
         multiple=True,
         type=click.Path(),
         metavar="DIR",
-        help="With --append: fail if a source of the store is not in DIR, or if its size or change "
-        "time differ. Values are not read; a copy counts as changed. Repeat for several folders.",
+        help="With --append: fail if a source of the store is missing in DIR, or has changed there. "
+        "Compares size "
+        "and change time, not values, so a copy counts as changed. Repeat for several folders.",
     ),
     _existing("--overwrite", is_flag=True, help="Replace a finished store once the new one is sealed."),
     _existing("--restart", is_flag=True, help="Discard an unfinished conversion and begin again."),

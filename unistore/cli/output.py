@@ -46,10 +46,10 @@ workers_option = click.option(
     default=0,
     metavar="N",
     show_default=True,
-    help="Number of worker processes. 0 uses threads in this process.",
+    help="Number of worker processes; 0 uses threads in this process.",
 )
 version_option = click.option(
-    "--version", metavar="N|NAME", help="Version of a store that has grown.  [default: the newest]"
+    "--version", metavar="N|NAME", help="Number or name of the version to read.  [default: the newest]"
 )
 
 

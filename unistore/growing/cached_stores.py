@@ -52,7 +52,9 @@ class CachedStore:
     state : str
         ``"unfinished"``: its conversion or its removal did not end. ``"damaged"``: it cannot be opened.
     samples : int or None
-        Number of samples of its newest version. None: it is not finished.
+        Number of rows of the sample table of its newest version. None: it is not finished.
+    sample_table : str
+        Name of that table: ``"episodes"``. Empty: it is not finished.
     bytes : int
         Size on disk, with added columns and staging folders.
     opened : float
@@ -69,6 +71,7 @@ class CachedStore:
     convert: Mapping[str, Any]
     state: State
     samples: int | None
+    sample_table: str
     bytes: int
     opened: float
     pinned: bool
@@ -232,9 +235,11 @@ def _describe(store: Path, members: Sequence[Path]) -> CachedStore:
     sources, convert = _read_record(folder_beside(store, _RECORD))
     state: State = "unfinished"
     samples = None
+    sample_table = ""
     if store in members:
         try:
-            samples = sum(open_stores(str(store)).counts)
+            opened = open_stores(str(store))
+            samples, sample_table = sum(opened.counts), opened.stores[0].sample_table
             state = "finished"
         except (UnistoreError, OSError):
             state = "damaged"
@@ -245,6 +250,7 @@ def _describe(store: Path, members: Sequence[Path]) -> CachedStore:
         convert=convert,
         state=state,
         samples=samples,
+        sample_table=sample_table,
         bytes=sum(map(_bytes_in, members)),
         opened=_opened(store, members),
         pinned=folder_beside(store, _PIN) in members,

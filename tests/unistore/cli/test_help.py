@@ -80,7 +80,10 @@ def test_each_option_has_a_sentence(names: tuple[str, ...]) -> None:
 def test_convert_help_says_each_shared_option_in_one_sentence() -> None:
     text = " ".join(_help(("convert",), 80).split())
     whole = " ".join(_help(("convert", "rows"), 80).split())
-    for sentence in ("Assign each source to a split by a hash of its name.", "Run as job I of N."):
+    for sentence in (
+        "Assign each source to a split by a hash of its name, in SHARES such as train=0.8,val=0.2.",
+        "Run as job I of N that write one store together, such as the jobs of a Slurm array.",
+    ):
         assert sentence in text
         assert sentence in whole
     assert "New data moves no old source." in whole

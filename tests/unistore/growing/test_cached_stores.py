@@ -74,7 +74,7 @@ def test_list_shows_each_store_the_last_opened_first(
     lines = capfd.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[0::2]] == [large.name, small.name, str(large.parent)]
     assert lines[1::2] == [f"    {tmp_path / 'large'}", f"    {tmp_path / 'small'}"]
-    assert f"{large.name}: 50,000 samples, " in lines[0]
+    assert f"{large.name}: 50,000 rows, " in lines[0]
     stores = listed(capfd)
     for store, samples in ((small, 3), (large, 50_000)):
         files = [path for path in store.parent.rglob("*") if path.is_file() and store.name in str(path)]
