@@ -176,15 +176,15 @@ def test_dark_and_saturated_sequences_are_remarked(tmp_path: Path) -> None:
     report = unistore.convert(tmp_path / "s", tmp_path / "s.zarr", "spike", height=24, width=40)
     rate = made.spikes["a/spike/000.dat"].mean()
     assert 0 < rate < 0.9
-    assert "spikes a pixel and step: 0 to 1, at the start of 3 sequences" in report.notes
+    assert "spikes per pixel and step: 0 to 1, at the start of 3 sequences" in report.notes
     full = "nearly every pixel firing at every step at the start of full:"
     for said in ("no spike at all at the start of dark:", full):
         assert sum(said in note for note in report.notes) == 1
     found = unistore.inspect(tmp_path / "s.zarr").details
-    (measure,) = [each for each in found["measures"] if each["name"] == "spikes a pixel and step"]
+    (measure,) = [each for each in found["measures"] if each["name"] == "spikes per pixel and step"]
     assert (measure["min"], measure["median"], measure["max"]) == pytest.approx((0, rate, 1))
-    assert "1 frame has no spikes a pixel and step" in found["remarks"]
+    assert "1 frame has no spikes per pixel and step" in found["remarks"]
     assert (
-        "33 % of the frames have more than 0.9 spikes a pixel and step (look at the recordings)"
+        "33 % of the frames have more than 0.9 spikes per pixel and step (look at the recordings)"
         in found["remarks"]
     )

@@ -43,7 +43,7 @@ from unistore.system.types import AnyArray, Shape, UInt8s
 
 # Recordings of which the first frame is compared
 _CHECKED_RECORDINGS = 8
-SATURATED = 0.9  # spikes a pixel and step above which a recording shows nothing
+SATURATED = 0.9  # spikes per pixel and step above which a recording shows nothing
 _LOOKED_AT = 24
 _LOOKED_AT_BYTES = 16 << 10  # bytes of an array that show whether they are pixels
 _MIN_SET_BITS = 16  # that are all the lowest bit of their byte in packed spikes with probability 8**-16
@@ -254,7 +254,7 @@ def _firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) 
     most = max(rates.values())
     ends = dict.fromkeys([f"{least:.3g}", f"{most:.3g}"])
     start = f"at the start of {count_of(len(rates), 'sequence')}"
-    notes = [f"spikes a pixel and step: {' to '.join(ends)}, {start}"]
+    notes = [f"spikes per pixel and step: {' to '.join(ends)}, {start}"]
     dark = [name for name, rate in rates.items() if not rate]
     full = [name for name, rate in rates.items() if rate > SATURATED]
     for names, what in ((dark, "no spike at all"), (full, "nearly every pixel firing at every step")):

@@ -61,7 +61,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
     frames = [Frame(store, sample) for sample in samples.tolist()]
     rates = [firing_rate([frame.beginning(_MEASURED_BITS)], frame.extent[1]) for frame in frames]
     yield Measure(
-        name="spikes a pixel and step",
+        name="spikes per pixel and step",
         values=np.array(rates),
         samples=samples,
         most=SATURATED,
