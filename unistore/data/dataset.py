@@ -324,7 +324,7 @@ class Dataset(MapDataset[SampleT]):
 
     @property
     def store_offsets(self) -> Int64s:
-        """Index of the first sample of each of `read_parts`, then the number of samples: (parts + 1,), int64."""
+        """Index of the first sample of each of `read_parts`, then the number of samples: (P + 1,), int64."""
         reader = self.reader
         return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
 
