@@ -336,7 +336,10 @@ class Conversions(RuleBasedStateMachine):
             np.testing.assert_array_equal(found[...], values, err_msg=path, strict=True)
         attributes = Store(self.out).attributes
         assert attributes["skipped"] == len(self.files) - len(sound)
-        assert attributes["options"]["exclude"] == sorted({*self.files} - {*sound})
+        left_out = sorted({*self.files} - {*sound})
+        if len({Path(name).parent for name in self.files}) == 1:  # names begin below the folder of all
+            left_out = [Path(name).name for name in left_out]
+        assert attributes["options"]["exclude"] == left_out
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -137,5 +137,5 @@ def test_stores_without_spikes_are_refused(make_store: Any) -> None:
         "sources/path": ["a"],
     }
     voxels = make_store("spike", arrays, count=1, table="frames")
-    with pytest.raises(InputError, match="Steps reads spikes/bits"):
+    with pytest.raises(InputError, match="Steps does not fit this spike store, which has no spikes/bits"):
         unistore.Dataset(voxels, unistore.Steps(1))
