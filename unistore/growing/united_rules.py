@@ -14,12 +14,14 @@ from unistore.schemas.table_rows import table_of_offsets
 from unistore.store.joined import FIX
 
 Rules = Mapping[str, ArraySpec]
+RowShape = tuple[int | str | None, ...]
 
 
 def united_rules(of_stores: Sequence[Rules]) -> dict[str, ArraySpec]:
     """Return the rule of each array that any of several stores has.
 
-    A rule has the `beside`, `like`, `limits` and `kinds` of all stores. One column counts rows of a table.
+    A rule has the `beside`, `like` and `limits` of all stores, and allows the kinds, values and shapes that
+    any of them allows: files may name a column with other bounds. One column counts rows of a table.
 
     Raises
     ------
@@ -69,21 +71,37 @@ def _counted_by(counting: Mapping[str, str], rules: Rules, path: str) -> ArraySp
 
 
 def _united(rules: Sequence[ArraySpec]) -> ArraySpec:
-    """Return the first rule, with what the others list."""
+    """Return the first rule, with what the others list, and what they allow."""
     kinds = ""
     if all(rule.kinds for rule in rules):
         kinds = "".join(dict.fromkeys(chain.from_iterable(rule.kinds for rule in rules)))
+    lowest = [rule.least for rule in rules if rule.least is not None]
+    highest = [rule.most for rule in rules if rule.most is not None]
     return replace(
         rules[0],
         kinds=kinds,
+        row_shape=_row_shape([rule.row_shape for rule in rules]),
+        least=min(lowest) if len(lowest) == len(rules) else None,
+        most=max(highest) if len(highest) == len(rules) else None,
         beside=tuple(dict.fromkeys(chain.from_iterable(rule.beside for rule in rules))),
         like=tuple(dict.fromkeys(chain.from_iterable(rule.like for rule in rules))),
         limits=tuple(dict.fromkeys(chain.from_iterable(rule.limits for rule in rules))),
     )
 
 
+def _row_shape(shapes: Sequence[RowShape | None]) -> RowShape | None:
+    """Return the extents that all shapes have, None for others. None: of any number of axes."""
+    stated = [shape for shape in shapes if shape is not None]
+    if len(stated) < len(shapes) or len(set(map(len, stated))) > 1:
+        return None
+    return tuple([axis[0] if len(set(axis)) == 1 else None for axis in zip(*stated, strict=True)])
+
+
 def _differing(rules: Sequence[ArraySpec]) -> list[str]:
     """Return the names of the members in which rules of an array differ, and must not."""
-    first, *others = [stated(replace(rule, kinds="", beside=(), like=(), limits=())) for rule in rules]
+    first, *others = [
+        stated(replace(rule, kinds="", row_shape=None, least=None, most=None, beside=(), like=(), limits=()))
+        for rule in rules
+    ]
     names = {name for other in others for name in {**first, **other} if first.get(name) != other.get(name)}
     return sorted(names)

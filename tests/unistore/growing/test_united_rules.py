@@ -41,11 +41,10 @@ def test_lists_of_arrays_are_united() -> None:
 @pytest.mark.parametrize(
     ("other", "name"),
     [
-        (ArraySpec(least=1), "least"),
         (ArraySpec(least=0, absent=0), "absent"),
-        (ArraySpec(least=0, most=3), "most"),
         (ArraySpec(least=0, rows=(SAMPLES, 0)), "rows"),
-        (ArraySpec(least=0, row_shape=(None,)), "row_shape"),
+        (ArraySpec(least=0, dtypes=("int32",)), "dtypes"),
+        (ArraySpec(least=0, ascending=True), "ascending"),
     ],
 )
 def test_what_else_differs_is_refused_by_name(other: ArraySpec, name: str) -> None:
@@ -59,6 +58,25 @@ def test_what_else_differs_is_refused_by_name(other: ArraySpec, name: str) -> No
         assert problem.file == "a/x"
         assert problem.message == f"has another rule in some of its parts ({name})"
         assert problem.fix == "convert all sources together"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "united"),
+    [
+        (ArraySpec(least=0, most=2), ArraySpec(least=0, most=3), ArraySpec(least=0, most=3)),
+        (ArraySpec(least=0, most=2), ArraySpec(least=-1), ArraySpec(least=-1)),
+        (ArraySpec(least=0), ArraySpec(), ArraySpec()),
+        (ArraySpec(row_shape=(3, None)), ArraySpec(row_shape=(4, None)), ArraySpec(row_shape=(None, None))),
+        (ArraySpec(row_shape=(3,)), ArraySpec(row_shape=(3,)), ArraySpec(row_shape=(3,))),
+        (ArraySpec(row_shape=(3,)), ArraySpec(row_shape=(3, 3)), ArraySpec()),
+        (ArraySpec(row_shape=(3,)), ArraySpec(), ArraySpec()),
+    ],
+)
+def test_values_and_shapes_that_any_store_allows_are_allowed(
+    one: ArraySpec, other: ArraySpec, united: ArraySpec
+) -> None:
+    assert united_rules([{"a/x": one}, {"a/x": other}]) == {"a/x": united}
+    assert united_rules([{"a/x": other}, {"a/x": one}]) == {"a/x": united}
 
 
 @pytest.mark.parametrize(
