@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from unistore.growing.sources import KeptSource, numbers_in
 from unistore.schemas.array_specs import SOURCE_BOUNDS
 from unistore.store.joined import SelectedSources, UnitedStores
 from unistore.store.reader import Store
-from unistore.system.types import AnyArray
+from unistore.system.types import AnyArray, Shape
 
 # Arrays that say how a store names, counts and orders its sources, not what these hold
 _OF_STORE = (
@@ -21,6 +22,7 @@ _OF_STORE = (
     "sources/hash",
     "splits/",
 )
+_Bools: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool]]
 _BLOCK = 16 << 20  # bytes of rows that are compared at a time
 
 
@@ -41,7 +43,8 @@ def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) 
     Returns
     -------
     list of bool
-        For each pair, whether all values are equal. If no form can have both, their hashes are compared.
+        For each pair, whether all values are equal. If no form can have both, values of the sources
+        themselves are compared by their hashes.
     """
     if not pairs:
         return []
@@ -49,32 +52,56 @@ def same_sources(first: Store, second: Store, pairs: Sequence[tuple[int, int]]) 
     try:
         store = unite((first, second), [*sides[0], *sides[1]], None)
         selected = [SelectedSources(store, numbers_in(store, side)) for side in sides]
-        digests = [sources.values("sources/hash") for sources in selected]
-        same: np.ndarray[tuple[int], np.dtype[np.bool]] = (digests[0] == digests[1]).all(axis=1)
+        same = _same_hashes(selected)
         for path in store.fields:
             if not path.startswith(_OF_STORE) and not _is_of_several(selected[0], path):
                 _compare(selected, path, same)
     except InputError:
-        return [_describe_alike(first, second, *pair) for pair in pairs]
+        same = _same_in_own_forms((first, second), pairs)
     return [bool(is_same) for is_same in same]
 
 
-def _describe_alike(first: Store, second: Store, number: int, other: int) -> bool:
-    """Compare a source of each of two stores that no one form holds.
+def _same_hashes(sides: Sequence[SelectedSources]) -> _Bools:
+    first, second = [side.values("sources/hash") for side in sides]
+    same: _Bools = (first == second).all(axis=1)
+    return same
 
-    Its values are compared by their hash, which does not depend on how a store holds them. What else both
-    stores say of the source is compared where both say it in one dtype.
+
+def _same_in_own_forms(stores: Sequence[Store], pairs: Sequence[tuple[int, int]]) -> _Bools:
+    """Compare sources of two stores that no one form holds, (pairs,).
+
+    Their own values are compared by their hash, which does not depend on how a store holds them. Arrays that
+    both stores hold in one form are compared, too, and those that one lacks with what rows have without them.
     """
-    for path in first.specs.rules().keys() & second.specs.rules().keys():
-        is_of_a_source = first.specs.of(path).rows == (SOURCE_BOUNDS, -1)
-        if is_of_a_source and path != "sources/bytes":
-            one, two = first.array(path), second.array(path)
-            values = one.read(number, number + 1), two.read(other, other + 1)
-            if one.dtype == two.dtype and not _is_equal(*values):
-                return False
-    texts = set(first.specs.texts()) & set(second.specs.texts())
-    of_sources = [text for text in texts if text.startswith("sources/") and text != "sources/path"]
-    return all(first.text(text)[number] == second.text(text)[other] for text in of_sources)
+    sides = []
+    for part, store in enumerate(stores):
+        numbers = [pair[part] for pair in pairs]
+        united = unite([store], [KeptSource("", 0, number) for number in numbers], None)
+        sides.append(SelectedSources(united, numbers))
+    same = _same_hashes(sides)
+    first, second = sides
+    for path in dict.fromkeys([*first.store.fields, *second.store.fields]):
+        having = [side for side in sides if path in side.store.fields]
+        if path.startswith(_OF_STORE) or any(_is_of_several(side, path) for side in having):
+            continue
+        if len(having) == 1:
+            _compare_with_absent(having[0], path, same)
+        elif _form(first, path) == _form(second, path):
+            _compare(sides, path, same)
+    return same
+
+
+def _form(side: SelectedSources, path: str) -> tuple[str, Shape]:
+    field = side.store.fields[path]
+    return field.dtype, field.row_shape
+
+
+def _compare_with_absent(side: SelectedSources, path: str, same: _Bools) -> None:
+    """Clear `same` where rows have other values than in stores that lack the array."""
+    if side.store.specs.of(path).absent is None:
+        return
+    for number in np.flatnonzero(same).tolist():
+        same[number] = SelectedSources(side.store, [int(side.numbers[number])]).says_nothing(path)
 
 
 def _is_of_several(sources: SelectedSources, path: str) -> bool:
@@ -84,9 +111,7 @@ def _is_of_several(sources: SelectedSources, path: str) -> bool:
     return any(f"{table}/".startswith(f"{other.rpartition('/')[0]}/") for other in spanning)
 
 
-def _compare(
-    sides: Sequence[SelectedSources], path: str, same: np.ndarray[tuple[int], np.dtype[np.bool]]
-) -> None:
+def _compare(sides: Sequence[SelectedSources], path: str, same: _Bools) -> None:
     """Clear `same` where the values of a path differ."""
     (first, count), (other_first, other_count) = (side.rows(path) for side in sides)
     same &= count == other_count

@@ -333,3 +333,31 @@ def test_copies_of_sources_are_known_beside_one_of_another_form(tmp_path: Path) 
     cloud(tmp_path / "b/other.h5", rng.random((500, 3)) * np.pi)
     with pytest.raises(InputError, match=r"cloud_0\.h5: was changed"):
         unistore.append(tmp_path / "b", store)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 2.0), (1.0, 2.0), (1.0, None)])
+@pytest.mark.parametrize("form", ["alike", "other"])
+def test_changed_attributes_of_a_source_are_no_copy_beside_one_of_another_form(
+    tmp_path: Path, before: float | None, after: float | None, form: str
+) -> None:
+    rng = np.random.default_rng(0)
+
+    def cloud(path: Path, xyz: Any, gain: float | None) -> None:
+        path.parent.mkdir(exist_ok=True)
+        with h5py.File(path, "w") as file:
+            file["points/xyz"] = xyz
+            file["points/intensity"] = np.arange(len(xyz), dtype="f4")
+            if gain is not None:
+                file["points/intensity"].attrs["gain"] = gain
+
+    values = [np.round(rng.random((500, 3)) * 100, 2) for _ in range(3)]
+    for number in range(2):
+        cloud(tmp_path / f"a/cloud_{number}.h5", values[number], before)
+    store = tmp_path / "a.zarr"
+    unistore.convert(tmp_path / "a", store)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    cloud(tmp_path / "b/cloud_0.h5", values[0], after)
+    cloud(tmp_path / "b/new.h5", values[2] * (1 if form == "alike" else np.pi), before)
+    with pytest.raises(InputError, match=r"cloud_0\.h5: was changed") as refused:
+        unistore.append(tmp_path / "b", store)
+    assert len(refused.value.problems) == 1
