@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 
 import numpy as np
@@ -165,6 +166,7 @@ def _choice(array: ArrayPlan, sampled: Sequence[AnyArray | None], price: float) 
     chunks = [chunk for chunk in sampled if chunk is not None]
     dtype = np.dtype(array.field.dtype)
 
+    @cache  # each codec encodes the chunks once
     def size(codec: str) -> int:
         encode = encoder(compressor_of(codec, dtype, array.chunk))
         buffers = chain.from_iterable(map(encode, chunks))

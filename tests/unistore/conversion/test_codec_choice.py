@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import unistore
 from tests.stores import attributes_of
-from unistore.conversion.codec_choice import BUCKET, DISK, Choice, choose_codec, uncompressed_columns
+from unistore.conversion import codec_choice
+from unistore.conversion.codec_choice import (
+    BUCKET,
+    DISK,
+    Choice,
+    choose_codec,
+    index_codec,
+    uncompressed_columns,
+)
 from unistore.conversion.plan import ArrayPlan
 from unistore.schemas.tables import Field
+from unistore.zarr3.writer import compressor_of
 
 
 @pytest.mark.parametrize(
@@ -131,3 +141,17 @@ def test_a_store_with_uncompressed_columns_is_repaired(tmp_path: Path) -> None:
     assert unistore.repair(store, tmp_path / "a.npz").repaired == (str(shard.relative_to(store)),)
     assert shard.read_bytes() == content
     assert unistore.verify(store, against=tmp_path / "a.npz").ok
+
+
+def test_each_codec_encodes_the_chunks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def compressor(codec: str, *arguments: Any) -> Any:
+        tried.append(codec)
+        return compressor_of(codec, *arguments)
+
+    monkeypatch.setattr(codec_choice, "compressor_of", compressor)
+    array = choice("a", 1, 1, tile=False, rows=64).array
+    values = np.random.default_rng(0).integers(0, 5, array.shape, np.uint8)
+    assert index_codec(array, values) == "lz4 bitshuffle 1"
+    assert sorted(tried) == ["lz4 bitshuffle 1", "lz4 noshuffle 1", "none", "zstd bitshuffle 1"]
