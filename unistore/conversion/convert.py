@@ -175,13 +175,13 @@ def convert_with(
     progress: Progress | bool | None = None,
 ) -> Report:
     """Convert sources of a family with its options."""
-    name = family if isinstance(family, str) else family.family
+    known_family = get_family(family if isinstance(family, str) else family.family)
     try:
         return _converted(settings, paths, destination, family, options, progress)
     except InputError as error:
         from unistore.conversion.keywords import note_keywords
 
-        note_keywords(error, get_family(name))
+        note_keywords(error, known_family)
         raise
 
 

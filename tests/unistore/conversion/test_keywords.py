@@ -71,3 +71,11 @@ def test_a_traceback_shows_keywords_that_help(tmp_path: Path) -> None:
     assert "in Python" not in str(caught.value)
     unistore.convert(source, store, "rows", columns="union")
     assert unistore.Store(store).sample_count == 9
+
+
+def test_an_unknown_family_is_told_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones(3))
+    with pytest.raises(InputError, match="family nosuch: is not known") as refused:
+        unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "nosuch")
+    lines = "".join(traceback.format_exception(refused.value)).splitlines()
+    assert sum("family nosuch: is not known" in line for line in lines) == 1
