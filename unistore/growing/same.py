@@ -98,10 +98,18 @@ def _form(side: SelectedSources, path: str) -> tuple[str, Shape]:
 
 def _compare_with_absent(side: SelectedSources, path: str, same: _Bools) -> None:
     """Clear `same` where rows have other values than in stores that lack the array."""
-    if side.store.specs.of(path).absent is None:
+    absent = side.store.specs.of(path).absent
+    if absent is None:
         return
-    for number in np.flatnonzero(same).tolist():
-        same[number] = SelectedSources(side.store, [int(side.numbers[number])]).says_nothing(path)
+    if isinstance(absent, str):
+        group = path.rpartition("/")[0]
+        _, texts = side.rows(f"{group}/offsets")
+        _, nbytes = side.rows(f"{group}/data")
+        same &= nbytes == texts * len(absent.encode())
+        return
+    values = side.store.array(path).read()
+    for number, (first, count) in enumerate(zip(*side.rows(path), strict=True)):
+        same[number] &= bool((values[first : first + count] == absent).all())
 
 
 def _is_of_several(sources: SelectedSources, path: str) -> bool:
