@@ -21,7 +21,10 @@ from unistore.conversion import plan
 from unistore.conversion.run import Conversion
 from unistore.errors import ConversionError, InputError
 from unistore.growing import append as appending
-from unistore.growing.same import same_sources
+from unistore.growing.alike import unite
+from unistore.growing.same import _compare_with_absent, same_sources
+from unistore.growing.sources import KeptSource
+from unistore.store.joined import SelectedSources
 from unistore.store.names import SOURCES
 
 
@@ -361,3 +364,20 @@ def test_changed_attributes_of_a_source_are_no_copy_beside_one_of_another_form(
     with pytest.raises(InputError, match=r"cloud_0\.h5: was changed") as refused:
         unistore.append(tmp_path / "b", store)
     assert len(refused.value.problems) == 1
+
+
+def test_rows_of_an_array_that_a_store_lacks_are_compared_with_what_they_have_without_it(
+    tmp_path: Path,
+) -> None:
+    for name, demos in (("a", [b"demo_0"]), ("b", [])):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["data/demo_0/actions"] = np.ones((4, 2))
+            file["mask/good"] = np.array(demos, "S6")
+    unistore.convert([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "s.zarr", "trajectory")
+    store = unistore.Store(tmp_path / "s.zarr")
+    sources = SelectedSources(unite([store], [KeptSource("", 0, 0), KeptSource("", 0, 1)], None), [1, 0])
+    same = np.ones(2, bool)
+    _compare_with_absent(sources, "episodes/mask/good", same)
+    assert same.tolist() == [True, False]
+    _compare_with_absent(sources, "steps/action", same)  # a store without it is none of this family
+    assert same.tolist() == [True, False]
