@@ -182,6 +182,10 @@ def different(**changes: np.ndarray | None) -> Groups:
     return {"train": columns(5), "test": {name: rows for name, rows in test.items() if rows is not None}}
 
 
+def labels(**names: int) -> np.ndarray:
+    return np.array([0, 1, 1], h5py.enum_dtype(names, "i1"))
+
+
 DIFFERING = {
     "a column is missing": (different(y=None), "only train has y", 2),
     "a column is added": (different(w=np.zeros(5)), "only test has w", 2),
@@ -191,6 +195,14 @@ DIFFERING = {
         1,
     ),
     "another dtype": (different(y=np.zeros(5)), "y is int64 () in train and float64 () in test", 1),
+    "other names of classes": (
+        {
+            "train": {"x": np.zeros(3), "y": labels(cat=0, dog=1)},
+            "test": {"x": np.zeros(3), "y": labels(dog=0, cat=1)},
+        },
+        "y numbers its classes differently in train and test",
+        2,
+    ),
     "another length": (different(y=np.zeros(4, int)), "columns of test differ in length", 1),
     "nothing in common": (
         {"train": {"x": np.zeros(3)}, "val": {"y": np.zeros(3)}},
@@ -243,6 +255,25 @@ def test_mapped_datasets_are_columns(tmp_path: Path) -> None:
     for name, path in mapping.items():
         group, _, column = path.partition("/")
         np.testing.assert_array_equal(store.array(f"rows/{name}").read(0, 5), groups[group][column])
+
+
+def test_datasets_outside_of_splits_are_mapped_from_the_root(tmp_path: Path) -> None:
+    groups = {"train": columns(5), "test": columns(3, 1), "extra": {"z": np.arange(4)}}
+    source = write(tmp_path / "a.h5", groups)
+    with pytest.raises(InputError, match="is outside of the splits train and test") as caught:
+        convert(source, tmp_path / "a.zarr", "rows", map={"z": "extra/z"})
+    assert caught.value.problems[0].advice == "--map NAME=/extra/z stores it alone, without the splits"
+    convert(source, tmp_path / "a.zarr", "rows", map={"z": "/extra/z"})
+    store = unistore.Store(tmp_path / "a.zarr")
+    assert store.split_names() == []
+    np.testing.assert_array_equal(store.array("rows/z").read(0, 4), np.arange(4))
+    assert verify(tmp_path / "a.zarr", against=source).receipt is not None
+
+
+def test_groups_of_the_same_names_of_classes_are_splits(tmp_path: Path) -> None:
+    groups = {"train": {"y": labels(cat=0, dog=1)}, "test": {"y": labels(dog=1, cat=0)}}
+    convert(write(tmp_path / "a.h5", groups), tmp_path / "a.zarr", "rows")
+    assert_equal(rows_of(tmp_path / "a.zarr", "test"), {"y": np.array([0, 1, 1])})
 
 
 def test_groups_with_axes_reversed_are_splits(tmp_path: Path) -> None:

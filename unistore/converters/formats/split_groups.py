@@ -181,6 +181,9 @@ class SplitReading:
             if len(set(forms.values())) > 1:
                 shown = [f"{form} in {name}" for name, form in forms.items()]
                 return f"{column} is {' and '.join(shown)}"
+            first, *others = (_class_names(columns[column]) for columns in self.columns.values())
+            if any(names != first for names in others):
+                return f"{column} numbers its classes differently in {' and '.join(self.columns)}"
         for name, columns in self.columns.items():
             lengths = {column: len(columns[column]) for column in self.common}
             if len(set(lengths.values())) > 1:
@@ -240,3 +243,10 @@ def _form(array: Array) -> str:
     metadata: Mapping[str, Any] = dtype.metadata or {}
     inner = metadata.get("vlen", "")
     return f"{text}{f' of {inner}' if inner else ''} {array.shape[1:]}"
+
+
+def _class_names(array: Array) -> Mapping[str, int]:
+    """Return the names that an HDF5 enumeration gives to numbers. Empty: the column is of plain numbers."""
+    metadata: Mapping[str, Any] = array.dtype.metadata or {}
+    names: Mapping[str, int] = metadata.get("enum", {})
+    return names

@@ -61,13 +61,13 @@ class RowsFamily(RowsOptions, Family):
     def formats(self) -> tuple[type[Format] | str, ...]:  # type: ignore[override]  # others have one tuple
         """HDF5 as MATLAB writes it, if the user says so.
 
-        Its groups are splits, unless the user names datasets of such a group.
+        Its groups are splits, unless the user names datasets of such a group, or from the root: ``/extra/x``.
         """
         from unistore.converters.files.paths import is_in_split
         from unistore.converters.formats import hdf5
 
         of_user: tuple[type[Format], type[Format]]
-        if any(map(is_in_split, self.map.values())):
+        if any(path.startswith("/") or is_in_split(path) for path in self.map.values()):
             of_user = hdf5.Hdf5, hdf5.MatlabHdf5
         elif self.columns == "intersection":
             of_user = hdf5.Hdf5WithCommonColumns, hdf5.MatlabWithCommonColumns

@@ -173,11 +173,20 @@ def _taken(
             absent.append(key)
     if absent and options.columns == "exact":
         shown_keys = printable(", ".join(by_key)) or "none"
-        message = f"is not there; arrays: {shown_keys}"
-        raise InputError(
-            [Problem.at(location_of(head.file.name, key), message, kind="missing") for key in absent]
-        )
+        raise InputError([_absent_problem(head, key, shown_keys) for key in absent])
     return taken
+
+
+def _absent_problem(head: FileSummary, key: str, arrays: str) -> Problem:
+    from unistore.converters.formats.split_groups import OpenedSplits
+
+    message = f"is not there; arrays: {arrays}"
+    fix = ""
+    opened = head.opened
+    if isinstance(opened, OpenedSplits) and key in opened.hdf5.all_arrays:
+        message = f"is outside of the splits {' and '.join(group.name for group in opened.splits)}"
+        fix = f"--map NAME=/{key} stores it alone, without the splits"
+    return Problem.at(location_of(head.file.name, key), message, fix, "missing")
 
 
 def _length_problems(options: RowsOptions, file: str, shapes: Mapping[str, Shape]) -> list[Problem]:
