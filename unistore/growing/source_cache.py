@@ -47,6 +47,7 @@ from unistore.progress import resolve_progress
 from unistore.store.names import build_folder, growth_folder
 from unistore.store.versions import open_stores
 from unistore.system.arguments import wrong_argument
+from unistore.system.extras import EXTRAS
 from unistore.system.sizes import count_of
 from unistore.system.types import JsonObject, PathLike
 from unistore.zarr3.storage import FailedReadError
@@ -117,7 +118,12 @@ class _Request:
         self._content = {name: value for name, value in options.items() if name not in _RUNS}
         if not self._settings.skips:
             self._content.pop("on_error", None)
-        identity = json.dumps([self._places, self._content], sort_keys=True, default=str)
+        request: list[Any] = [self._places, self._content]
+        if self._settings.skips and (missing := _missing_libraries()):
+            request.append(
+                missing
+            )  # files that they read may be left out: once installed, all are asked again
+        identity = json.dumps(request, sort_keys=True, default=str)
         key = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         readable = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(self._places[0]).name).strip("-")[:40]
         self.name = f"{readable or 'sources'}-{key}"
@@ -244,6 +250,11 @@ class _Request:
             raise writing_failed(error, cache_folder()) from error
         numbers = [self._number(Path(name)) for name in names]
         return self._path(max(numbers)) if numbers else None
+
+
+def _missing_libraries() -> list[str]:
+    """Return the libraries of extras that are not installed."""
+    return sorted({module for extra in EXTRAS.values() for module in extra.missing})
 
 
 @contextmanager

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import h5py
+import hdf5plugin  # noqa: F401 - registers its filters
 import numpy as np
 import pytest
 
@@ -61,6 +63,23 @@ def test_damaged_files_are_left_out_and_named_each_time(folder: Path, cache: Pat
     with pytest.raises(unistore.InputError, match=r"c\.npz"):  # another identity
         unistore.Dataset(folder)
     assert stores(cache) == [name]
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_file_whose_library_is_installed_later_is_converted(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "c.npz").unlink()
+    with h5py.File(folder / "d.h5", "w") as file:
+        filters = {"compression": 32008, "compression_opts": (0, 2)}  # bitshuffle and LZ4, of hdf5plugin
+        file.create_dataset("x", data=np.full((2, 2), 4, np.float32), chunks=(2, 2), **filters)
+    with monkeypatch.context() as without:
+        without.setattr("unistore.converters.files.hdf5.filters.h5py.h5z.filter_avail", lambda _: False)
+        without.setitem(sys.modules, "hdf5plugin", None)
+        assert values(unistore.Dataset(folder, on_error="skip")) == [1, 1, 2, 2]
+        assert values(unistore.Dataset(folder, on_error="skip")) == [1, 1, 2, 2]
+    assert values(unistore.Dataset(folder, on_error="skip")) == [1, 1, 2, 2, 4, 4]
+    assert len(stores(cache)) == 2
 
 
 def test_a_damaged_file_that_was_mended_is_converted(folder: Path, cache: Path, capfd: CAPTURE) -> None:
