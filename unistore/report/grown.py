@@ -134,14 +134,18 @@ def _together(one: ArrayReport, other: ArrayReport) -> ArrayReport:
 
 
 def _values_together(one: ValueReport | None, other: ValueReport | None) -> ValueReport | None:
-    if one is None or other is None or one.min is None or other.min is None:
-        return one if other is None or other.min is None else other
+    if one is None or other is None:
+        return one or other
+    if one.min is None or other.min is None:  # only one of them has finite values
+        finite = one if other.min is None else other
+        read, of = one.read + other.read, one.of + other.of
+        return replace(finite, read=read, of=of, nan=one.nan + other.nan)
     assert one.max is not None
     assert other.max is not None
-    read = [one.read - one.nan, other.read - other.nan]
+    finite_counts = [one.read - one.nan, other.read - other.nan]
     mean = None
     if one.mean is not None and other.mean is not None:
-        mean = float(np.average([one.mean, other.mean], weights=read))
+        mean = float(np.average([one.mean, other.mean], weights=finite_counts))
     bounds = (min(one.min, other.min), max(one.max, other.max))
     together = ValueReport(
         read=one.read + other.read,

@@ -58,6 +58,24 @@ def test_arrays_are_those_of_all_parts(grown: tuple[Path, list[dict[str, Any]]])
             assert sum(array.values.histogram or ()) == values.size
 
 
+@pytest.mark.parametrize("first", ["finite", "not"])
+def test_a_part_without_finite_values_counts_among_those_that_are_not(tmp_path: Path, first: str) -> None:
+    columns = [np.arange(6, dtype=np.float32), np.full(4, np.nan, np.float32)]
+    for number, values in enumerate(columns if first == "finite" else columns[::-1]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        np.savez(folder / f"{number}.npz", x=values)
+    store = tmp_path / "grown.zarr"
+    unistore.convert(tmp_path / "0", store)
+    unistore.append(tmp_path / "1", store)
+    report = report_of(store)
+    together = {array.path: array for array in report.arrays}["rows/x"].values
+    assert together is not None
+    assert (together.read, together.of, together.nan) == (10, 10, 4)
+    assert (together.min, together.max, together.mean) == (0, 5, 2.5)
+    assert report.remarks == ["rows/x: 40 % are not finite"]
+
+
 def test_statistics_are_those_of_all_samples(grown: tuple[Path, list[dict[str, Any]]]) -> None:
     store, sources = grown
     assert report_of(store).samples_statistics == {}
