@@ -324,7 +324,7 @@ class Dataset(MapDataset[SampleT]):
 
     @property
     def store_offsets(self) -> Int64s:
-        """Index of the first sample of each of `read_parts`, then the number of samples: (P + 1,), int64."""
+        """First sample of each of `read_parts`, then the number of samples: (parts + 1,), int64."""
         reader = self.reader
         return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
 
@@ -334,7 +334,12 @@ class Dataset(MapDataset[SampleT]):
         return None if all(part.store.fork_safe for part in self.parts) else "spawn"
 
     def extends(self, other: Dataset) -> bool:
-        """Return whether this Dataset begins with all samples of `other`, an older version of the store."""
+        """Return whether this Dataset begins with all samples of `other`, an older version of the store.
+
+        It does not if both have the default kind of samples, and new data have changed it.
+        """
+        if self.samples != other.samples:
+            return False
         shared = zip(self.parts, other.parts, strict=False)
         are_same = all(part.identity == before.identity for part, before in shared)
         return are_same and len(other.parts) <= len(self.parts)

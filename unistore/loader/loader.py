@@ -408,8 +408,9 @@ class Loader(Generic[DatasetT, CollatedT]):
             dataset = dataset.at_version(saved)
             if not self.dataset.extends(dataset):
                 msg = (
-                    f"version {version} of {dataset.path} has not all samples of version {saved!r}: begin a "
-                    "new epoch (leave the state out, and set_epoch), or open that version"
+                    f"version {version} of {dataset.path} has not all samples of version {saved!r}, or "
+                    "samples of another kind: begin a new epoch (leave the state out, and set_epoch), or "
+                    "open that version"
                 )
                 raise LoaderError(msg)
             digest = dataset_digest(dataset)

@@ -208,6 +208,23 @@ def test_each_version_of_a_store_has_the_kind_that_fits_it(tmp_path: Path) -> No
         len(unistore.Dataset(store, unistore.Clips(crop=(48, 64)), version=1).at_version(2))
 
 
+def test_an_epoch_is_not_finished_with_samples_of_another_kind(tmp_path: Path) -> None:
+    store = clips(tmp_path, (6, 48, 64))
+    with unistore.Loader(unistore.Dataset(store), num_workers=0) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    write_sequence(tmp_path / "recordings", "seq_9", 5, 16, 24)
+    unistore.append(tmp_path / "recordings", store)
+    with (
+        unistore.Loader(unistore.Dataset(store), num_workers=0) as grown,
+        pytest.raises(unistore.LoaderError, match="samples of another kind: begin a new epoch"),
+    ):
+        grown.load_state_dict(state, extend=True)
+    with unistore.Loader(unistore.Dataset(store, version=1), num_workers=0) as same:
+        same.load_state_dict(state, extend=True)
+        assert [tuple(batch["sharp"].shape) for batch in same] == [(1, 5, 3, 48, 64)]
+
+
 def test_workers_statistics_and_counts_use_the_kind_that_fits(tmp_path: Path) -> None:
     store = clips(tmp_path, (6, 16, 24))
     fresh = unistore.Dataset(store)
