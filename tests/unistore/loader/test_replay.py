@@ -81,7 +81,7 @@ def test_samples_of_a_loader(name: str) -> None:
 STATE = make_loader(shuffle="full").state_dict()
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "other store": ({"digest": "0" * 32}, {}, "is of other samples than Dataset.*split and seed"),
-    "other kind": ({}, {"samples": "Ragged()"}, "Ragged reads"),
+    "other kind": ({}, {"samples": "Ragged()"}, "Ragged does not fit this rows store"),
     "other seed": ({}, {"seed": 7}, "is of other samples"),
     "epoch": ({"delivered": 5}, {"epoch": 1}, "the state is of epoch 0: the run was not there yet"),
     "batch": ({"delivered": 5}, {"batch": 1, "batch_size": 5}, "is 1, and 5 samples of the epoch were deliv"),
