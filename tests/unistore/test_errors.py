@@ -17,8 +17,8 @@ from unistore.errors import (
     Location,
     Problem,
     RunCommand,
+    merged,
     printable,
-    shown_once,
 )
 
 PLACES = {
@@ -89,7 +89,15 @@ def test_printable_text_is_printable(text: str) -> None:
 def test_problems_that_are_alike_are_shown_once() -> None:
     fix = AddOptions(("--exclude", "x"))
     many = [Problem(f"{number}.npy", "is damaged", fix) for number in range(9)]
-    assert shown_once([*many, Problem("z.npy", "is empty"), Problem("z.npy", "is empty")]) == [
+    alike = merged([*many, Problem("z.npy", "is empty"), Problem("z.npy", "is empty")])
+    assert [str(problem) for problem in alike] == [
         "0.npy, 1.npy, 2.npy, 3.npy and 5 more: is damaged (--exclude x)",
         "z.npy (2 times): is empty",
     ]
+
+
+def test_a_problem_as_commands_print_it() -> None:
+    problem = Problem("a.h5", "is truncated: 20 bytes", "copy it again")
+    assert problem.paragraph == "a.h5: is truncated: 20 bytes.\n  fix: copy it again"
+    assert Problem("a.h5", "which are the coordinates?").paragraph == "a.h5: which are the coordinates?"
+    assert Problem("a.h5", "columns differ:\n  x\n").paragraph == "a.h5: columns differ:\n  x"
