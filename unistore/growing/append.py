@@ -27,6 +27,7 @@ from unistore.data.parts import DatasetPart, bind_parts
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, StoreError, first_few
 from unistore.growing.growth import Growth, growing
 from unistore.growing.same import same_sources
+from unistore.growing.skipped_sources import including_mended, skipped_since
 from unistore.progress import resolve_progress
 from unistore.schemas.indices import main_bounds
 from unistore.store.joined import OF_SOURCES
@@ -303,6 +304,8 @@ def append(
             on_error=on_error,
         )
         converter = recorded_converter(growth.stores[0].family, options)
+        if skipped := skipped_since(growth.stores):
+            converter = including_mended(converter, paths, skipped)
         if check:
             _check_sources(converter, source_paths(check), known, growth.store)
         return _append(growth, converter, paths, known, exclude, settings, callbacks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,19 +11,19 @@ from unistore.conversion.keys import FileTime, SourceState, read_states
 from unistore.conversion.skipping import skipped_sources
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import list_files
-from unistore.store.versions import OpenedStores
+from unistore.store.reader import Store
 
 if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
 
 
-def skipped_since(opened: OpenedStores) -> dict[str, int]:
+def skipped_since(stores: Iterable[Store]) -> dict[str, int]:
     """Return when the scan began that left each source, or item of one, out, in ns since 1970.
 
-    A source that several parts of a version have left out has the time of the first.
+    A source that several of the stores, parts of a version, have left out has the time of the first.
     """
     since: dict[str, int] = {}
-    for store in opened.stores:
+    for store in stores:
         store.array("sources/bytes")  # with the first array of a part its root is read, which has options
         skipped = skipped_sources(store.attributes.get("options", {}).get("skipped", ()))
         if skipped:
@@ -32,6 +32,21 @@ def skipped_since(opened: OpenedStores) -> dict[str, int]:
             for name in skipped:
                 since.setdefault(name, scanned)
     return since
+
+
+def including_mended(converter: Converter, paths: Sequence[Path], since: dict[str, int]) -> Converter:
+    """Return a converter that no longer excludes the skipped sources whose files have changed since.
+
+    Parameters
+    ----------
+    converter, paths, since
+        As for `with_mended`; `since` may be empty.
+    """
+    parts = converter.find(list_files(paths), Exclusion(_without(converter.exclude, since))).parts
+    mended = {
+        part.name for part in parts if part.name in since and not _is_unchanged(part.files, since[part.name])
+    }
+    return converter.excluding(tuple(_without(converter.exclude, mended)))
 
 
 def with_mended(
@@ -51,8 +66,7 @@ def with_mended(
         What `skipped_since` returns, of at least one source.
     """
     listing = list_files(paths)
-    including = [name for name in converter.exclude if name not in since]
-    parts = converter.find(listing, Exclusion(including)).parts
+    parts = converter.find(listing, Exclusion(_without(converter.exclude, since))).parts
     read: set[Path] = set()
     for part in converter.find(listing, Exclusion(converter.exclude)).parts:
         if part.name not in since:
@@ -63,11 +77,17 @@ def with_mended(
         files = [file for file in part.files if file not in read]
         if not files or (part.name in changes.new and part.name not in since):
             continue
-        scanned = since.get(part.name, min(since.values()))
-        state = SourceState(scanned, tuple(map(FileTime.of, files)))
-        if state.is_now(files):
+        if _is_unchanged(files, since.get(part.name, min(since.values()))):
             unchanged.add(part.name)
         else:
             changed.append(part.name)
     new = [name for name in changes.new if name not in {*unchanged, *changed}]
     return SourceChanges(new=new, changed=changed, missing=changes.missing)
+
+
+def _without(names: Iterable[str], others: Container[str]) -> list[str]:
+    return [name for name in names if name not in others]
+
+
+def _is_unchanged(files: Sequence[Path], scanned: int) -> bool:
+    return SourceState(scanned, tuple(map(FileTime.of, files))).is_now(files)

@@ -93,7 +93,7 @@ def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options:
         raise ConversionError(_cannot_write(error.error)) from error
     store, how = found
     request.record(store)
-    left_out = list(skipped_since(open_stores(str(store))))
+    left_out = list(skipped_since(open_stores(str(store)).stores))
     without = f" without {first_few(left_out)}, which had errors" if left_out else ""
     _say(f"{request.shown}: {how}{without}: {store}")
     return str(store)
@@ -218,7 +218,7 @@ class _Request:
             if converter.excluding(given.exclude) != given or self._split_list() != options.get("split_from"):
                 return None
             changes = source_changes(str(store), converter, self._paths)
-            skipped = skipped_since(opened)
+            skipped = skipped_since(opened.stores)
             return with_mended(changes, converter, self._paths, skipped) if skipped else changes
         except FailedReadError:
             raise

@@ -160,3 +160,45 @@ def test_episodes_that_are_skipped_are_no_changed_file(tmp_path: Path, cache: Pa
         del file["data/demo_1/obs/state"]
         file["data/demo_1/obs/state"] = np.zeros((4, 3), np.float32)
     assert len(unistore.Dataset(tmp_path / "demos.hdf5", on_error="skip")) == 12
+
+
+def test_append_adds_a_skipped_file_once_it_is_mended(folder: Path, tmp_path: Path) -> None:
+    store = tmp_path / "s.zarr"
+    unistore.convert(folder, store, "rows", on_error="skip")
+    assert unistore.append(folder, store).version == 1  # the damaged file has not changed
+    write(folder / "c.npz", 3)
+    assert unistore.append([folder / "c.npz"], store).version == 2
+    assert values(unistore.Dataset(store)) == [1, 1, 2, 2, 3, 3]
+    assert unistore.append(folder, store).version == 2
+    cut(folder / "c.npz", 3)  # the store has it: its file may be gone or damaged
+    with pytest.raises(unistore.InputError, match=r"c\.npz"):
+        unistore.append(folder, store)
+    assert values(unistore.Dataset(store)) == [1, 1, 2, 2, 3, 3]
+
+
+def test_append_does_not_add_what_the_user_excluded(folder: Path, tmp_path: Path) -> None:
+    store = tmp_path / "s.zarr"
+    unistore.convert(folder, store, "rows", exclude=["b.npz"], on_error="skip")
+    write(folder / "b.npz", 7)
+    write(folder / "c.npz", 3)
+    assert unistore.append(folder, store).version == 2
+    assert values(unistore.Dataset(store)) == [1, 1, 3, 3]
+
+
+def test_a_file_whose_skipped_episode_was_mended_replaces_the_old_one(tmp_path: Path) -> None:
+    def record(actions: dict[str, float]) -> None:
+        with h5py.File(tmp_path / "run.hdf5", "w") as file:
+            for name, value in actions.items():
+                file[f"data/{name}/actions"] = np.full((4, 2), value)
+                file[f"data/{name}/obs/state"] = np.zeros((4, 3))
+
+    store = tmp_path / "s.zarr"
+    record({"demo_0": 1.0, "demo_1": np.nan})
+    unistore.convert(tmp_path / "run.hdf5", store, "trajectory", on_error="skip")
+    record({"demo_0": 1.0, "demo_1": 2.0})
+    with pytest.raises(unistore.InputError) as caught:
+        unistore.append(tmp_path / "run.hdf5", store)
+    assert [problem.kind for problem in caught.value.problems] == ["changed"]
+    unistore.append(tmp_path / "run.hdf5", store, replace=True)
+    dataset = unistore.Dataset(store, unistore.Episodes())
+    assert sorted(float(dataset[number]["action"][0, 0]) for number in range(len(dataset))) == [1.0, 2.0]
