@@ -65,7 +65,7 @@ def run(places: Mapping[str, Path]) -> None:
 
 
 PREAMBLES = {
-    "docs/loader.md": "rank, world_size = 0, 1\ndef step(batch): pass",
+    "docs/reference/loader.md": "import unistore\ndataset = unistore.Dataset('arrays.zarr')",
     # torchdata 0.11 tells torch that it is used, which torch 2.13 no longer wants to hear
     "docs/training.md": "import warnings\nwarnings.filterwarnings('ignore', \"'set_vital' is deprecated\")",
 }
@@ -76,7 +76,19 @@ RUN = (
     "README.md",
     *(
         f"docs/{name}.md"
-        for name in ("loader", "loading", "migrate", "side-tables", "training", "verify-and-export")
+        for name in (
+            "dataloader",
+            "loader",
+            "loading",
+            "migrate",
+            "normalize",
+            "random-numbers",
+            "reference/loader",
+            "several-stores",
+            "side-tables",
+            "training",
+            "verify-and-export",
+        )
     ),
 )
 
