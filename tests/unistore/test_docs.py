@@ -84,6 +84,8 @@ RUN = (
             "normalize",
             "random-numbers",
             "reference/loader",
+            "replay-buffer",
+            "sensor-rates",
             "several-stores",
             "side-tables",
             "training",
