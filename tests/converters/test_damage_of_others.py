@@ -79,7 +79,7 @@ def test_the_options_that_leave_it_out_are_printed(folder: Path, capfd: pytest.C
     assert call("convert", folder, "a.zarr") == 2
     said = capfd.readouterr().err
     assert "case_1/bad.las: does not begin with LASF" in said
-    assert "--exclude case_1/bad.las to leave it out" in said
+    assert "--exclude case_1/bad.las to skip it" in said
     assert call("convert", folder, "a.zarr", "--exclude", "case_1/bad.las") == 0
     check_volume()
 

@@ -41,11 +41,11 @@ def text(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (empty, "is an empty folder (check the path)"),
-        (scanned, "a.e57 is E57, which is not read (load them with their own library and save the values"),
-        (zarr2, "is Zarr, which is no source (save its arrays as .npy)"),
-        (zarr3, "is a store already, or other Zarr (unistore export"),
-        (text, "not recognised (unistore inspect"),
+        (empty, "the folder is empty (check the path)"),
+        (scanned, "a.e57 is E57, which is not supported (load the files with their own library"),
+        (zarr2, "is a Zarr hierarchy, which cannot be converted (save its arrays as .npy)"),
+        (zarr3, "(unistore export"),
+        (text, "(unistore inspect"),
     ],
 )
 def test_what_lies_there_is_told(

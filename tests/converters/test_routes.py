@@ -241,7 +241,7 @@ def test_an_append_takes_no_values_that_the_store_has(tmp_path: Path) -> None:
     sources = parts(folder)
     np.testing.assert_array_equal(stored(folder), ROWS)
     virtual(folder / "all.h5", *sources)
-    with pytest.raises(InputError, match=r"all\.h5: shows values of p0\.h5, p1\.h5, which the store has"):
+    with pytest.raises(InputError, match=r"all\.h5: links to values of p0\.h5, p1\.h5"):
         unistore.append(folder, tmp_path / "o.zarr")
     # and the other way round
     np.testing.assert_array_equal(stored(folder, "o2"), ROWS)
@@ -391,7 +391,7 @@ def test_volumes_with_the_same_label_behind_two_headers_are_not_one(tmp_path: Pa
         header += "ElementType = MET_SHORT\nElementDataFile = ../../shared.raw\n"
         (folder / case / "labels/x.mhd").write_text(header)
     said = problems(folder, "ct")
-    assert "shows values of" in said
+    assert "A: links to some of the values of B" in said
     assert "--exclude A" in said
     assert not (tmp_path / "refused.zarr").exists()
 
@@ -429,7 +429,7 @@ def test_a_twin_of_what_the_store_has_is_not_appended(tmp_path: Path) -> None:
     nifti(folder, "a.nii", "b.nii")
     convert(folder, tmp_path / "o.zarr", family="ct")
     nifti(folder, "b.nii.gz")
-    with pytest.raises(InputError, match=r"b.nii.gz: has the name of b.nii"):
+    with pytest.raises(InputError, match=r"b.nii.gz: has the same name as b.nii"):
         unistore.append(folder, tmp_path / "o.zarr")
 
 

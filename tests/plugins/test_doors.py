@@ -235,7 +235,7 @@ OPENED: list[tuple[Callable[[plugin.OpenFile], Any], str]] = [
     (lambda opened: replace(opened, facts=[1]), "expected a mapping"),
     (
         lambda opened: replace(opened, arrays={"x": plugin.Array(_Short())}),
-        r"test_doors\._Short gave rows of",
+        r"test_doors\._Short returned rows of",
     ),
     (lambda opened: replace(opened, arrays={"x": plugin.Array(_Failing())}), "no such block"),
 ]
@@ -352,12 +352,12 @@ def test_a_claim_is_a_claim(claim: Any, packs: Path, monkeypatch: pytest.MonkeyP
         (
             "choose",
             plugin.Chosen({"v": plugin.Column()}, tables={"path": {}}),
-            "a table 'path' of a name that is taken",
+            "a table 'path', whose name is already used",
         ),
         (
             "choose",
             plugin.Chosen({"v": plugin.Column(), "label": plugin.Column(ragged=True)}),
-            "is to end in",
+            "must end in",
         ),
         (
             "choose",
@@ -384,8 +384,8 @@ NUMBER = plugin.Column()
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ({"tables": {"path": {"t": NUMBER}}}, "a table 'path' of a name that is taken"),
-        ({"tables": {"bytes": {"t": NUMBER}}}, "a table 'bytes' of a name that is taken"),
+        ({"tables": {"path": {"t": NUMBER}}}, "a table 'path', whose name is already used"),
+        ({"tables": {"bytes": {"t": NUMBER}}}, "a table 'bytes'"),
         ({"tables": {"hash": {"t": NUMBER}}}, "a table 'hash'"),
         ({"tables": {"facts": {"t": NUMBER}}}, "a table 'facts'"),
         ({"table": "sources"}, "a table 'sources'"),
@@ -396,13 +396,16 @@ NUMBER = plugin.Column()
         ({"columns": {"x": NUMBER, "note": TEXT}}, "a ragged column 'note'"),
         ({"columns": {"note_utf8": TEXT}}, "only ragged columns"),
         ({"columns": {"x": NUMBER, "note_utf8": NUMBER}}, "that is not ragged"),
-        ({"tables": {"t": {"note_utf8": TEXT}}}, "only ragged columns .* in the table 't'"),
+        ({"tables": {"t": {"note_utf8": TEXT}}}, "only ragged columns .* \\(in the table 't'\\)"),
         ({"per_source": {"note": TEXT}}, "a ragged column 'note'"),
-        ({"columns": {"x": NUMBER, "note": NUMBER, "note_utf8": TEXT}}, "two columns 'note'"),
+        ({"columns": {"x": NUMBER, "note": NUMBER, "note_utf8": TEXT}}, "two columns of the name 'note'"),
         ({"columns": {"x": plugin.Column(classes=("a", "a"))}}, "classes of 'x'"),
-        ({"per": {"t": "sample"}}, "rows of 't' per 'sample', expected one of its tables"),
-        ({"tables": {"t": {"n": NUMBER}}, "per": {"t": "sample"}}, "a table of t, and no method cut"),
-        ({"per_sample": {"n": NUMBER}}, "numbers per sample, and no table of samples"),
+        ({"per": {"t": "sample"}}, "rows of 't' per 'sample'; expected one of its tables"),
+        (
+            {"tables": {"t": {"n": NUMBER}}, "per": {"t": "sample"}},
+            "no method 'cut', which its table 't' needs",
+        ),
+        ({"per_sample": {"n": NUMBER}}, "numbers per sample, but no table of samples"),
     ],
 )
 def test_a_schema_that_no_store_can_have(schema: dict[str, Any], message: str) -> None:

@@ -193,8 +193,8 @@ def test_a_file_of_a_format_that_no_family_reads_is_told_as_such(tmp_path: Path)
     reasons = {path.name: answer.reason for path, answer in survey([tmp_path])}
     assert reasons == {
         "a.unnamed": "unnamed, which no installed family reads",
-        "b.unnamed": "of no known format",
+        "b.unnamed": "of an unknown format",
     }
     with pytest.raises(InputError) as error:
         unistore.convert(tmp_path, tmp_path / "a.zarr", "rows")
-    assert "name the family" not in str(error.value)
+    assert "name of the family" not in str(error.value)

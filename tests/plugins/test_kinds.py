@@ -93,8 +93,8 @@ def test_a_kind_that_fails_is_left_out_with_a_line(
     monkeypatch.setattr(Window, "keys", has_a_bug)
     assert "Window" not in unistore.inspect(store).to_json()["snippet"]
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("unistore: kind of samples broken is left out: unistore_native:Missing cannot")
-    assert lines[1].startswith("unistore: kind of samples Window is left out: unistore_window failed: TypeE")
+    assert lines[0].startswith("unistore: the kind of samples broken is skipped: unistore_native:Missing c")
+    assert lines[1].startswith("unistore: the kind of samples Window is skipped: unistore_window failed: T")
     assert unistore.Dataset(store)[0]["pcm"].shape == (4000, 2)
 
 
@@ -143,7 +143,8 @@ def test_what_is_no_kind_is_left_out(
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [point])
     named.installed_kinds.cache_clear()
     assert named.installed_kinds() == {}
-    assert capsys.readouterr().err == f"unistore: kind of samples odd is left out: {module}:Kind {reason}\n"
+    line = capsys.readouterr().err
+    assert line == f"unistore: the kind of samples odd is skipped: {module}:Kind {reason}\n"
 
 
 @pytest.mark.parametrize("samples", ["Ragged", "Rows", "Window"])

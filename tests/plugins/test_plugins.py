@@ -114,7 +114,7 @@ def test_a_store_is_read_without_its_package(
             {"t": np.zeros(4, "u4")},
             r"e\.h5: arrays do not share axis 0; their lengths:\n +dvs/x  5\n(.*\n)* +dvs/t  4",
         ),
-        ({"t": None}, r"e\.h5: holds no dvs/t"),
+        ({"t": None}, r"e\.h5: does not contain dvs/t"),
         ({"t_offset": None}, r"e\.h5: says no t_offset"),
         ({"t": np.arange(5)[::-1]}, r"dvs/t: falls \(sort the events by time\)"),
     ],
@@ -345,7 +345,7 @@ def test_files_beside_a_source_are_read_inside_of_the_given_folders_alone(
     (tmp_path / "secret.txt").write_text("secret")
     (sources / "a.txt").unlink()
     (sources / "a.txt").symlink_to(tmp_path / "secret.txt")
-    with pytest.raises(InputError, match=r"a\.wav: needs a\.txt, outside the given paths"):
+    with pytest.raises(InputError, match=r"a\.wav: needs the file a\.txt, which is outside the given paths"):
         unistore.convert(sources, tmp_path / "b.zarr", "audio")
 
 

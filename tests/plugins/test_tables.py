@@ -119,7 +119,7 @@ def store(robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path) -> P
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"force/t": None}, r"r\.h5: holds no force/t"),
+        ({"force/t": None}, r"r\.h5: does not contain force/t"),
         ({"force/t": np.zeros(9, int)}, r"arrays do not share axis 0; their lengths:\n +force/t +9\n"),
         ({"force/value": np.zeros(8)}, r"force/value: is float64 \(n\), expected 2 axes of kind f"),
     ],
@@ -198,10 +198,13 @@ def test_tables_of_forward_only_files_are_the_same(
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"frames": {"t": plugin.Column()}}, "has a table 'frames' of a name that is taken"),
-        ({"a/b": {"t": plugin.Column()}}, "has a table 'a/b' of a name that is taken"),
+        ({"frames": {"t": plugin.Column()}}, "has a table 'frames', whose name is already used"),
+        ({"a/b": {"t": plugin.Column()}}, "has a table 'a/b'"),
         ({"forces": {}}, "has a table 'forces' without columns"),
-        ({"forces": {"t": plugin.Column(), "n": plugin.Column(dtype="int8")}}, "all are derived, or none"),
+        (
+            {"forces": {"t": plugin.Column(), "n": plugin.Column(dtype="int8")}},
+            "only some columns have a dtype",
+        ),
     ],
 )
 def test_a_family_whose_tables_cannot_be(tables: Mapping[str, Any], message: str) -> None:

@@ -118,5 +118,5 @@ def test_a_schema_whose_volumes_cannot_be(change: dict[str, object]) -> None:
 
     schema = replace(Scans.schema, **change)
     wrong = type("Wrong", (Scans,), {"schema": schema, "cut": lambda *_: ()})
-    with pytest.raises(InputError, match=r"has volumes '\w+': each is a sample, of three axes"):
+    with pytest.raises(InputError, match=r"has volumes in '\w+', which need three axes"):
         checked_family(wrong)

@@ -133,11 +133,12 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
     assert set(families()) == {*OURS, "sonar"}
     assert [*families()][-2:] == ["sonar", "rows"], "third parties before the general one"
     told = capsys.readouterr().err.splitlines()
-    assert "is no class that inherits unistore.plugin.Family" in told.pop(1)
-    assert "Half: has no summary, formats, schema" in told.pop(1)
+    assert "is not a class that inherits unistore.plugin.Family" in told.pop(1)
+    assert "Half: does not define summary, formats, schema" in told.pop(1)
+    cannot_be_imported = "unistore_bad:FAMILY cannot be imported: ImportError: no sonarlib"
     assert told == [
-        "unistore: family bad is left out: unistore_bad:FAMILY cannot be imported: ImportError: no sonarlib",
-        "unistore: family ct is left out: unistore_ct:FAMILY has the name of an existing family",
+        f"unistore: the family bad is skipped: {cannot_be_imported}",
+        "unistore: the family ct is skipped: unistore_ct:FAMILY has the name of an existing family",
     ]
     assert get_family("ct").__module__ == "unistore.converters.ct"
     assert get_family("sonar") is Sonar
@@ -146,7 +147,7 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
     assert found is not None
     assert found.family == "rows"
     (line,) = capsys.readouterr().err.splitlines()
-    assert "family sonar is left out" in line
+    assert "family sonar is skipped" in line
     assert "Sonar failed: " in line
 
 

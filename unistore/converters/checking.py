@@ -21,22 +21,25 @@ _ENDINGS = (TEXT_SUFFIX, RAGGED_SUFFIX)
 def checked_family(family: object) -> type[Family]:
     """Return the class of a family, or raise an `InputError` that says what it lacks."""
     if not isinstance(family, type) or not issubclass(family, Family):
-        message = "is no class that inherits unistore.plugin.Family"
-        raise InputError(Problem(repr(family), message, "see docs/write-a-family.md", "plugin"))
+        message = "is not a class that inherits unistore.plugin.Family"
+        raise InputError(Problem(repr(family), message, "give a class that inherits it", "plugin"))
     missing = [name for name in ("name", "summary", "formats", "schema") if not hasattr(family, name)]
     if missing:
-        raise _incomplete(family, f"has no {', '.join(missing)}")
+        raise _incomplete(family, f"does not define {', '.join(missing)}")
     if any(isinstance(value, Field) for value in vars(family).values()):
-        raise _incomplete(family, "has options and is no dataclass: @dataclass(frozen=True, kw_only=True)")
+        message = "has options, but is not decorated with @dataclass(frozen=True, kw_only=True)"
+        raise _incomplete(family, message)
     if family.schema.is_cut and family.cut is Family.cut:
         cut = family.schema.samples or family.schema.of_samples[0]
-        raise _incomplete(family, f"has a table of {cut}, and no method cut")
+        raise _incomplete(family, f"has no method 'cut', which its table {cut!r} needs")
     if family.schema.derived and family.derive is Family.derive:
-        raise _incomplete(family, f"has tables {', '.join(family.schema.derived)}, and no method derive")
+        derived = ", ".join(map(repr, family.schema.derived))
+        raise _incomplete(family, f"has no method 'derive', which its derived tables need: {derived}")
     for name in family.schema.spatial:
         axes = family.schema.columns[name].axes
         if family.schema.samples or axes is None or len(axes) != 3:
-            raise _incomplete(family, f"has volumes {name!r}: each is a sample, of three axes")
+            message = f"has volumes in {name!r}, which need three axes and no table of samples"
+            raise _incomplete(family, message)
     reason = wrong_schema(family.schema)
     if reason:
         raise _incomplete(family, f"has {reason}")
@@ -52,13 +55,14 @@ def _wrong_table(columns: Mapping[str, Column]) -> str:
     if not columns:
         return "without columns"
     if is_derived(columns) and not all(column.dtype for column in columns.values()):
-        return "of which some columns have a dtype: all are derived, or none"
+        return "in which only some columns have a dtype, but a derived table needs it for all"
     return ""
 
 
 def _incomplete(family: type[Family], message: str) -> InputError:
     where = f"{family.__module__}:{family.__qualname__}"
-    return InputError(Problem(where, message, f"it is written for API {API} of unistore.plugin", "plugin"))
+    fix = f"correct the class; unistore.plugin has API version {API}"
+    return InputError(Problem(where, message, fix, "plugin"))
 
 
 def wrong_schema(schema: Schema) -> str:
@@ -70,12 +74,12 @@ def wrong_schema(schema: Schema) -> str:
     numbers += [name for name in schema.per_sample if bare_name(name) in ("offsets", "source")]
     if tables or numbers:
         kind = "table" if tables else "number"
-        return f"a {kind} {[*tables, *numbers][0]!r} of a name that is taken"
+        return f"a {kind} {[*tables, *numbers][0]!r}, whose name is already used"
     if schema.per_sample and not schema.samples:
-        return "numbers per sample, and no table of samples"
+        return "numbers per sample, but no table of samples"
     for table, per in schema.per.items():
         if table not in schema.tables or per not in ("source", "sample"):
-            return f"rows of {table!r} per {per!r}, expected one of its tables, per 'source' or 'sample'"
+            return f"rows of {table!r} per {per!r}; expected one of its tables, per 'source' or 'sample'"
     for of_one in (schema.per_sample, schema.per_source):
         reason = _wrong_names(of_one) or _wrong_classes(of_one)
         if reason:
@@ -91,16 +95,14 @@ def wrong_columns(
     taken = (*_OF_SOURCES, *_GROUPS, *schema.per_source, schema.table, schema.samples)
     for table in tables:
         if table in taken or "/" in table:
-            return f"a table {table!r} of a name that is taken"
+            return f"a table {table!r}, whose name is already used"
     for table, of_table in {schema.table: columns, **tables}.items():
         reason = _wrong_names(of_table) or _wrong_classes(of_table)
         ragged = [name for name, column in of_table.items() if column.ragged]
         if not reason and ragged and len(ragged) == len(of_table):
-            reason = (
-                f"only ragged columns ({ragged[0]!r}): one with a value a row says how many rows there are"
-            )
+            reason = f"only ragged columns, such as {ragged[0]!r}; at least one needs one value per row"
         if reason:
-            return reason if table == schema.table else f"{reason}, in the table {table!r}"
+            return reason if table == schema.table else f"{reason} (in the table {table!r})"
     of_samples = [
         *columns,
         *schema.per_sample,
@@ -108,9 +110,9 @@ def wrong_columns(
     ]
     for name, count in Counter(map(bare_name, of_samples)).items():
         if count > 1:
-            return f"samples with two keys {name!r}: of columns, of numbers per sample, of tables of samples"
+            return f"samples with two keys {name!r} among columns, numbers per sample and tables of samples"
     if schema.spatial and "extent" in columns:
-        return "a column 'extent', as that of volumes is called"
+        return "a column 'extent', a name that is reserved for the extents of volumes"
     return ""
 
 
@@ -119,11 +121,11 @@ def _wrong_names(columns: Mapping[str, Column]) -> str:
     for name, column in columns.items():
         has_ending = name.endswith(_ENDINGS)
         if column.ragged and not has_ending:
-            return f"a ragged column {name!r}: its name is to end in {TEXT_SUFFIX} or {RAGGED_SUFFIX}"
+            return f"a ragged column {name!r}, whose name must end in {TEXT_SUFFIX} or {RAGGED_SUFFIX}"
         if has_ending and not column.ragged:
-            return f"a column {name!r} that is not ragged, by the name of one that is"
+            return f"a column {name!r} that is not ragged, but has the ending of ragged ones"
         if has_ending and sum(f"{bare_name(name)}{ending}" in columns for ending in ("", *_ENDINGS)) > 1:
-            return f"two columns {bare_name(name)!r}"
+            return f"two columns of the name {bare_name(name)!r}"
     return ""
 
 
@@ -133,6 +135,6 @@ def _wrong_classes(columns: Mapping[str, Column]) -> str:
         classes = column.classes
         if classes and (column.ragged or len(classes) > MOST_CLASSES or len(set(classes)) < len(classes)):
             return (
-                f"classes of {name!r} that are none: up to {MOST_CLASSES}, each once, of a column not ragged"
+                f"invalid classes of {name!r}: at most {MOST_CLASSES}, each once, and not for ragged columns"
             )
     return ""

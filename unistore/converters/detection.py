@@ -36,6 +36,7 @@ from unistore.converters.scan_types import TWO_FAMILIES, Candidate
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, UnistoreError, first_few, printable
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.packed import view
+from unistore.system.sizes import count_of
 from unistore.system.types import Int64s, JsonObject
 
 if TYPE_CHECKING:
@@ -194,8 +195,8 @@ class Claims:
         if problem is None or problem.kind not in _DAMAGE:
             return None
         name = name_below(Path(self.paths[row]), self.folders)
-        leave_out_fix = AddOptions(("--exclude", name), "to leave it out")
-        return replace(problem, fix=(*problem.fixes, leave_out_fix), source=name)
+        skip_fix = AddOptions(("--exclude", name), "to skip it")
+        return replace(problem, fix=(*problem.fixes, skip_fix), source=name)
 
     def __iter__(self) -> Iterator[tuple[Path, Answer]]:
         """Yield every file, and every folder that is not searched, in natural order, with its answer."""
@@ -250,7 +251,7 @@ class Claims:
         return [first[family] for family in self.counts()]
 
     def unread(self) -> list[str]:
-        """Return files of known formats that are not read: ``"a.nii is NIfTI, which is not read"``."""
+        """Return files of known formats without support: ``"a.e57 is E57, which is not supported"``."""
         return [
             f"{printable(path.name)} is {answer.reason}"
             for path, answer in self
@@ -494,36 +495,46 @@ def convert_command(family: str) -> str:
     return f"unistore convert {get_family(family).command()}"
 
 
+def files_of_families(counts: Mapping[str, int]) -> str:
+    """Return numbers of files by family as text: ``"2 point-cloud files and 1 ct file"``."""
+    texts = [count_of(count, f"{get_family(family).command()} file") for family, count in counts.items()]
+    return " and ".join(texts)
+
+
 def nothing_found(claims: Claims, family: str = "") -> Problem:
     """Return the problem of paths without sources of a family (empty: any): what is there, and what to do."""
     paths = claims.roots
     where = ", ".join(map(str, paths))
-    name = family.replace("_", " ")
+    name = get_family(family).command() if family else ""
     for folder in filter(Path.is_dir, paths):
         if (folder / "zarr.json").exists():
             files = folder.with_name(f"{folder.resolve().stem}-files")
-            export = RunCommand(("export", str(folder), str(files)), "to have its files back")
-            fixes = export, "save the arrays of other Zarr as .npy"
-            return Problem(str(folder), "is a store already, or other Zarr", fixes, "zarr")
+            export = RunCommand(("export", str(folder), str(files)), "to get the files of a store back")
+            fixes = export, "save the arrays of another Zarr hierarchy as .npy"
+            message = "is already a store, or another Zarr hierarchy, which cannot be converted"
+            return Problem(str(folder), message, fixes, "zarr")
         if is_store(folder):
-            return Problem(str(folder), "is Zarr, which is no source", "save its arrays as .npy", "zarr")
+            message = "is a Zarr hierarchy, which cannot be converted"
+            return Problem(str(folder), message, "save its arrays as .npy", "zarr")
         if not any(folder.iterdir()):
-            return Problem(str(folder), "is an empty folder", "check the path", "missing")
+            return Problem(str(folder), "the folder is empty", "check the path", "missing")
     others = {other: count for other, count in claims.counts().items() if other != family}
     if others:
-        counts = [f"{count} of {other.replace('_', ' ')}" for other, count in others.items()]
-        message = f"holds no source of {name}, but {' and '.join(counts)}"
+        message = f"contains no {name} file, but {files_of_families(others)}"
         conversions = [conversion_of(other, paths, is_alone=len(others) == 1) for other in others]
         return Problem(where, message, tuple(conversions), "family")
     if unread := claims.unread():
-        message = f"holds nothing that is read: {first_few(unread, _SHOWN, '; ')}"
-        fix = "load them with their own library and save the values as .npy or HDF5"
+        message = f"contains no file that unistore reads: {first_few(unread, _SHOWN, '; ')}"
+        fix = "load the files with their own library, and save the values as .npy or HDF5"
         return Problem(where, message, fix, "format")
     for link in chain.from_iterable(path.rglob("*") for path in paths):
         if not is_inside(link, paths):
-            return Problem(str(link), "is a link out of the given paths", "name what it leads to", "link")
+            message = "is a link to a place outside the given paths"
+            return Problem(str(link), message, "give the file or folder that it leads to", "link")
     commands = ", ".join(sorted(family.command() for family in families().values()))
-    message = f"holds no source of {name or f'any family ({commands})'}: not recognised"
-    inspection = RunCommand(("inspect", str(paths[0])), "says more")
-    naming = () if family else ("name the family before the sources",)
+    message = f"contains no file that the family '{name}' recognises"
+    if not family:
+        message = f"contains no file that one of the families recognises: {commands}"
+    inspection = RunCommand(("inspect", str(paths[0])), "to see why")
+    naming = () if family else ("give the name of the family before the sources",)
     return Problem(where, message, (inspection, *naming), "unknown")

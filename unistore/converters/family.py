@@ -512,9 +512,9 @@ class Family(Options, ABC):
         texts = self._texts(head)
         missing = [name for name in sources if name not in head.arrays and name not in texts]
         if missing:
-            return no(f"holds no {', '.join(missing)}")
+            return no(f"does not contain {', '.join(missing)}")
         claim = maybe if head.format == "raw" else sure
-        return claim(f"holds {', '.join(sources)}")
+        return claim(f"contains {', '.join(sources)}")
 
     def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Decide which files form sources. By default, every file is a source.
@@ -628,8 +628,9 @@ class Family(Options, ABC):
         """
         from unistore.errors import InputError, Problem
 
-        message = f"is not for {self.name.replace('_', ' ')}"
-        raise InputError(Problem("--one-store-per-shape", message, "convert them apart", "option"))
+        message = f"the family '{self.command()}' does not support it"
+        fix = "convert files of different shapes in separate commands"
+        raise InputError(Problem("--one-store-per-shape", message, fix, "option"))
 
     def stored_arrays(self, scanned: Any) -> Collection[str] | None:
         """Return the names of the stored arrays of a scanned source, as its files call them. None: all."""

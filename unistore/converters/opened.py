@@ -24,6 +24,7 @@ import numpy as np
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.columns import SourceColumn, is_text, values_of
 from unistore.converters.common.exclusion import folders_of
+from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.formats import lfs_pointer_problem, why_left_out
 from unistore.converters.files.npy import bytes_of
 from unistore.converters.files.paths import is_inside, natural_key, relative_names
@@ -156,7 +157,7 @@ class SourceFile:
         Call it in formats whose files have no header that would reveal this.
         """
         if self.size == 0:
-            raise self.problem("is empty (0 bytes)", "copy or write it again", "empty")
+            raise self.problem("the file is empty (0 bytes)", COPY_AGAIN, "empty")
         pointer = lfs_pointer_problem(self.head(64), self.name)
         if pointer is not None:
             raise InputError(pointer)
@@ -164,9 +165,8 @@ class SourceFile:
     def check_size(self, end: int) -> None:
         """Raise InputError if the file has fewer than `end` bytes, the size that its header states."""
         if self.size < end:
-            raise self.problem(
-                f"has {self.size} bytes, its header tells of {end}", "copy it again", "truncated"
-            )
+            message = f"the file is truncated: it has {self.size:,} bytes, but its header states {end:,}"
+            raise self.problem(message, COPY_AGAIN, "truncated")
 
     def check_packed(self, size: int, packed: int, most: int) -> None:
         """Raise InputError if a header states more bytes than the compressed bytes can contain.
@@ -182,9 +182,9 @@ class SourceFile:
         """
         if size > most * packed:
             raise self.problem(
-                f"has {packed} compressed bytes, which hold {most * packed} at most, and its header tells of "
-                f"{size}",
-                "get or write it again",
+                f"its header states {size:,} bytes, but its {packed:,} compressed bytes give at most "
+                f"{most * packed:,}",
+                WRITE_AGAIN,
                 "damaged",
             )
 
@@ -212,7 +212,9 @@ class SourceFile:
             return import_module(module)
         except ImportError as error:
             raise self.problem(
-                f"is read by {module}, which is not installed", f"pip install 'unistore[{extra}]'", "library"
+                f"needs the library {module}, which is not installed",
+                f"pip install 'unistore[{extra}]'",
+                "library",
             ) from error
 
     def beside(self, name: str) -> SourceFile:
@@ -229,11 +231,11 @@ class SourceFile:
         """
         path = self.path.parent / name
         if not path.is_file():
-            raise self.problem(f"needs {printable(name)}, which is not there", "copy it beside", "missing")
+            message = f"needs the file {printable(name)}, which does not exist"
+            raise self.problem(message, "copy that file, too", "missing")
         if self.roots and not is_inside(path, self.roots):
-            raise self.problem(
-                f"needs {printable(name)}, outside the given paths", "give its folder too", "link"
-            )
+            message = f"needs the file {printable(name)}, which is outside the given paths"
+            raise self.problem(message, "give the folder that contains both files", "link")
         return SourceFile(path, str(Path(self.name).parent / name), self.roots)
 
     def wrong_beginning(self, expected: str) -> InputError:
@@ -257,7 +259,8 @@ class SourceFile:
         ...     raise file.wrong_beginning("with LASF")
         """
         self.check_whole()
-        return self.problem(f"does not begin {expected}", "copy it again, or write it again")
+        message = f"does not begin {expected}; its first bytes are {self.head(8)!r}"
+        return self.problem(message, WRITE_AGAIN)
 
     def problem(self, message: str, fix: Fixes = "", kind: str = "format") -> InputError:
         """Return an InputError about this file, for you to raise.
@@ -265,15 +268,16 @@ class SourceFile:
         Parameters
         ----------
         message : str
-            What is wrong, as it follows the name of the file: ``"has 812 bytes, its header states 4096"``.
+            What is wrong, as it follows the name of the file:
+            ``"has 812 bytes, but its header states 4,096"``.
         fix : str, AddOptions, GiveOptions, RunCommand, or tuple of them, default ""
-            What the user can do: ``"copy it again"``. Empty: no advice.
+            What the user can do: ``"copy or download it again"``. Empty: no advice.
         kind : str, default "format"
             One of the words that ``unistore explain`` knows: ``"truncated"``.
 
         Examples
         --------
-        >>> raise file.problem("is truncated", "copy it again", "truncated")  # doctest: +SKIP
+        >>> raise file.problem("the file is truncated", "copy it again", "truncated")  # doctest: +SKIP
         """
         return InputError(Problem(printable(self.name), message, fix, kind))
 
@@ -422,7 +426,7 @@ class Array:
         rows = np.asarray(self.values[lo:hi]) if read_into is None else read_into(lo, hi, out)
         if rows.shape[:1] != (hi - lo,):
             kind = f"{type(self.values).__module__}.{type(self.values).__qualname__}"
-            message = f"{kind} gave rows of shape {rows.shape} for rows {lo}:{hi} of {self.shape}"
+            message = f"{kind} returned rows of shape {rows.shape} for rows {lo}:{hi} of {self.shape}"
             raise TypeError(message)
         return rows
 

@@ -96,7 +96,9 @@ def _installed(point: EntryPoint) -> type[Family] | None:
         leave_out(point.name, reason_of(error, point.name))
         return None
     if not _NAME.fullmatch(family.name):
-        leave_out(point.name, f"{point.value} is called {family.name!r}, expected {_NAME.pattern}")
+        leave_out(
+            point.name, f"{point.value} has the name {family.name!r}, which does not match {_NAME.pattern}"
+        )
         return None
     return family
 
@@ -118,7 +120,7 @@ def reason_of(error: Exception, command: str) -> str:
 
 def leave_out(name: str, why: str, what: str = "family") -> None:
     """Print on standard error that a family, format or sample kind is skipped, and why."""
-    print(f"unistore: {what} {name} is left out: {' '.join(why.split())}", file=sys.stderr)
+    print(f"unistore: the {what} {name} is skipped: {' '.join(why.split())}", file=sys.stderr)
 
 
 def find_family(name: str) -> type[Family] | None:
@@ -141,11 +143,11 @@ def get_family(name: str) -> type[Family]:
     family = find_family(own_name)
     if family is not None:
         return family
-    message = f"is not known; one of: {', '.join(sorted(families()))}"
+    message = f"does not exist; the families are {', '.join(sorted(families()))}"
     fix = "check the name, or install the package that adds it"
     if is_own(own_name) and isinstance(reason := _own(own_name), str):
         message = reason
-        fix = "install unistore again"
+        fix = "reinstall unistore"
     raise InputError(Problem(f"family {name}", message, fix, "family"))
 
 

@@ -147,7 +147,7 @@ def _overlapping(sources: Sequence[_Shown]) -> Iterator[tuple[_Shown, _Shown]]:
 
 def _partly(shower: _Shown, target: _Shown) -> Problem:
     """Return the problem of two sources of which neither shows all that the other does."""
-    message = f"shows values of {target.name}, but not all of them: some would be stored twice"
+    message = f"links to some of the values of {target.name}, which would be stored twice"
     return Problem(shower.name, message, _without(shower.name, target.name), "twice", shower.name)
 
 
@@ -169,7 +169,7 @@ def _stored_already(
             if file in stored.files or stored.has_like(Path(file).name, Path(file).stat().st_size)
         ]
         if files:
-            message = f"shows values of {first_few(files, _LISTED)}, which the store has already"
+            message = f"links to values of {first_few(files, _LISTED)}, which the store already contains"
             yield Problem(source.name, message, _without(source.name), "twice", source.name)
 
 
@@ -242,5 +242,5 @@ def _most_rows(origins: Iterable[Origin]) -> int:
 
 def twin_problem(taken: str, name: str) -> Problem:
     """Return the problem of a second source of the same name."""
-    message = f"has the name of {taken} in another compression or container: the same values twice"
+    message = f"has the same name as {taken}, apart from its ending, so its values would be stored twice"
     return Problem(name, message, _without(name, taken), "twice", name)

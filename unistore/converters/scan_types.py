@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.files.folders import Folders
 from unistore.converters.opened import Origin
 from unistore.errors import InputError, Problem
@@ -377,8 +378,8 @@ class Sources(ObjectColumns[Source]):
         """
         largest = max([*numbers.values(), *(rows or {}).values()], default=0)
         if largest > _MOST:
-            message = f"states sizes that no file has: {largest:,} rows or bytes"
-            raise InputError(Problem(name, message, "get or write it again", "damaged", name))
+            message = f"states {largest:,} rows or bytes, more than any file has"
+            raise InputError(Problem(name, message, WRITE_AGAIN, "damaged", name))
         for which, values in self._numbers.items():
             values.append(numbers.get(which, 0))
         for table, count in (rows or {}).items():

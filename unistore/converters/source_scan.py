@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import shape_labels
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.common.faults import UNREADABLE, as_problem
+from unistore.converters.common.faults import UNREADABLE, WRITE_AGAIN, as_problem
 from unistore.converters.detection import (
     EXCLUDED,
     Claims,
     Rows,
+    files_of_families,
     nothing_found,
     other_family_reason,
 )
@@ -248,9 +250,8 @@ class _FamilyScan:
         found_sources, parts, sources, scanned = self._collect(ask)
         self._problems += [*self._unread(found_sources.parts), *found_sources.problems]
         if not sources and not self._problems:
-            nothing = Problem(
-                count_of(len(found_sources.parts), "source"), "nothing is left", kind=NOTHING_LEFT
-            )
+            place = count_of(len(found_sources.parts), "source")
+            nothing = Problem(place, "nothing is left to convert", kind=NOTHING_LEFT)
             is_left = parts and not self._stored.names
             self._problems.append(self._all_of_others() if is_left else nothing)
         scan = None
@@ -511,12 +512,12 @@ class _FamilyScan:
     def _general_problems(self, left_out: Sequence[LeftOutFile]) -> Iterator[Problem]:
         """Return problems of files with a suffix of the named family that only a general family takes."""
         # A damaged or misread file often looks like plain arrays.
-        family = self._family.replace("_", " ")
+        family = get_family(self._family).command()
         for path, _, taker in left_out:
             if taker in self._general and may_have_ending(path, self._converter.suffixes):
                 name = next(iter(self._names(str(path))), printable(path.name))
-                message = f"is not of {family}, only of {get_family(taker).command()}"
-                fix = "get or write it again", AddOptions(("--exclude", name), "to leave it out")
+                message = f"is not recognised as {family}, only as {get_family(taker).command()}"
+                fix = WRITE_AGAIN, AddOptions(("--exclude", name), "to skip it")
                 yield Problem(name, message, fix, "family", name)
 
     def _with_commands(self, parts: Parts) -> Iterator[Problem]:
@@ -541,14 +542,12 @@ class _FamilyScan:
 
     def _all_of_others(self) -> Problem:
         rows = np.flatnonzero(self._of_others).tolist()
-        takers = list(dict.fromkeys(self._claims.answer(row).taker for row in rows))
-        named = ", ".join(takers).replace("_", " ")
-        family = self._family.replace("_", " ")
-        files = count_of(len(rows), "file")
-        message = f"holds no source of {family}: {files} of {named}"
+        takers = Counter(self._claims.answer(row).taker for row in rows)
+        family = get_family(self._family).command()
+        message = f"contains no {family} file, but {files_of_families(takers)}"
         roots = self._claims.roots
         commands = [conversion_of(taker, roots, is_alone=len(takers) == 1) for taker in takers]
-        fixes: tuple[Fix, ...] = (*commands, f"name each file that is {family} all the same")
+        fixes: tuple[Fix, ...] = (*commands, f"give the files themselves to read them as {family}")
         return Problem(", ".join(map(str, roots)), message, fixes, "family")
 
     def _is_excluded(self, path: str) -> bool:

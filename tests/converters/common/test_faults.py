@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import pytest
 
-from unistore.converters.common.faults import as_problem
+from unistore.converters.common.faults import CHECK_DISK, WRITE_AGAIN, as_problem
 from unistore.converters.files.hdf5.attributes import json_attributes
 from unistore.converters.formats.bag_files import damages
 from unistore.converters.opened import SourceFile
@@ -44,9 +44,9 @@ def test_it_names_the_file_and_keeps_the_error(error: Exception) -> None:
 
 def test_what_the_system_and_the_memory_refuse() -> None:
     for error, kind, fix in (
-        (OSError(errno.EIO, "Input/output error"), "unreadable", "check its disk"),
-        (KeyError("cannot open (file read failed: errno = 5, …)"), "unreadable", "check its disk"),
-        (OSError("truncated file"), "unreadable", "get or write it again"),
+        (OSError(errno.EIO, "Input/output error"), "unreadable", CHECK_DISK),
+        (KeyError("cannot open (file read failed: errno = 5, …)"), "unreadable", CHECK_DISK),
+        (OSError("truncated file"), "unreadable", WRITE_AGAIN),
         (MemoryError("Unable to allocate 8 EiB"), "memory", "give more --memory"),
         (ValueError("(-4:Insufficient memory) Failed to allocate 9 bytes"), "memory", "give more --memory"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory", "give more --memory"),

@@ -17,11 +17,17 @@ from unistore.system.foreign import NO_FAULTS
 
 # Kind of the problem of a file that the disk or its rights do not give: nothing is known of its content
 UNREADABLE = "unreadable"
-CHECK_DISK = "check its disk and its rights, then run again"
+CHECK_DISK = "check the disk and the permissions of the file, then run again"
+
+# Fixes of a file that ends early or contradicts itself, and of one that was written wrong
+COPY_AGAIN = "copy or download it again"
+WRITE_AGAIN = "write or download it again"
 
 # Kind of the problem of a file that takes more memory than there is: nothing says that it is damaged
 OUT_OF_MEMORY = "memory"
-MORE_MEMORY = "give more --memory, or fewer --workers; if its sizes cannot be right, get or write it again"
+MORE_MEMORY = (
+    "give more --memory or fewer --workers; if the file states wrong sizes, write or download it again"
+)
 
 _MAX_TEXT = 300
 # What libraries say that raise other errors for want of memory: OpenCV, HDF5, Rust, C++, zstd, LZ4
@@ -68,7 +74,7 @@ def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
         message = f"cannot be read: {named}"
         kind = UNREADABLE if is_read_error(error) or isinstance(error, OSError) else "damaged"
         if is_out_of_memory(error):
-            message = f"cannot be read in the memory there is: {named}"
+            message = f"cannot be read in the available memory: {named}"
             kind = OUT_OF_MEMORY
         trace = "".join(format_exception(error))
         problem = Problem.at(location, message, _fix(error), kind, source)
@@ -80,4 +86,4 @@ def _fix(error: BaseException) -> str:
         return MORE_MEMORY
     if is_read_error(error):
         return CHECK_DISK
-    return "get or write it again; if other programs read it, report this with --debug"
+    return f"{WRITE_AGAIN}; if other programs read it, report this with the output of --debug"

@@ -150,7 +150,7 @@ def lfs_pointer_problem(head: bytes, location: Where) -> Problem | None:
     """Return the problem of a file that begins with `head`, if it is a Git LFS pointer, or None."""
     if not head.startswith(_LFS_POINTER):
         return None
-    return Problem.at(location, "is a Git LFS pointer, not the file itself", "run `git lfs pull`", "format")
+    return Problem.at(location, "is a Git LFS pointer, not the data", "git lfs pull", "format")
 
 
 def unread_format(path: Path) -> str:
@@ -176,13 +176,13 @@ def is_about(path: Path) -> bool:
 
 
 def why_left_out(path: Path) -> str:
-    """Return why no family takes a file: ``"NIfTI, which is not read"``."""
+    """Return why no family takes a file: ``"E57, which is not supported"``."""
     if is_about(path):
-        return "a text about the others"
+        return "documentation"
     if _FILE_LIST.fullmatch(path.name):
         return "a list of files"
     partner = partner_of(path)
     if partner is not None:
-        return f"read with {printable(partner.name)}"
+        return f"read together with {printable(partner.name)}"
     unread = unread_format(path)
-    return f"{unread}, which is not read" if unread else "of no known format"
+    return f"{unread}, which is not supported" if unread else "of an unknown format"

@@ -122,7 +122,8 @@ class _Walk:
         try:
             paths = sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
         except OSError as error:
-            self._problem(folder, f"cannot be listed: {error.strerror}", "check the rights", "unreadable")
+            fix = "check the permissions of the folder"
+            self._problem(folder, f"cannot be listed: {error.strerror}", fix, "unreadable")
             return
         for path in paths:
             if path.name.startswith(".") or self.is_excluded(self._name(path)):
@@ -147,14 +148,15 @@ class _Walk:
         is_wanted = has_ending(link, self.endings)
         if not link.exists():
             if is_wanted:
-                self._problem(link, broken_link(link), "fix the link", "missing")
+                self._problem(link, broken_link(link), "correct or remove the link", "missing")
             return not is_wanted
         if not is_wanted and not link.is_dir():
             return False
         real = real_path(link)
         holding = {root for root in self.roots if real.is_relative_to(real_path(root))}
         if not holding:
-            self._problem(link, f"is a link to {printable(str(real))}, outside the given paths", "", "link")
+            message = f"is a link to {printable(str(real))}, which is outside the given paths"
+            self._problem(link, message, "", "link")
             self.leaving.append(link)
         elif self.root not in holding:
             self.targets |= holding
@@ -181,4 +183,4 @@ def real_files(files: Iterable[Path]) -> list[Path]:
 
 def broken_link(link: Path) -> str:
     """Return the text of a problem: the target of this link does not exist."""
-    return f"is a link to {printable(str(link.readlink()))}, which is not there"
+    return f"is a link to {printable(str(link.readlink()))}, which does not exist"

@@ -23,7 +23,7 @@ from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 
-from unistore.converters.common.faults import CHECK_DISK, UNREADABLE, as_problem, reason_of
+from unistore.converters.common.faults import CHECK_DISK, COPY_AGAIN, UNREADABLE, as_problem, reason_of
 from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.errors import InputError, Location, Problem, Where
 from unistore.system.types import AnyArray, Dtype, Shape
@@ -42,7 +42,7 @@ _KEPT = 256 << 20
 _MOST_PASSES = 8
 # Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each
 _MAX_DEFLATE_RATIO = 1032
-_COPY_AGAIN = "copy or make it again"
+
 # A length as Python 2 wrote it
 _LONG = re.compile(r"(?<=\d)L(?=[,)])")
 
@@ -106,20 +106,20 @@ def _parsed(head: bytes) -> NpyHeader:
     """Parse a header. Many files have the same."""
     size = _header_size(head)
     if not head:
-        raise _refused("empty", "is empty (0 bytes)", _COPY_AGAIN)
+        raise _refused("empty", "is empty (0 bytes)", COPY_AGAIN)
     if not head.startswith(_SIGNATURE[: len(head)]):
-        message = f"is no .npy file: it begins with {head[:8]!r}"
+        message = f"is not a .npy file: it begins with {head[:8]!r}"
         pointer_problem = lfs_pointer_problem(head, "")
         if pointer_problem is not None:
             raise InputError(pointer_problem)
-        raise _refused("format", message, "save it with np.save")
+        raise _refused("format", message, "save the array with np.save, or correct the file name")
     version = ".".join(map(str, head[6:8]))
     if len(head) >= 8 and version not in ("1.0", "2.0", "3.0"):
-        raise _refused("version", f"has npy version {version}, expected 1.0, 2.0 or 3.0")
+        raise _refused("version", f"is a .npy file of version {version}; versions 1.0, 2.0 and 3.0 are known")
     if size > _MAX_HEADER and len(head) >= 12:
-        raise _refused("header", f"has a header of {size} bytes, expected at most {_MAX_HEADER}")
+        raise _refused("header", f"has a header of {size:,} bytes, but at most {_MAX_HEADER:,} are allowed")
     if len(head) < size or len(head) < 10:
-        raise _refused("truncated", "ends inside its header", _COPY_AGAIN)
+        raise _refused("truncated", "is truncated: it ends inside its header", COPY_AGAIN)
     try:
         text = head[_text_start(head) :].decode("utf-8" if head[6] == 3 else "latin-1")
         fields = ast.literal_eval(_LONG.sub("", text))
@@ -136,19 +136,20 @@ def _parsed(head: bytes) -> NpyHeader:
 
 def _check(shape: Shape, dtype: Dtype) -> None:
     if any(type(extent) is not int or extent < 0 for extent in shape):
-        raise _refused("header", f"has shape {shape!r} in its header")
+        raise _refused("header", f"its header states the shape {shape!r}, which no array has")
     if dtype.hasobject:
         raise _refused(
             "object",
-            "is an array of Python objects (a pickle), which is never opened",
-            "load it where it was made and save numbers: np.save(path, np.stack(list(array)))",
+            "contains pickled Python objects, which are never loaded, because that could run any program",
+            "load it where it was written and save numbers: np.save(path, np.stack(list(array)))",
         )
     if dtype.itemsize == 0:
-        raise _refused("dtype", f"has dtype {dtype}, which has no bytes", "save it as text")
+        raise _refused("dtype", f"has the dtype {dtype}, whose values have 0 bytes", "save numbers or texts")
     try:
         np.empty((0, *shape), dtype)  # allocates nothing, but checks the shape
     except (ValueError, OverflowError) as error:
-        raise _refused("header", f"has a shape in its header that no array can have: {error}") from error
+        message = f"its header states the shape {shape!r}, which no array has: {error}"
+        raise _refused("header", message) from error
 
 
 def _refused(kind: str, message: str, fix: str = "save it again with np.save") -> InputError:
@@ -161,17 +162,18 @@ def _check_size(header: NpyHeader, size: int, where: Where) -> None:
     if size < expected:
         raise _truncated(where, size, expected)
     if size > expected:
-        more = f"{size - expected} more than its header {header.shape} {header.dtype} says"
+        stated = f"its header states {expected:,}, for the shape {header.shape} and the dtype {header.dtype}"
         raise InputError.at(
             where,
-            f"holds {size} bytes, {more}",
-            "several arrays in one file? save each with np.save, or all with np.savez",
+            f"has {size:,} bytes, but {stated}",
+            "save it again: each array in a file of its own with np.save, or several with np.savez",
             "trailing",
         )
 
 
 def _truncated(where: Where, size: int, expected: int) -> InputError:
-    return InputError.at(where, f"is truncated: holds {size} of {expected} bytes", _COPY_AGAIN, "truncated")
+    message = f"is truncated: it has {size:,} of {expected:,} bytes"
+    return InputError.at(where, message, COPY_AGAIN, "truncated")
 
 
 def _unreadable(where: Where, error: Exception) -> InputError:
@@ -264,8 +266,8 @@ class FileValues(ArrayValues):
         if missing:
             raise InputError.at(
                 self.where,
-                f"ended {missing} bytes early while it was read",
-                "it changed during the conversion: run again when it is complete",
+                f"was shortened by {missing:,} bytes while it was read",
+                "run the command again when the file is complete",
                 "truncated",
             )
 
@@ -344,14 +346,14 @@ def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, Arra
                 member = Location(where, info.filename.removesuffix(".npy"))
                 try:
                     if member.dataset in arrays:
-                        raise InputError.at(member, "is there twice", "save it again", "invalid")
+                        fix = "save each array once, with np.savez"
+                        raise InputError.at(member, "is in the file twice", fix, "invalid")
                     arrays[member.dataset] = _member(file, archive, info, member, path, size)
                 except InputError as error:
                     problems += error.problems
             if not problems and sum(info.compress_size for info in archive.infolist()) > size:
-                problems.append(
-                    Problem(where, "has members that overlap: a zip bomb", _COPY_AGAIN, "corrupt")
-                )
+                message = "its members overlap, as in a zip bomb"
+                problems.append(Problem(where, message, COPY_AGAIN, "corrupt"))
         except OSError as error:
             raise _unreadable(where, error) from error
         except zipfile.BadZipFile as error:
@@ -373,9 +375,9 @@ def _member(
     size: int,
 ) -> ArrayValues:
     if info.flag_bits & 0x1:
-        raise InputError.at(where, "is encrypted", "unpack it and save it with np.savez", "encrypted")
+        raise InputError.at(where, "is encrypted", "save it without a password, with np.savez", "encrypted")
     if not 0 <= info.header_offset < size:  # seeking there would look like a fault of the disk
-        raise InputError.at(where, "is damaged: it begins outside of the file", _COPY_AGAIN, "corrupt")
+        raise InputError.at(where, "is damaged: it begins outside of the file", COPY_AGAIN, "corrupt")
     with _reading(where):
         stream = open_member(file, archive, info)
         header = _header_from(stream.read, where)
@@ -383,10 +385,8 @@ def _member(
     if info.compress_type != zipfile.ZIP_STORED:
         packed = min(info.compress_size, size)
         if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_DEFLATE_RATIO * packed:
-            claim = f"says that it holds {info.file_size} bytes"
-            raise InputError.at(
-                where, f"{claim}, which its {packed} compressed ones cannot give", _COPY_AGAIN, "corrupt"
-            )
+            message = f"states {info.file_size:,} bytes, but {packed:,} compressed bytes cannot contain them"
+            raise InputError.at(where, message, COPY_AGAIN, "corrupt")
         return _CompressedValues(header, where, stream)
     header = header._replace(offset=_start_of_member(file, info) + header.offset)
     if header.offset + header.nbytes > size:
@@ -434,11 +434,14 @@ def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
     with path.open("rb") as file:
         head = file.read(32)
     if not head:
-        return Problem(where, "is empty (0 bytes)", _COPY_AGAIN, "empty")
+        return Problem(where, "the file is empty (0 bytes)", COPY_AGAIN, "empty")
     if head.startswith(b"PK"):
-        return Problem(where, f"is truncated or damaged: {error}", _COPY_AGAIN, "truncated")
+        return Problem(where, f"is truncated or damaged: {error}", COPY_AGAIN, "truncated")
     return lfs_pointer_problem(head, where) or Problem(
-        where, f"is no .npz file: it begins with {head[:8]!r}", "save it with np.savez", "format"
+        where,
+        f"is not a .npz file: it begins with {head[:8]!r}",
+        "save the arrays with np.savez, or correct the file name",
+        "format",
     )
 
 
@@ -446,7 +449,7 @@ def _damaged(where: Where, error: Exception) -> InputError:
     """Return the error of a damaged archive, for which zipfile takes a failing disk, too."""
     if isinstance(error.__context__, OSError):
         return _unreadable(where, error.__context__)
-    return InputError.at(where, f"is damaged: {error}", _COPY_AGAIN, "corrupt")
+    return InputError.at(where, f"is damaged: {error}", COPY_AGAIN, "corrupt")
 
 
 def _native(rows: AnyArray) -> AnyArray:

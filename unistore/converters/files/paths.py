@@ -150,8 +150,8 @@ class Listing:
                 problems.append(
                     Problem(
                         printable(str(folder)),
-                        f"no {' or '.join(suffixes)} file in this folder",
-                        "check the path, or leave the folder out",
+                        f"the folder contains no {' or '.join(suffixes)} file",
+                        "check the path, or remove the folder from the command",
                         "missing",
                     )
                 )
@@ -232,7 +232,7 @@ class _Lister:
                 problem = Problem(
                     printable(str(current)),
                     f"cannot be listed: {error.strerror}",
-                    "check the rights",
+                    "check the permissions of the folder",
                     "unreadable",
                 )
                 self.problems.append(problem)
@@ -259,7 +259,7 @@ class _Lister:
             return []
         if not is_root and is_store(folder):
             is_unfinished = folder.name.endswith(_BUILD)
-            self.skipped[folder] = _UNFINISHED if is_unfinished else "Zarr, which is no source"
+            self.skipped[folder] = _UNFINISHED if is_unfinished else "Zarr, which cannot be converted"
             return []
         with os.scandir(folder) as scanned:
             return list(scanned)
@@ -311,8 +311,11 @@ def special_file_problem(location: str) -> Problem:
 
 def missing_problem(path: Path) -> Problem:
     """Return the problem of a given path that does not exist."""
-    fix = "the link's target is gone" if path.is_symlink() else "check the path"
-    return Problem(printable(str(path)), "does not exist", fix, "missing")
+    if path.is_symlink():
+        target = printable(os.fspath(path.readlink()))
+        message = f"is a link to {target}, which does not exist"
+        return Problem(printable(str(path)), message, "correct the link", "missing")
+    return Problem(printable(str(path)), "does not exist", "check the path", "missing")
 
 
 def is_store(folder: Path) -> bool:
@@ -343,8 +346,8 @@ def _outside_problem(path: Path) -> Problem:
     target = printable(str(real_path(path)))
     return Problem(
         printable(str(path)),
-        f"is a link to {target}, outside the given paths",
-        "give the folder of the target too, or copy the file",
+        f"is a link to {target}, which is outside the given paths",
+        "give the folder of the target, too, or copy the file",
         "link",
     )
 

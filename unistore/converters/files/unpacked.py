@@ -80,13 +80,13 @@ class Unpacked(RawIOBase):
             # What bz2 has not decoded it keeps itself
             self._packed = getattr(self._unpacker, "unconsumed_tail", b"")
             if is_end and not content and not self._unpacker.eof:
-                raise EOFError("ends inside its compressed bytes")
+                raise EOFError("its compressed bytes are cut off")
         target[: len(content)] = content
         self._position += len(content)
         if self._expected_crc is not None:
             self._crc = zlib.crc32(content, self._crc)
             if self._position == self._size and self._crc != self._expected_crc:
-                raise zipfile.BadZipFile("has another CRC-32 than it says")
+                raise zipfile.BadZipFile(f"its CRC-32 is {self._crc:#010x}, not {self._expected_crc:#010x}")
         return len(content)
 
 
@@ -106,7 +106,7 @@ def decoded_lzma(file: IO[bytes], start: int, size: int, crc: int) -> Unpacked:
     file.seek(start)
     head = file.read(9)
     if len(head) < 9 or head[2:4] != b"\5\0" or head[4] >= 9 * 5 * 5:
-        raise zipfile.BadZipFile("has properties of LZMA that there are not")
+        raise zipfile.BadZipFile("its LZMA properties are invalid")
     rest, lc = divmod(head[4], 9)
     pb, lp = divmod(rest, 5)
     # No match lies further back than the member is long, so that a dictionary of gigabytes is not needed

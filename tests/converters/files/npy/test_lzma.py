@@ -47,5 +47,5 @@ def test_a_checksum_of_other_values_is_told(archive: Path, tmp_path: Path) -> No
         crc = file.infolist()[0].CRC.to_bytes(4, "little")
     assert content.count(crc) >= 1
     archive.write_bytes(content.replace(crc, bytes(4)))
-    with pytest.raises(InputError, match="has another CRC-32 than it says"):
+    with pytest.raises(InputError, match=r"its CRC-32 is .*, not 0x00000000"):
         unistore.convert(archive, tmp_path / "a.zarr", "rows")

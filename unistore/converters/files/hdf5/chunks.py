@@ -152,7 +152,7 @@ class Chunks:
         info = self._id.chunk_iter(of_wrong_size)
         if info is not None:
             raise ValueError(
-                f"chunk {tuple(info.chunk_offset)} is stored in {info.size} bytes, expected {self._size}"
+                f"chunk {tuple(info.chunk_offset)} has {info.size:,} bytes in the file, not {self._size:,}"
             )
         if len(_checked_versions) >= _MAX_REMEMBERED:
             _checked_versions.clear()
@@ -240,5 +240,5 @@ def _leaves_edges_unfiltered(creation: Any) -> bool:
     with h5py._objects.phil:
         status = _chunk_options()(creation.id, ctypes.byref(options))
     if status < 0:
-        raise ValueError("the HDF5 library does not tell the options of its chunks")
+        raise ValueError("the HDF5 library does not return the options of the chunks")
     return bool(options.value & _EDGES_UNFILTERED)

@@ -15,19 +15,25 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import numpy as np
 
 from unistore.converters.common.faults import (
     CHECK_DISK,
+    COPY_AGAIN,
     MORE_MEMORY,
     OUT_OF_MEMORY,
     UNREADABLE,
+    WRITE_AGAIN,
     as_problem,
     is_out_of_memory,
     is_read_error,
@@ -59,7 +65,8 @@ _CHUNK_CACHE = 1 << 20
 _COPIES_OF_LIBRARY = 5
 # Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset
 _METADATA_CACHE = 2 << 20
-_AGAIN = "get or write the file again"
+# How HDF5 names the size that a truncated file should have
+_STATED_SIZE = re.compile(r"stored_eof = (\d+)")
 # What h5py raises where a file is damaged
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 
@@ -72,7 +79,8 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
         try:
             file = h5py.File(path, "r", driver="sec2", locking="best-effort")
         except FAILURES as error:
-            raise InputError(_diagnose(path, location, error)) from error
+            problem = _diagnose(path, location, error)
+            raise InputError(replace(problem, trace="".join(format_exception(error)))) from error
         with as_problem(location), file:
             config = file.id.get_mdc_config()
             config.max_size = config.initial_size = _METADATA_CACHE
@@ -98,14 +106,14 @@ def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
     if not path.exists():
         return Problem.at(location, "does not exist", "check the path", "missing")
     if path.is_dir():
-        return Problem.at(location, "is a folder, not an HDF5 file", kind="format")
+        return Problem.at(location, "is a folder, not an HDF5 file", "check the path", "format")
     try:
         with path.open("rb") as stream:
             head = stream.read(32)
     except OSError as refusal:
         return Problem.at(location, f"cannot be read: {refusal.strerror}", CHECK_DISK, UNREADABLE)
     if not head:
-        return Problem.at(location, "is empty (0 bytes)", "download or write it again", "empty")
+        return Problem.at(location, "the file is empty (0 bytes)", COPY_AGAIN, "empty")
     pointer = lfs_pointer_problem(head, location)
     if pointer is not None:
         return pointer
@@ -113,18 +121,28 @@ def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
         return Problem.at(location, f"cannot be read: {reason_of(error)}", CHECK_DISK, UNREADABLE)
     reason = str(error)
     if "signature not found" in reason:
-        start = f"it begins with {head[:8]!r}" if any(head) else "its beginning was never written"
-        return Problem.at(location, f"is not an HDF5 file: {start}", "check what wrote it", "format")
+        if not any(head):
+            message = "is not an HDF5 file: it begins with zeros, because its writer did not finish it"
+            return Problem.at(location, message, WRITE_AGAIN, "format")
+        message = f"is not an HDF5 file: it begins with {head[:8]!r}"
+        return Problem.at(
+            location, message, "check the name of the file and the program that wrote it", "format"
+        )
     if "truncated" in reason:
-        size = path.stat().st_size
-        return Problem.at(location, f"is truncated: {size} bytes; {reason}", "download it again", "truncated")
+        size = f"{path.stat().st_size:,}"
+        stated = _STATED_SIZE.search(reason)
+        if stated is not None:
+            size = f"{size} of {int(stated[1]):,}"
+        return Problem.at(location, f"the file is truncated: it has {size} bytes", COPY_AGAIN, "truncated")
     if any(words in reason for words in ("bad object header", "addr overflow", "bad heap")):
-        cause = "cut short in download, or its writer was killed"
-        return Problem.at(location, f"is damaged ({cause}): {reason}", "get or write it again", "truncated")
+        cause = "it was cut short by a download, or its writer was killed"
+        message = f"the file is damaged, probably because {cause}: {reason}"
+        return Problem.at(location, message, WRITE_AGAIN, "truncated")
     if "already open for write" in reason:
-        fix = "wait for the writer, or if it died: `h5clear -s`"
-        return Problem.at(location, f"was not closed by its writer: {reason}", fix, "unclosed")
-    return Problem.at(location, f"cannot be opened as HDF5: {reason}", kind="damaged")
+        message = "its writer has not closed the file"
+        fix = f"wait until the writer has finished; if it was killed: h5clear -s {shlex.quote(str(path))}"
+        return Problem.at(location, message, fix, "unclosed")
+    return Problem.at(location, f"HDF5 cannot open the file: {reason}", WRITE_AGAIN, "damaged")
 
 
 def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
@@ -137,7 +155,7 @@ def names_in(members: Iterable[str | bytes], location: Location) -> list[str]:
             names.append(name)
         else:
             wrong.append(
-                Problem.at(location, f"holds a name that is not UTF-8: {name!r}", "rename it", "name")
+                Problem.at(location, f"contains the name {name!r}, which is not UTF-8", "rename it", "name")
             )
     if wrong:
         raise InputError(wrong)
@@ -164,23 +182,22 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     shape = dataset.shape
     dtype = dataset.dtype
     if shape is None:
-        return [Problem.at(location, "has no values (a null dataspace)", kind="dtype")]
+        return [Problem.at(location, "has no values: its dataspace is null", "write values to it", "dtype")]
     # Of records, each field of any length is judged by itself
     if dtype.hasobject and not allow_object and dtype.names is None:
-        return [
-            Problem.at(location, "has a variable-length or object dtype", "store fixed-size numbers", "dtype")
-        ]
+        message = "contains objects or values of variable length, and only values of a fixed size are read"
+        return [Problem.at(location, message, "store numbers of a fixed size", "dtype")]
     creation = creation_of(dataset)
     storage = creation.get_layout()
     if 0 in shape or storage == h5py.h5d.VIRTUAL or creation.get_external_count():
         return []
-    fix = "its writer was killed before writing: write the file again"
+    fix = "write the file again: its writer was probably killed"
     stored = dataset.id.get_storage_size()
     if stored == 0:
         return [
             Problem.at(
                 location,
-                f"was allocated as {shape} but never written; it would read as zeros",
+                f"has the shape {shape}, but its values were never written and would read as zeros",
                 fix,
                 "unwritten",
             )
@@ -192,16 +209,16 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
         return [
             Problem.at(
                 location,
-                f"is stored in {stored} bytes, but {shape} values take {expected}",
-                _AGAIN,
+                f"has {stored:,} bytes in the file, but the shape {shape} needs {expected:,}",
+                WRITE_AGAIN,
                 "damaged",
             )
         ]
     missing = missing_filter(filters_of(creation))
     if missing is not None:
         name = creation.get_filter_by_id(missing)[2].decode("utf-8", "replace").partition(";")[0]
-        message = f"is compressed with HDF5 filter {missing} ({name}), which is not installed"
-        fix = "name the folder of its plugin in HDF5_PLUGIN_PATH, or write the file again with gzip"
+        message = f"is compressed with the HDF5 filter {missing}, '{name}', which is not installed"
+        fix = "set HDF5_PLUGIN_PATH to the folder of its plugin, or write the file again with gzip"
         if not is_installed("hdf5plugin"):
             fix = "pip install 'unistore[filters]'"
         return [Problem.at(location, message, fix, "filter")]
@@ -211,16 +228,13 @@ def check_dataset(dataset: h5py.Dataset, location: Location, *, allow_object: bo
     expected = math.prod(-(-length // chunk) for length, chunk in chunks)
     written = dataset.id.get_num_chunks() if expected > 1 else 1
     if written < expected:
-        is_undefined = creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER
-        reads_as = "have any value (fill time never)" if is_undefined else "read as zeros"
-        return [
-            Problem.at(
-                location,
-                f"holds {written} of {expected} chunks; the rest was never written and would {reads_as}",
-                fix,
-                "unwritten",
-            )
-        ]
+        reads_as = "read as zeros"
+        if creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+            reads_as = "have arbitrary values, because its fill time is 'never'"
+        message = (
+            f"has {written:,} of {expected:,} chunks; the others were never written and would {reads_as}"
+        )
+        return [Problem.at(location, message, fix, "unwritten")]
     return []
 
 
@@ -312,10 +326,10 @@ def _reading(dataset: h5py.Dataset, location: Location, what: str) -> Iterator[N
             problem = Problem.at(location, f"{what}: {reason_of(error)}", CHECK_DISK, UNREADABLE)
         elif is_out_of_memory(error):
             problem = Problem.at(
-                location, f"{what} in the memory there is: {error}", MORE_MEMORY, OUT_OF_MEMORY
+                location, f"{what} in the available memory: {error}", MORE_MEMORY, OUT_OF_MEMORY
             )
         else:
-            problem = Problem.at(location, f"{what}: {error}", _AGAIN, "damaged")
+            problem = Problem.at(location, f"{what}: {error}", WRITE_AGAIN, "damaged")
         raise InputError(problem) from error
 
 
@@ -357,7 +371,8 @@ def sources_of(dataset: h5py.Dataset, roots: Sequence[Path]) -> Iterator[tuple[A
 
 def _check_inside(file: Path, roots: Sequence[Path]) -> None:
     if roots and not is_inside(file, roots):
-        raise ValueError(f"is virtual and maps into {printable(str(file))}, outside the given paths")
+        shown = printable(str(file))
+        raise ValueError(f"is virtual and maps to {shown}, which is outside the given paths")
 
 
 @contextmanager
@@ -382,9 +397,9 @@ def check_sources(
     # A dataset that maps to itself would crash the process: `depth` counts those that map to this one.
     # Without rows, only the mapping is checked; without roots, sources may lie in any folder.
     if creation_of(dataset).fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
-        raise ValueError("is virtual and has no fill value: HDF5 leaves what no source fills undefined")
+        raise ValueError("is virtual and has no fill value, so values without a source would be arbitrary")
     if depth >= _MAX_DEPTH:
-        raise ValueError(f"is virtual and maps to itself, or through more than {_MAX_DEPTH} others")
+        raise ValueError(f"is virtual and maps to itself, or through more than {_MAX_DEPTH} other datasets")
     files: set[Path] = set()
     done: set[object] = set()
     for mapping, file, name in sources_of(dataset, roots):

@@ -120,8 +120,7 @@ def decode(stored: bytes, size: int, filters: Filters) -> UInt8s:
         else:
             data = _decompressed(data, size + _CHECKSUM_BYTES * checksums, number)
     if data.size != size:
-        what = "decodes to" if filters else "is stored in"
-        raise ValueError(f"{what} {data.size} bytes, expected {size}")
+        raise ValueError(f"{'decodes to' if filters else 'has'} {data.size:,} bytes, not {size:,}")
     return data
 
 
@@ -134,9 +133,9 @@ def _decompressed(data: UInt8s, size: int, number: int) -> UInt8s:
     except (_DEFLATE_ERROR, OSError) as error:
         raise ValueError(f"cannot be decompressed: {error}") from error
     if len(values) > size:
-        raise ValueError(f"decompresses to more than {size} bytes")
+        raise ValueError(f"decompresses to more than {size:,} bytes")
     if len(values) < size:
-        raise ValueError(f"decompresses to {len(values)} bytes, expected {size}")
+        raise ValueError(f"decompresses to {len(values):,} bytes, not {size:,}")
     if not stream.eof:
         raise ValueError("is truncated")
     return np.frombuffer(values, np.uint8)
@@ -149,13 +148,14 @@ def _frame_decompressed(data: UInt8s, size: int, number: int) -> UInt8s:
     if number == _BLOSC:
         decompress = blosc.decompress
         if len(frame) < BLOSC_HEADER.size:
-            raise ValueError(f"has {len(frame)} bytes, less than a blosc header")
+            raise ValueError(f"has {len(frame)} bytes, fewer than the {BLOSC_HEADER.size} of a blosc header")
         version, _, _, _, decoded, block, encoded = BLOSC_HEADER.unpack_from(frame)
         if (version, decoded, encoded) != (BLOSC_VERSION, size, len(frame)) or not 0 < block <= size:
-            stated = f"version {version}, {decoded} bytes in {encoded}, blocks of {block}"
-            raise ValueError(f"has a blosc header ({stated}) that does not fit {len(frame)} bytes for {size}")
+            stated = f"version {version}, {decoded:,} bytes compressed to {encoded:,}, blocks of {block:,}"
+            actual = f"{len(frame):,} compressed bytes, which should give {size:,}"
+            raise ValueError(f"has {actual}, but its blosc header states {stated}")
     elif (decoded := zstd_size(frame)) != size:
-        raise ValueError(f"decompresses to {decoded} bytes by its zstd header, expected {size}")
+        raise ValueError(f"states {decoded} bytes in its zstd header, not {size:,}")
     values = np.empty(size, np.uint8)
     try:
         decompress(frame, values)
@@ -184,7 +184,7 @@ def _unshuffled(data: UInt8s, parameters: tuple[int, ...]) -> UInt8s:
 def _without_checksum(data: UInt8s) -> UInt8s:
     """Check the fletcher32 checksum and return the data (HDF5 1.6.2 wrote it in another byte order)."""
     if data.size < _CHECKSUM_BYTES:
-        raise ValueError(f"has {data.size} bytes, too few for a checksum")
+        raise ValueError(f"has {data.size} bytes, too few to contain a checksum")
     stored = data[-_CHECKSUM_BYTES:]
     data = data[:-_CHECKSUM_BYTES]
     words = np.zeros(-(-data.size // 2), ">u2")
@@ -269,7 +269,7 @@ def _decoded_by_library(stored: bytes, size: int, filters: Filters) -> UInt8s:
         dataset.write_direct_chunk((0,), stored)
         values, again = (_read(dataset, size, fill) for fill in _FILLS)
     if not np.array_equal(values, again):
-        raise ValueError("does not determine all of its bytes: its filter needs more than is stored")
+        raise ValueError("is too short: its filter reads beyond the stored bytes")
     return values
 
 
@@ -282,7 +282,7 @@ def _read(dataset: h5py.h5d.DatasetID, size: int, fill: int) -> UInt8s:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     except (OSError, RuntimeError) as error:
         if _reading.returned != size:
-            raise ValueError(f"decodes to {_reading.returned} bytes, expected {size}") from error
+            raise ValueError(f"decodes to {_reading.returned:,} bytes, not {size:,}") from error
         raise ValueError(f"cannot be decoded: {error}") from error
     finally:
         _reading.expected = 0
@@ -342,7 +342,7 @@ def _library() -> Any:
     library.H5free_memory.argtypes = (ctypes.c_void_p,)
     for definition in _DEFINITIONS:
         if library.H5Zregister(ctypes.byref(definition)) < 0:
-            raise RuntimeError("the HDF5 library refuses a filter")
+            raise RuntimeError("the HDF5 library does not accept a filter")
     return library
 
 

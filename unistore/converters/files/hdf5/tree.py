@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from unistore.converters.common.exclusion import ProblemCollector
-from unistore.converters.common.faults import UNREADABLE, is_read_error
+from unistore.converters.common.faults import UNREADABLE, WRITE_AGAIN, is_read_error
 from unistore.converters.files.hdf5 import library as h5py
 from unistore.converters.files.hdf5.file import (
     FAILURES,
@@ -143,7 +143,7 @@ def _add_dataset(
         files |= {real_path(file_of(dataset).parent / name) for name in names}
     problems = []
     for file in sorted(files):
-        wrong = _check_target(file, location, "keeps values in", roots)
+        wrong = _check_target(file, location, "stores its values in", roots)
         if wrong is None:
             tree.files.add(file)
         else:
@@ -157,7 +157,8 @@ def _add_dataset(
         except FAILURES as error:
             if is_read_error(error):
                 raise
-            tree.problems.append(Problem.at(location, str(error), "replace it by the data", "link"))
+            fix = "replace the virtual dataset by one that contains the data"
+            tree.problems.append(Problem.at(location, str(error), fix, "link"))
             return
     tree.datasets[path] = dataset
 
@@ -166,7 +167,8 @@ def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path
     """Open a member of a group, or return the problem of a link that leads out of the roots."""
     kind = group.id.links.get_info(key.encode("utf-8", "surrogateescape")).type
     if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
-        return Problem.at(location, "is a link of a user-defined kind", "replace it by the data", "link")
+        message = "is a user-defined link, and only hard, soft and external links are read"
+        return Problem.at(location, message, "replace it by the data", "link")
     if kind == h5py.h5l.TYPE_EXTERNAL:
         target = file_of(group).parent / group.get(key, getlink=True).filename
         if (problem := _check_target(target, location, "is a link into", roots)) is not None:
@@ -182,11 +184,10 @@ def follow(group: h5py.Group, key: str, location: Location, roots: Sequence[Path
             raise
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:
-            return Problem.at(location, f"cannot be opened: {reason}", "get the file again", "damaged")
+            return Problem.at(location, f"cannot be opened: {reason}", WRITE_AGAIN, "damaged")
         link_target = group.get(key, getlink=True).path
-        return Problem.at(
-            location, f"is a link to {link_target!r}, which cannot be opened: {reason}", kind="link"
-        )
+        message = f"is a link to {link_target!r}, which cannot be opened: {reason}"
+        return Problem.at(location, message, "correct or remove the link", "link")
     if kind == h5py.h5l.TYPE_HARD:
         return item
     # A link may lead through further links: what counts is the file that was reached.
@@ -224,8 +225,10 @@ def _check_target(target: Path, location: Location, what: str, roots: Sequence[P
     shown = printable(str(target))
     if not is_inside(target, roots):
         folder = shlex.quote(printable(str(real_path(target).parent)))
-        message = f"{what} {shown}, outside the given paths"
-        return Problem.at(location, message, f"give the folder {folder} too, or copy the data", "link")
+        message = f"{what} {shown}, which is outside the given paths"
+        fix = f"give the folder {folder}, too, or copy the data into this file"
+        return Problem.at(location, message, fix, "link")
     if not target.is_file():
-        return Problem.at(location, f"{what} {shown}, which does not exist", kind="link")
+        fix = "copy that file, too, or correct the link"
+        return Problem.at(location, f"{what} {shown}, which does not exist", fix, "link")
     return None
