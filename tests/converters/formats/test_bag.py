@@ -67,7 +67,7 @@ def test_packed_bytes_decode_to_the_size_that_is_stated(name: str) -> None:
         (len(content), len(packed) // 2),
         (1 << 40, len(packed)),
     ):
-        with pytest.raises(ValueError, match="packed bytes"):
+        with pytest.raises(ValueError, match="compressed bytes"):
             decoded(begin, packed[:length], size)
 
 
@@ -94,7 +94,7 @@ def test_lists_of_messages_without_bytes_are_refused(name: str, tmp_path: Path) 
             assert opened.arrays["a/x"][0:3].tolist() == [0, 1, 2]
             return
         (problem,) = opened.arrays["a/messages"].problems()
-    assert "lists of std_msgs/msg/Empty, which takes no bytes" in problem.message
+    assert "lists of std_msgs/msg/Empty, whose items have 0 bytes" in problem.message
 
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -180,5 +180,5 @@ def test_a_type_that_nothing_defines_is_of_its_topic_alone(
             assert opened.arrays["custom/x"][0:3].tolist() == [0, 1, 2]
             return
         (problem,) = opened.arrays["custom/messages"].problems()
-    assert "nothing says what is in b/msg/Holds" in problem.message
+    assert "does not define b/msg/Holds" in problem.message
     assert "--ignore 'custom/*'" in problem.advice

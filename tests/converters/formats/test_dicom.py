@@ -69,7 +69,7 @@ def test_whole_and_truncated(name: str) -> None:
 
 @pytest.mark.parametrize("name", NO_VOLUMES)
 def test_what_lies_nowhere_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="has no pixels that lie in the patient"):
+    with pytest.raises(InputError, match="does not state where its pixels are in the patient"):
         values(real(name))
 
 
@@ -113,9 +113,9 @@ def test_bytes_with_unused_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tags", "match"),
     [
-        ({"BitsStored": 17, "HighBit": 16}, r"states 17 bits a number \(BitsStored\) in 16"),
-        ({"BitsStored": 0, "HighBit": 0}, "states 0 bits a number"),
-        ({"BitsAllocated": 12}, "in 8"),
+        ({"BitsStored": 17, "HighBit": 16}, "BitsAllocated 16 and BitsStored 17,"),
+        ({"BitsStored": 0, "HighBit": 0}, "BitsStored 0,"),
+        ({"BitsAllocated": 12}, "BitsAllocated 8 and BitsStored 12"),
     ],
     ids=str,
 )
@@ -132,7 +132,7 @@ def test_a_highest_bit_elsewhere_leaves_numbers_as_they_stand(tmp_path: Path) ->
     np.testing.assert_array_equal(values(tmp_path / "a.dcm")[0], raw.astype(int) - 1024)
     np.testing.assert_array_equal(values(tmp_path / "a.dcm"), of_pydicom(tmp_path / "a.dcm"))
     with_bits(tmp_path / "b.dcm", raw | 0x8000, 12, signed=False, HighBit=15)
-    with pytest.raises(InputError, match=r"more than the 12 bits .* bit 15 \(HighBit\)"):
+    with pytest.raises(InputError, match="BitsStored is 12 and HighBit is 15"):
         values(tmp_path / "b.dcm")
 
 

@@ -159,14 +159,14 @@ HOSTILE = ("../../outside.parquet", "{episode_index.__class__}", "{episode_index
 OTHER_INFO = ("[]", '{"codebase_version": "v3.0"}', '{"codebase_version": "v2.1", "fps": "')
 OTHER_TASK = rewritten("meta/tasks.jsonl", '{"task_index": 0, "task": "another"}\n')
 WRONG: list[tuple[Change, str]] = [
-    (copied(VIDEOS, 1, 2), r"episode_000002\.mp4: ends after 0\.50 s, and step 8 is at 0\.80 s"),
+    (copied(VIDEOS, 1, 2), r"episode_000002\.mp4: ends after 0\.50 s, but step 8 is at 0\.80 s"),
     (with_info(fps=20), r"is not at 0\.0500 s"),
-    (copied(TABLES, 2, 1), "row 0 is none of episode 1"),
-    (copied(TABLES, 1, 0), "has 5 rows, and 7 are needed"),
+    (copied(TABLES, 2, 1), "row 0 does not belong to episode 1"),
+    (copied(TABLES, 1, 0), "has 5 rows, but 7 are needed"),
     (removed(TABLES.format(0)), r"episode_000000\.parquet"),
     (removed("meta/tasks.jsonl"), r"tasks\.jsonl"),
-    (backwards, "number 0 is not in its place"),
-    (OTHER_TASK, "has task 'do task 0', which meta/tasks does not list"),
+    (backwards, "out of order is number 0"),
+    (OTHER_TASK, "has the task 'do task 0', which meta/tasks does not list"),
     (with_info(codebase_version="v2.0"), r"v2\.0.*convert_dataset_v20_to_v21"),
     (with_info(codebase_version="v1.6"), r"v1\.6.*v1_to_v2"),
     *((with_info(data_path=place), "needs") for place in HOSTILE),
@@ -243,7 +243,7 @@ def test_rows_in_another_file_than_meta_says_are_found(is_there: bool, tmp_path:
     else:
         table.rename(moved)
     report = unistore.convert(root, tmp_path / "out.zarr")
-    assert "names other files than data/chunk-000/file-007.parquet" in " ".join(report.notes)
+    assert "were read from data/chunk-000/file-007.parquet" in " ".join(report.notes)
     before, after = (unistore.Store(tmp_path / name) for name in ("before.zarr", "out.zarr"))
     for path in before.paths():
         if path.startswith("steps/"):
@@ -300,5 +300,5 @@ def test_statistics_of_the_dataset_are_kept_if_asked(tmp_path: Path) -> None:
 
 
 def test_statistics_that_are_not_there(v21: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"needs stats\.json, which is not there"):
+    with pytest.raises(InputError, match=r"needs the file stats\.json"):
         unistore.convert(v21, tmp_path / "a.zarr", "trajectory", workers=0, keep_stats=True)

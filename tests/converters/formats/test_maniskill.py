@@ -80,7 +80,7 @@ def test_attributes_of_divided_datasets_come_back(tmp_path: Path) -> None:
 
 
 def test_two_arrays_of_one_path_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="opens as traj_0/obs/env_states/cube, which the file has already"):
+    with pytest.raises(InputError, match="is read as traj_0/obs/env_states/cube"):
         unistore.convert(write(tmp_path / "a.h5", clash=True), tmp_path / "a.zarr", "trajectory")
 
 

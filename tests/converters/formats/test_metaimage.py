@@ -59,7 +59,7 @@ def test_compressed_voxels_are_unpacked_as_far_as_the_header_tells(tmp_path: Pat
     whole = raw.read_bytes()
     for content in (zlib.compress(bytes(1 << 26)), zlib.compress(VOXELS.tobytes() + b"1")):
         raw.write_bytes(content)
-        with pytest.raises(InputError, match="after the 240 bytes that its header tells of"):
+        with pytest.raises(InputError, match="the 240 bytes that its header states"):
             voxels_of(tmp_path / "a.mhd")
     raw.write_bytes(whole[:-4])  # the checksum alone
     with pytest.raises(InputError, match="ends before its last voxel"):
@@ -105,11 +105,11 @@ def test_a_large_volume_is_unpacked_once_a_pass(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("extents", "message"),
     [
-        ("-1 1 1", "has DimSize -1 1 1"),
-        ("6 -5 -4", "has DimSize 6 -5 -4"),
-        ("6 five 4", "has DimSize 6 five 4"),
-        ("", "has DimSize"),
-        ("0 5 4", "after the 0 bytes"),
+        ("-1 1 1", "has the DimSize '-1 1 1'"),
+        ("6 -5 -4", "'6 -5 -4'"),
+        ("6 five 4", "'6 five 4'"),
+        ("", "has the DimSize ''"),
+        ("0 5 4", "the 0 bytes that"),
         (f"{1 << 40} {1 << 40} 4", "which no file has"),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_missing_partner_and_one_outside(tmp_path: Path) -> None:
     write(tmp_path / "in/a.mhd")
     (tmp_path / "in/a.raw").rename(tmp_path / "a.raw")
     file = SourceFile(tmp_path / "in/a.mhd", "a.mhd", (tmp_path / "in",))
-    with pytest.raises(InputError, match=r"needs a\.raw, which is not there"), MetaImage().open(file):
+    with pytest.raises(InputError, match=r"needs the file a\.raw"), MetaImage().open(file):
         pass
     text = file.path.read_text().replace("a.raw", "../a.raw")
     file.path.write_text(text)
@@ -159,7 +159,7 @@ def test_flags_are_told_by_their_first_letter(tmp_path: Path) -> None:
 def test_voxels_as_text_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.mha")
     path = edited(tmp_path / "a.mha", b"BinaryData = True", b"BinaryData = False")
-    with pytest.raises(InputError, match="holds its voxels as text"):
+    with pytest.raises(InputError, match="contains its voxels as text"):
         voxels_of(path)
 
 

@@ -167,7 +167,7 @@ def test_without_metadata_it_is_no_dataset_of_minari(dataset: Path) -> None:
 
 def test_damaged_metadata(dataset: Path, tmp_path: Path) -> None:
     (dataset / "data/metadata.json").write_text('{"observation_space": ')
-    with pytest.raises(InputError, match=r"metadata.json.*is no JSON"):
+    with pytest.raises(InputError, match=r"metadata.json.*is not valid JSON"):
         unistore.convert(dataset, tmp_path / "store.zarr", family="trajectory", workers=0)
 
 

@@ -98,7 +98,7 @@ def test_sform_over_qform_with_both_kept(tmp_path: Path) -> None:
     nibabel.save(image, tmp_path / "a.nii.gz")
     with Nifti().open(SourceFile(tmp_path / "a.nii.gz", "a.nii.gz")) as file:
         assert file.forward_only
-        assert "sform was taken" in file.notes["image"]
+        assert "the place is from sform" in file.notes["image"]
         header = file.facts["header"]
         assert file.facts["spacing"] == [3.0, 2.0, 1.5]
         assert file.facts["origin"] == [30.0, 20.0, -10.0]
@@ -160,7 +160,7 @@ def test_voxels_inside_the_header_are_refused(
 ) -> None:
     """Neither the header nor the size says where they begin."""
     path = placed_at(tmp_path, offset, removed=removed, added=added, name=name)
-    with pytest.raises(InputError, match=f"places its voxels at byte {offset}, inside its header"):
+    with pytest.raises(InputError, match=f"states that its voxels begin at byte {offset}, "):
         opened(path)
 
 
@@ -173,7 +173,9 @@ def test_voxels_without_a_stated_place_end_the_file(
     path = placed_at(tmp_path, offset, removed=removed, name=name)
     with Nifti().open(SourceFile(path, path.name)) as file:
         np.testing.assert_array_equal(file.arrays["image"][:], VOXELS.T)
-        assert file.notes["image"] == f"vox_offset is {offset}: voxels were read from byte {352 - removed} on"
+        assert (
+            file.notes["image"] == f"vox_offset is {offset}, so voxels were read from byte {352 - removed} on"
+        )
 
 
 def test_long_headers_without_a_stated_place(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ def test_an_extent_that_no_file_has_is_damage_of_it(tmp_path: Path, extent: int)
     content = bytearray(path.read_bytes())
     content[24:32] = extent.to_bytes(8, "little", signed=True)  # dim[1] of nifti2.h
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"a\.nii: has (the shape|\d+ bytes of voxels)"):
+    with pytest.raises(InputError, match=r"a\.nii: (its header states the shape|has [\d,]+ bytes of voxels)"):
         opened(path)
 
 

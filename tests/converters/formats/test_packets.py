@@ -216,14 +216,14 @@ def test_a_missing_library_is_named(store: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_another_codec_is_refused(tmp_path: Path) -> None:
     root = dataset(tmp_path, "mjpeg", pixels="yuvj420p")
-    with pytest.raises(InputError, match=r"file-000\.mp4: is mjpeg.*leave --video keep out"):
+    with pytest.raises(InputError, match=r"file-000\.mp4: has the codec mjpeg.*remove --video keep"):
         kept(root)
 
 
 def test_a_video_that_is_too_short(source: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(source, tmp_path / "lerobot"))
     encode(root / VIDEO, "libx264", sum(LENGTHS) - 2)
-    with pytest.raises(InputError, match=r"file-000\.mp4: ends after 1\.90 s, and step 8 is at 2\.00 s"):
+    with pytest.raises(InputError, match=r"file-000\.mp4: ends after 1\.90 s, but step 8 is at 2\.00 s"):
         kept(root)
 
 
@@ -255,7 +255,7 @@ def damaged(
 DAMAGES: list[tuple[Callable[[Changed], Any], str]] = [
     (lambda said: b"short", "are stored"),
     (lambda said: said.update(sizes=[*said["sizes"][:-1], 1 << 60]), "are stored"),
-    (lambda said: said.update(sizes=[-1, said["sizes"][0] + 1, *said["sizes"][1:]]), "are stored"),
+    (lambda said: said.update(sizes=[-1, said["sizes"][0] + 1, *said["sizes"][1:]]), "size of -1"),
     (lambda said: said.update(sizes="many"), ""),
     (lambda said: said.update(times=said["times"][:-3]), "list"),
     (lambda said: said.update(sizes=[]), "empty"),
@@ -271,14 +271,17 @@ DAMAGES: list[tuple[Callable[[Changed], Any], str]] = [
 
 @pytest.mark.parametrize(("change", "message"), DAMAGES)
 def test_damaged_records(coded: Any, change: Callable[[Changed], Any], message: str) -> None:
-    with pytest.raises(InputError, match=rf"where: .*is a video that cannot be decoded: .*{message}"):
+    with pytest.raises(InputError, match=rf"where: .*contains a video that cannot be decoded: .*{message}"):
         list(images_in(damaged(coded, change), range(len(coded[1])), SIZE, "where"))
 
 
 def test_a_damaged_packet_and_a_frame_of_another_size(coded: Any) -> None:
     said, packets = coded
     cut = [packets[0]._replace(content=packets[0].content[:40]), *packets[1:]]
-    for content, size, message in [(cut, SIZE, "decoded"), (packets, (32, 96), "64 x 96, expected 32 x 96")]:
+    for content, size, message in [
+        (cut, SIZE, "decoded"),
+        (packets, (32, 96), "64 x 96 pixels, not 32 x 96"),
+    ]:
         with pytest.raises(InputError, match=message):
             list(images_in(record_of(said, content, [packets[0].time]), [0], size, "where"))
     with pytest.raises(InputError, match=r"Invalid (argument|data)"):  # more pixels than are allowed

@@ -81,7 +81,7 @@ def test_points_of_a_table_become_a_cloud(tmp_path: Path) -> None:
 
 def test_missing_values_are_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, None, 3]}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"a\.parquet: column 'a' misses values \(fill or drop them\)"):
+    with pytest.raises(InputError, match=r"a\.parquet: its column 'a' has missing values"):
         unistore.convert(tmp_path / "a.parquet", tmp_path / "store")
 
 

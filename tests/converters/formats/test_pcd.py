@@ -108,22 +108,20 @@ def test_damage_is_told(tmp_path: Path) -> None:
         return str(caught.value)
 
     write(path, "binary", points, 30)
-    assert "its header tells of" in message(path.read_bytes())
+    assert "its header states" in message(path.read_bytes())
     write(path, "binary_compressed", points, 30)
-    assert "bytes of points, its header tells of" in message(path.read_bytes())
+    assert "bytes of points, but its header states" in message(path.read_bytes())
     write(path, "binary_compressed", points)
     whole = path.read_bytes()
-    assert "its header tells of" in message(whole[:-3])
+    assert "its header states" in message(whole[:-3])
     start = whole.index(b"compressed\n") + 19
-    assert "holds no LZF data" in message(whole[:start] + b"\xff" * (len(whole) - start))
-    assert "has a header that does not fit together" in message(whole.replace(b"TYPE F", b"TYPE Q"))
-    assert "has a header without DATA" in message(whole[:90])
-    assert "has data 'binary_odd', expected ascii" in message(
-        whole.replace(b"binary_compressed", b"binary_odd")
-    )
+    assert "cannot be decompressed as LZF" in message(whole[:start] + b"\xff" * (len(whole) - start))
+    assert "lines of its header contradict each other" in message(whole.replace(b"TYPE F", b"TYPE Q"))
+    assert "its header has no DATA line" in message(whole[:90])
+    assert "has the DATA 'binary_odd'" in message(whole.replace(b"binary_compressed", b"binary_odd"))
     write(path, "ascii", points)
     text = path.read_bytes().splitlines(keepends=True)
-    assert "line 30 is no point: 'x y'" in message(b"".join([*text[:29], b"x y\n", *text[30:]]))
+    assert "line 30 is not a point: 'x y'" in message(b"".join([*text[:29], b"x y\n", *text[30:]]))
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -166,7 +164,7 @@ def test_lines_of_points_are_as_many_as_the_header_states(tmp_path: Path, stated
         with Pcd().open(file) as opened:
             np.testing.assert_array_equal(opened.arrays["ring"][0:200], points["ring"])
         return
-    message = rf"holds 200 lines of points, its header tells of {stated}"
+    message = rf"has 200 lines of points, but its header states {stated}"
     with pytest.raises(InputError, match=message) as raised, Pcd().open(file):
         pass
     assert raised.value.problems[0].kind == ("truncated" if stated > 200 else "damaged")
@@ -178,7 +176,7 @@ def test_width_and_height_are_as_many_points_as_the_header_states(tmp_path: Path
     content = (tmp_path / "a.pcd").read_bytes()
     (tmp_path / "a.pcd").write_bytes(content.replace(b"POINTS 200", b"POINTS 100"))
     with (
-        pytest.raises(InputError, match=r"states 100 points, and 100 × 2 by WIDTH and HEIGHT"),
+        pytest.raises(InputError, match=r"states POINTS 100, but WIDTH 100 and HEIGHT 2"),
         Pcd().open(SourceFile(tmp_path / "a.pcd", "a.pcd")),
     ):
         pass

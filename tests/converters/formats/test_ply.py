@@ -59,7 +59,7 @@ def test_lines_are_as_many_as_the_header_tells_of(tmp_path: Path, stated: int) -
     content = (tmp_path / "a.ply").read_bytes()
     (tmp_path / "a.ply").write_bytes(content.replace(b"element vertex 300", b"element vertex %d" % stated))
     with (
-        pytest.raises(InputError, match=rf"holds 300 lines of points, its header tells of {stated}"),
+        pytest.raises(InputError, match=rf"has 300 lines of points, but its header states {stated}"),
         Ply().open(SourceFile(tmp_path / "a.ply", "a.ply")),
     ):
         pass
@@ -83,27 +83,27 @@ def test_labels_of_scannet_stand_beside(tmp_path: Path) -> None:
     assert unistore.Dataset(tmp_path / "store")[0]["label"].tolist() == [7, 1, 2, 40]
     PlyData([PlyElement.describe(shapes[:3], "vertex")]).write(beside)
     with (
-        pytest.raises(InputError, match=r"labels\.ply: has 3 vertices, scene_vh_clean_2\.ply 4"),
+        pytest.raises(InputError, match=r"labels\.ply: has 3 vertices, but scene_vh_clean_2\.ply has 4"),
         Ply().open(file),
     ):
         pass
 
 
 WRONG = {
-    "has no end_header": b"ply\nformat binary_little_endian 1.0\n",
+    "its header has no end_header": b"ply\nformat binary_little_endian 1.0\n",
     "has the format 'binary_middle 1.0'": b"ply\nformat binary_middle 1.0\nend_header\n",
     "has no vertices": b"ply\nformat ascii 1.0\nelement edge 0\nend_header\n",
-    "has vertices with lists: near": b"ply\nformat ascii 1.0\nelement vertex 1\n"
+    "lists, which are not supported: near": b"ply\nformat ascii 1.0\nelement vertex 1\n"
     b"property list uchar int near\nend_header\n0\n",
-    "line 4 of its header is 'property quad x'": b"ply\nformat ascii 1.0\nelement vertex 1\n"
+    "line 4 of its header, 'property quad x'": b"ply\nformat ascii 1.0\nelement vertex 1\n"
     b"property quad x\nend_header\n0\n",
-    "names a property of vertex twice": b"ply\nformat ascii 1.0\nelement vertex 1\n"
+    "two vertex properties with the same name": b"ply\nformat ascii 1.0\nelement vertex 1\n"
     b"property float x\nproperty float x\nend_header\n0\n",
-    "line 7 is no point: '1 oops'": b"ply\nformat ascii 1.0\nelement vertex 2\n"
+    "line 7 is not a point: '1 oops'": b"ply\nformat ascii 1.0\nelement vertex 2\n"
     b"property float x\nproperty float y\nend_header\n1 oops\n2 3\n",
-    "holds 1 lines of points, its header tells of 2": b"ply\nformat ascii 1.0\nelement vertex 2\n"
+    "has 1 line of points, but its header states 2": b"ply\nformat ascii 1.0\nelement vertex 2\n"
     b"property float x\nend_header\n1\n",
-    "its header tells of 410": b"ply\nformat binary_little_endian 1.0\nelement vertex 82\n"
+    "its header states 410": b"ply\nformat binary_little_endian 1.0\nelement vertex 82\n"
     b"property float x\nend_header\n1234",
 }
 

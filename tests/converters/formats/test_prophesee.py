@@ -120,21 +120,26 @@ SIZE = b"% Width 64\n% Height 48\n"
 @pytest.mark.parametrize(
     ("name", "content", "message", "kind"),
     [
-        ("a.dat", b"% Version 2\n" + SIZE, "ends in its header", "truncated"),
+        ("a.dat", b"% Version 2\n" + SIZE, "ends inside its header", "truncated"),
         (
             "a.dat",
             b"% Version 2\n" + SIZE + b"\x0c\x08" + bytes(20),
             "ends 4 bytes into an event",
             "truncated",
         ),
-        ("a.dat", b"% Version 2\n" + SIZE + b"\x0c\x08", "holds no events", "empty"),
-        ("a.dat", b"% Version 1\n" + SIZE + b"\x0c\x08" + bytes(8), "is of version 1", "format"),
-        ("a.dat", SIZE + b"\x0c\x08" + bytes(8), "is of version unknown", "format"),
-        ("a.dat", b"% Version 2\n" + SIZE + b"\x0e\x08" + bytes(8), "holds events of type 14", "format"),
+        ("a.dat", b"% Version 2\n" + SIZE + b"\x0c\x08", "contains no events", "empty"),
+        ("a.dat", b"% Version 1\n" + SIZE + b"\x0c\x08" + bytes(8), "has version 1", "format"),
+        ("a.dat", SIZE + b"\x0c\x08" + bytes(8), "has version unknown", "format"),
+        ("a.dat", b"% Version 2\n" + SIZE + b"\x0e\x08" + bytes(8), "has events of type 14", "format"),
         ("a.raw", HEADER3 + b"\0\0\0", "ends 1 bytes into an event", "truncated"),
-        ("a.raw", HEADER3, "holds no events", "empty"),
-        ("a.raw", b"% evt 2.1\n% end\n" + bytes(8), "is of format EVT21, of which EVT2 and EVT3", "format"),
-        ("a.raw", b"% date today\n% end\n" + bytes(8), "is of format unknown", "format"),
+        ("a.raw", HEADER3, "contains no events", "empty"),
+        (
+            "a.raw",
+            b"% evt 2.1\n% end\n" + bytes(8),
+            "has the format 'EVT21', and only EVT2 and EVT3",
+            "format",
+        ),
+        ("a.raw", b"% date today\n% end\n" + bytes(8), "has the format 'unknown'", "format"),
     ],
 )
 def test_files_that_are_not_read(name: str, content: bytes, message: str, kind: str, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_times_outside_the_given_folder_are_told(tmp_path: Path) -> None:
     folder = recording(tmp_path / "in", timestamps=TIMES)
     scan = scan_sources(point_cloud(), [folder / "data"])
     notes = "\n".join(scan.notes)
-    assert "timestamps.txt: outside the given paths, so not read; give the folder velodyne_points" in notes
+    assert "timestamps.txt: not read, because it is outside the given paths" in notes
     assert "timestamp" not in scan.shared["segment_columns"]
 
 

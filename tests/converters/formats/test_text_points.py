@@ -71,7 +71,7 @@ def test_a_room_of_s3dis_is_its_objects(tmp_path: Path) -> None:
 def test_the_byte_that_is_known_to_be_broken_is_told_by_its_line(tmp_path: Path) -> None:
     path = room(tmp_path)
     (path.parent / "Annotations/ceiling_1.txt").write_bytes(b"0 0 3 1 2 3\n22.3 6.5 3.05 185\x10187 182\n")
-    with pytest.raises(InputError, match=r"ceiling_1\.txt: line 2 is no point: '22\.3 6\.5 3\.05 185"):
+    with pytest.raises(InputError, match=r"ceiling_1\.txt: line 2 is not a point: '22\.3 6\.5 3\.05 185"):
         read(path, tmp_path)
     with TextPoints().open(SourceFile(path, path.name, (tmp_path,))) as opened:
         assert opened.arrays["xyz"][2:4].tolist() == [[2.5, 2.5, 0.5], [1.5, 1.5, 1.5]], "of other objects"
@@ -94,7 +94,7 @@ def test_rooms_become_samples_and_other_texts_only_if_they_are_named(tmp_path: P
 
 def test_a_line_that_is_cut_off_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_text("1 2 3\n4 5 6\n7 8")
-    with pytest.raises(InputError, match=r"a\.xyz: line 3 is no point: '7 8' \(correct that line\)"):
+    with pytest.raises(InputError, match=r"a\.xyz: line 3 is not a point: '7 8'"):
         read(tmp_path / "a.xyz")
 
 
@@ -125,23 +125,23 @@ SOUND = {
     "no last line feed": BODY[:-1],
 }
 DAMAGED = {  # with the beginning of what is said
-    "cut short": (with_first("0.5 0.2"), "line 1 is no point"),
-    "cut to three numbers": (with_first("0.5 0.2 0.1"), "line 1 is no point"),
-    "cut to a fraction": (with_first("0.5"), "line 1 is no point"),
-    "cut to a whole number": (with_first("7"), "holds 19 lines of points, its header tells of 7"),
-    "a letter in it": (with_first("0.1x3 0.2 0.3 0.4"), "line 1 is no point"),
-    "no number": (with_first("garbage"), "line 1 is no point"),
-    "signs": (with_first("~~ !! ?? ++"), "line 1 is no point"),
-    "zeros": (with_first("\0" * 35), "line 1 is no point"),
-    "a page of zeros": ("\0" * 4096 + BODY, "holds NUL bytes"),
-    "too long": (with_first("1 2 3 4 5"), "line 1 is no point"),
-    "titles of other columns": ("x y z\n" + BODY, "line 1 is no point"),
-    "one point more": ("19\n" + BODY, "holds 20 lines of points, its header tells of 19"),
-    "one point less": ("21\n" + BODY, "holds 20 lines of points, its header tells of 21"),
-    "titles and another number": ("//X Y Z I\n0\n" + BODY, "holds 20 lines of points, its header tells of 0"),
-    "a longer line": (BODY + "1 2 3 4 5\n", "line 21 is no point"),
-    "zeros in a line": (BODY + "1 2\0 3 4\n", "line 21 is no point"),
-    "a carriage return": (BODY + "1 2 3 4\r5 6 7 8\n", "line 21 is no point"),
+    "cut short": (with_first("0.5 0.2"), "line 1 is not a point"),
+    "cut to three numbers": (with_first("0.5 0.2 0.1"), "line 1 is not a point"),
+    "cut to a fraction": (with_first("0.5"), "line 1 is not a point"),
+    "cut to a whole number": (with_first("7"), "has 19 lines of points, but its header states 7"),
+    "a letter in it": (with_first("0.1x3 0.2 0.3 0.4"), "line 1 is not a point"),
+    "no number": (with_first("garbage"), "line 1 is not a point"),
+    "signs": (with_first("~~ !! ?? ++"), "line 1 is not a point"),
+    "zeros": (with_first("\0" * 35), "line 1 is not a point"),
+    "a page of zeros": ("\0" * 4096 + BODY, "contains NUL bytes"),
+    "too long": (with_first("1 2 3 4 5"), "line 1 is not a point"),
+    "titles of other columns": ("x y z\n" + BODY, "line 1 is not a point"),
+    "one point more": ("19\n" + BODY, "has 20 lines of points, but its header states 19"),
+    "one point less": ("21\n" + BODY, "has 20 lines of points, but its header states 21"),
+    "titles and another number": ("//X Y Z I\n0\n" + BODY, "has 20 lines of points, but its header states 0"),
+    "a longer line": (BODY + "1 2 3 4 5\n", "line 21 is not a point"),
+    "zeros in a line": (BODY + "1 2\0 3 4\n", "line 21 is not a point"),
+    "a carriage return": (BODY + "1 2 3 4\r5 6 7 8\n", "line 21 is not a point"),
 }
 
 
@@ -181,7 +181,7 @@ def test_a_damaged_first_line_ends_a_conversion(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "a.xyz").write_text(BODY)
     (folder / "b.xyz").write_text(with_first("0.5 0.2"))
-    with pytest.raises(InputError, match=r"b\.xyz: line 1 is no point"):
+    with pytest.raises(InputError, match=r"b\.xyz: line 1 is not a point"):
         unistore.convert(folder, tmp_path / "store", workers=0)
     (folder / "b.xyz").write_text(with_first(LINES[0]))
     unistore.convert(folder, tmp_path / "store", workers=0)
@@ -205,5 +205,5 @@ def test_a_separator_behind_the_last_number(tmp_path: Path, separator: str, end:
 @pytest.mark.parametrize("line", ["1,2,\n", "1,,3,4,\n", "1,2,3,4,5,\n"])
 def test_a_number_that_is_not_there_is_no_separator_too_many(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.asc").write_text("1,2,3,4,\n5,6,7,8,\n" + line)
-    with pytest.raises(InputError, match="line 3 is no point"):
+    with pytest.raises(InputError, match="line 3 is not a point"):
         read(tmp_path / "a.asc")

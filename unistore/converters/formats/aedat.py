@@ -12,6 +12,7 @@ from typing import IO
 import numpy as np
 
 from unistore.converters.claims import Claim, sure
+from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.lazy import ForwardRecords
 from unistore.converters.opened import Array, Format, OpenFile, SourceFile
 from unistore.system.types import AnyArray
@@ -35,7 +36,6 @@ _ZSTD_REPEATED = 1  # type of a block of one byte that is stored once
 _MOST = (
     256 << 20
 )  # bytes that a packet decodes to: 16 million events, of which cameras write a few milliseconds
-_AGAIN = "copy it again"
 
 
 class Aedat4(Format):
@@ -53,7 +53,7 @@ class Aedat4(Format):
         if beginning[:-1] == _MAGIC[:-1]:
             version = file.head(_VERSION)[len(_MAGIC) - 1 :].split()[:1]
             raise file.problem(
-                f"is AEDAT {b''.join(version).decode('ascii', 'replace')}, which is not read",
+                f"is AEDAT {b''.join(version).decode('ascii', 'replace')}, which is not supported",
                 "convert it to AEDAT 4 with iniVation's dv-processing, or to HDF5",
             )
         raise file.wrong_beginning("with #!AER-DAT4")
@@ -65,8 +65,8 @@ class Aedat4(Format):
         cameras = [number for number, stream in streams.items() if stream["type"] == "events"]
         if len(cameras) != 1:
             raise file.problem(
-                f"has {len(cameras)} streams of events, expected 1",
-                "export the events of each camera to a file of its own",
+                f"has {len(cameras)} event streams, but 1 is expected",
+                "export the events of each camera to a separate file",
             )
         (camera,) = cameras
         facts = {"width": streams[camera]["width"], "height": streams[camera]["height"]}
@@ -100,12 +100,12 @@ def largest_packet(file: SourceFile) -> int:
             (length,) = struct.unpack("<I", content.read(4))
             start += 8
             if start + length > stop:
-                message = f"is truncated: a packet has {length:,} bytes, of which {stop - start:,} are there"
-                raise file.problem(message, _AGAIN, "truncated")
+                present = f"the file has only {stop - start:,} of the {length:,} bytes of its last packet"
+                raise file.problem(f"is truncated: {present}", COPY_AGAIN, "truncated")
             decoded = sum(_blocks(content, start, start + length))
             if decoded > _MOST:
-                message = f"has a packet of {length:,} bytes that decodes to {decoded:,}, more than {_MOST:,}"
-                raise file.problem(message, "write it again in packets of fewer events", "memory")
+                message = f"has a packet that decodes to {decoded:,} bytes, and at most {_MOST:,} are allowed"
+                raise file.problem(message, "write the file again with smaller packets", "memory")
             largest = max(largest, decoded, length)
             start += length
     return largest

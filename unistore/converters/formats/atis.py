@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
+from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import HEAD_BYTES, Array, Facts, Format, OpenFile, SourceFile
 from unistore.system.types import AnyArray, UInt8s
@@ -47,14 +48,14 @@ class AtisBin(Format):
             is_in_order and len(np.unique(events[["x", "y"]])) > 1 and len(np.unique(events["p"])) == 2
         )
         if has_places:
-            return sure("holds events of five bytes, as N-MNIST and N-Caltech101 have")
-        return no("holds no events of five bytes whose times do not fall")
+            return sure("contains events of five bytes, as N-MNIST and N-Caltech101 do")
+        return no("does not contain events of five bytes in the order of their times")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
         beyond = file.size % _BYTES
         if beyond:
-            raise file.problem(f"ends {beyond} bytes into an event", "copy it again", "truncated")
+            raise file.problem(f"is truncated: it ends {beyond} bytes into an event", COPY_AGAIN, "truncated")
         content = np.memmap(file.path, np.uint8, "r")
         jumps = int(np.count_nonzero(content[1::_BYTES] == _JUMP_ROW))
         count = len(content) // _BYTES - jumps

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.faults import is_out_of_memory
+from unistore.converters.common.faults import COPY_AGAIN, is_out_of_memory
 from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
@@ -34,10 +34,9 @@ _METADATA_WORDS = (
     b"topics_with_message_count:",
 )
 MCAP_MODULE = "rosbags.rosbag2.storage_mcap"
-_AGAIN = "copy it again"
 _REPAIRS = {
-    ".bag": f"{_AGAIN}, or repair it: rosbag reindex",
-    ".mcap": f"{_AGAIN}, or repair it: mcap recover",
+    ".bag": f"{COPY_AGAIN}, or repair it with rosbag reindex",
+    ".mcap": f"{COPY_AGAIN}, or repair it with mcap recover",
 }
 _UNINDEXED = 128 << 20  # bytes of open chunks that no index tells of
 # What packed bytes may decode to without a question, and, more than that, at most for each of them
@@ -88,7 +87,9 @@ def decoded(begin: Callable[[], Any], content: bytes, size: int | None) -> bytes
     """
     plausible = max(_UNASKED, _MOST_EXPANSION * len(content))
     if size is not None and size > plausible:
-        raise ValueError(f"{len(content):,} packed bytes state {size:,}, more than is plausible")
+        raise ValueError(
+            f"{len(content):,} compressed bytes state a size of {size:,}, which is not plausible"
+        )
     most = plausible if size is None else size
     values = b""
     unread = content
@@ -97,14 +98,14 @@ def decoded(begin: Callable[[], Any], content: bytes, size: int | None) -> bytes
         try:
             values += decoder.decompress(unread, most + 1 - len(values))
         except OSError as error:  # of bz2, at damage
-            raise ValueError(f"packed bytes are damaged: {error}") from error
+            raise ValueError(f"compressed bytes are damaged: {error}") from error
         if not decoder.eof:
             break
         unread = decoder.unused_data
     if len(values) > most:
-        raise ValueError(f"{len(content):,} packed bytes decode to more than {most:,}")
+        raise ValueError(f"{len(content):,} compressed bytes decode to more than {most:,}")
     if (unread and not decoder.eof) or size not in (None, len(values)):
-        raise ValueError(f"{len(content):,} packed bytes end after {len(values):,} decoded ones")
+        raise ValueError(f"{len(content):,} compressed bytes end after {len(values):,} decoded bytes")
     return values
 
 
@@ -327,7 +328,7 @@ def damages(file: SourceFile) -> Iterator[None]:
             raise
         text = str(error).partition("\n")[0] or type(error).__name__
         raise file.problem(
-            f"is damaged or truncated: {text}", _REPAIRS.get(file.path.suffix, _AGAIN), "damaged"
+            f"is damaged or truncated: {text}", _REPAIRS.get(file.path.suffix, COPY_AGAIN), "damaged"
         ) from error
 
 
@@ -336,7 +337,7 @@ def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
     stack.enter_context(opening(file.path, file.name, LIBRARY))
     kind = kind_of(file.head(16))
     if kind is None:
-        raise file.problem("is no bag of ROS", "leave it out")
+        raise file.problem("is not a ROS bag", "skip it with --exclude")
     if kind is _SQLITE:
         _check_sqlite(file)
     module = file.library(kind.module, EXTRA)
@@ -351,8 +352,8 @@ def _opened(file: SourceFile, stack: ExitStack) -> BagFile:
                 raise
             # rosbags looks up how the messages of a channel are described.
             raise file.problem(
-                f"has channels that are no messages of ROS 2: they are described in {error}",
-                f"leave them out: mcap filter {file.path.name} -o ros2.mcap -n TOPIC",
+                f"has channels that do not contain ROS 2 messages: they are described in {error}",
+                f"remove them: mcap filter {file.path.name} -o ros2.mcap -n TOPIC",
                 "format",
             ) from error
         stack.callback(reader.close)
@@ -369,13 +370,12 @@ def _check_sqlite(file: SourceFile) -> None:
     page_size = int.from_bytes(head[16:18], "big")
     expected = int.from_bytes(head[28:32], "big") * (65536 if page_size == 1 else page_size)
     if file.size < expected:
-        raise file.problem(
-            f"is truncated: it has {file.size:,} bytes, its header tells of {expected:,}", _AGAIN, "truncated"
-        )
+        message = f"the file is truncated: it has {file.size:,} bytes, but its header states {expected:,}"
+        raise file.problem(message, COPY_AGAIN, "truncated")
     log = Path(f"{file.path}-wal")
     if log.is_file() and log.stat().st_size:
         raise file.problem(
-            f"has messages in {log.name} that were not written back",
+            f"some of its messages are only in the write-ahead log {log.name}, which is not read",
             f"sqlite3 {file.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'",
             "damaged",
         )
@@ -391,16 +391,15 @@ def _by_metadata(file: SourceFile, stack: ExitStack) -> Bag:
         mode = str(metadata.get("compression_mode") or "").lower()
         distro = str(metadata.get("ros_distro") or "")
     if mode == "file":
-        raise file.problem(
-            "names files that are compressed as a whole", "unpack it: ros2 bag convert", "format"
-        )
+        message = "lists files that are compressed as a whole, which is not supported"
+        raise file.problem(message, "decompress the bag with ros2 bag convert", "format")
     bag = Bag([_opened(file.beside(name), stack) for name in names], mode == "message", distro)
     connections = chain.from_iterable(bag_file.connections for bag_file in bag.files)
     present = sum(connection.msgcount for connection in connections)
     if present < count or not names:
         raise file.problem(
-            f"says {count:,} messages, and its files have {present:,}",
-            "copy all files of the folder again",
+            f"states {count:,} messages, but its files contain {present:,}",
+            "copy or download all files of the folder again",
             "truncated",
         )
     return bag

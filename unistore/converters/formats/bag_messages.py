@@ -193,7 +193,7 @@ def _image(first: Any) -> MessageField:
     """Return the field of images of the form of the first, red first."""
     pixels = _ENCODINGS.get(first.encoding)
     if pixels is None:
-        wrong = f"has the encoding {first.encoding!r}, expected one of {', '.join(_ENCODINGS)}"
+        wrong = f"has the encoding {first.encoding!r}, which is not one of {', '.join(_ENCODINGS)}"
         return MessageField("image", np.dtype(object), (), bytes, "values", wrong)
     height = int(first.height)
     width = int(first.width)
@@ -201,7 +201,7 @@ def _image(first: Any) -> MessageField:
 
     def take(message: Any) -> AnyArray:
         if _form(message) != _form(first):
-            raise ValueError(f"is an image of {_form(message)}, the first one of {_form(first)}")
+            raise ValueError(f"an image is {_form(message)}, but the first one is {_form(first)}")
         dtype = np.dtype(pixels.dtype).newbyteorder(">" if message.is_bigendian else "<")
         row_bytes = width * pixels.channels * dtype.itemsize
         rows = _rows(message.data, height, int(message.step) or row_bytes, row_bytes)
@@ -214,7 +214,8 @@ def _image(first: Any) -> MessageField:
 def _rows(data: Any, height: int, step: int, row_bytes: int) -> UInt8s:
     """Return the bytes of rows that stand `step` bytes apart, (height, row_bytes)."""
     if step < row_bytes or len(data) < step * height:
-        raise ValueError(f"has {len(data)} bytes, its size tells of {max(step, row_bytes) * height}")
+        stated = max(step, row_bytes) * height
+        raise ValueError(f"a message has {len(data):,} bytes of values, but its size states {stated:,}")
     rows = np.asarray(data[: step * height]).reshape(height, step)
     return np.ascontiguousarray(rows[:, :row_bytes])
 
@@ -223,7 +224,7 @@ def _frame(first: Any) -> MessageField:
     """Return the field of compressed images, as they are."""
     wrong = ""
     if encoding_of(bytes(first.data[:16])) is None:
-        wrong = f"has images of the format {first.format!r}, expected PNG or JPEG"
+        wrong = f"has images of the format {first.format!r}, and only PNG and JPEG are supported"
     dtype = any_length(np.dtype(np.uint8))
     return MessageField(
         "image", dtype, (), lambda message: np.asarray(message.data, np.uint8), "values", wrong
@@ -257,7 +258,7 @@ def _points(first: Any) -> Iterator[MessageField]:
 
     def points_of(message: Any) -> AnyArray:
         if _record_of(message) != record:
-            raise ValueError("has other fields than the first cloud")
+            raise ValueError("a cloud has other fields than the first one")
         row_bytes = message.width * record.itemsize
         step = row_bytes if message.height == 1 else int(message.row_step) or row_bytes
         return _rows(message.data, message.height, step, row_bytes).reshape(-1).view(record)

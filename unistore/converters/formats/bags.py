@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
-from unistore.converters.common.faults import is_out_of_memory
+from unistore.converters.common.faults import COPY_AGAIN, is_out_of_memory
 from unistore.converters.formats.bag_files import (
     EXTRA,
     LIBRARY,
@@ -70,15 +70,15 @@ class Rosbag(Format):
         if kind is not None:
             return sure(f"begins as {kind.name}")
         if head.startswith(b"#ROSRECORD"):
-            return no("is a bag of ROS 1 before version 1.2, which is not read")
-        raise file.wrong_beginning("as a bag of ROS")
+            return no("is a ROS 1 bag of a version before 1.2, which is not supported")
+        raise file.wrong_beginning("as a ROS bag does")
 
     def _described(self, file: SourceFile) -> Claim:
         if not describes_bag(file.path):
-            return no("is no bag of ROS")
+            return no("does not describe a ROS bag")
         if METADATA_KEY not in file.path.read_bytes():
             raise file.wrong_beginning(f"with {METADATA_KEY.decode()}")
-        return sure("describes a bag of ROS 2")
+        return sure("describes a ROS 2 bag")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
@@ -166,7 +166,7 @@ class _Messages:
         kind = connection.msgtype
         encoding = getattr(connection.ext, "serialization_format", "cdr")
         if encoding != "cdr":
-            self._problems[kind] = f"has messages in {encoding}, expected cdr"
+            self._problems[kind] = f"has messages in the format '{encoding}', and only 'cdr' is supported"
             return
         try:
             self._store.register(self._types_of(kind, connection.msgdef))
@@ -174,7 +174,7 @@ class _Messages:
             if is_out_of_memory(error):
                 raise
             text = str(error).partition("\n")[0]
-            self._problems[kind] = f"has a definition of {kind} that cannot be read: {text}"
+            self._problems[kind] = f"its definition of the message type {kind} cannot be read: {text}"
 
     def _types_of(self, kind: str, definition: Any) -> Mapping[str, Any]:
         """Read a definition. A type without one is as all distributions that the bag may be of define it."""
@@ -201,13 +201,12 @@ class _Messages:
             raise _UnknownTypeError(self._problems[kind])
         missing = undefined_in(kind, self._store.fielddefs)
         if missing:
-            what = "them" if missing == kind else missing
-            raise _UnknownTypeError(f"has messages of {kind}, and nothing says what is in {what}")
+            what = "this type" if missing == kind else missing
+            raise _UnknownTypeError(f"has messages of the type {kind}, but the bag does not define {what}")
         empty = lists_of_nothing(kind, self._store.fielddefs) if self.bag.is_ros1 else ""
         if empty:
-            raise _UnknownTypeError(
-                f"has messages of {kind} with lists of {empty}, which takes no bytes: any number of them"
-            )
+            message = f"has messages of the type {kind} with lists of {empty}, whose items have 0 bytes"
+            raise _UnknownTypeError(f"{message}, so that their number is not limited by the file")
         return fields_of(kind, self._store.fielddefs, left_out)
 
     def read(self, topic: _Topic, lo: int, hi: int) -> Iterator[Any]:
@@ -223,8 +222,8 @@ class _Messages:
                 if raw is not None:
                     message = decode(raw, topic.kind)
             if raw is None:
-                wrong = f"ends before message {row} of {topic.count} of {topic.name}"
-                raise self._file.problem(wrong, "copy it again", "truncated")
+                wrong = f"is truncated: it ends before message {row:,} of {topic.count:,} of {topic.name}"
+                raise self._file.problem(wrong, COPY_AGAIN, "truncated")
             self._topic = topic.name
             self._next = row + 1
             self.bytes_read += len(raw)
@@ -260,8 +259,8 @@ class _Topic:
         indexed = sum(map(len, times))
         if indexed != self.count:
             raise self._file.problem(
-                f"tells of {self.count} messages of {self.name}, and has {indexed}",
-                "copy it again",
+                f"states {self.count:,} messages of {self.name}, but contains {indexed:,}",
+                COPY_AGAIN,
                 "truncated",
             )
         return times
@@ -307,7 +306,7 @@ class _Topic:
     def ignoring(self, field: str) -> AddOptions:
         """Return the options that leave a field out."""
         pattern = f"{glob.escape(self.group)}/{field if field == '*' else glob.escape(field)}"
-        return AddOptions(("--ignore", pattern), "to leave it out")
+        return AddOptions(("--ignore", pattern), "to skip it")
 
     @cached_property
     def record(self) -> Dtype:
@@ -372,7 +371,7 @@ class _TopicArray(Array):
                 count = len(self._field.take(message))
                 if count != expected:
                     location = self._topic.location(self._field.name, row)
-                    wrong = f"has {count} values, the first message {expected}"
+                    wrong = f"has {count:,} values, but the first message has {expected:,}"
                     return [Problem.at(location, wrong, self._topic.ignoring(self._field.name), "ragged")]
         except InputError as error:
             return error.problems

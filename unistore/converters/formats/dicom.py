@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.files.formats import begins_as_dicom
 from unistore.converters.formats.dicom_headers import DicomPixels, Plane, order_of, placed, read_header
 from unistore.converters.formats.volumes import Scaling, VolumeFormat
@@ -37,7 +38,8 @@ class Dicom(VolumeFormat):
         paths = (file.path, *file.parts)
         pixels = file.known or [read_header(path).pixels for path in paths]
         if not all(one.planes for one in pixels):
-            raise file.problem("has no pixels that lie in the patient", "leave it out")
+            message = "does not state where its pixels are in the patient"
+            raise file.problem(message, "skip it with --exclude")
         for one in pixels:
             _check_bits(file, one)
         slices = Slices(file, paths, pixels)
@@ -79,9 +81,9 @@ class Slices:
             numbers = self._numbers(path, plane)
             if numbers.min() < lowest or numbers.max() > highest:
                 raise self._file.problem(
-                    f"holds numbers of more than the {self._pixels.bits} bits that it tells of, the highest "
-                    f"of which is bit {self._pixels.high_bit} (HighBit)",
-                    "correct BitsStored and HighBit, or write its numbers within these bits",
+                    f"has values of more bits than its header states: BitsStored is {self._pixels.bits} and "
+                    f"HighBit is {self._pixels.high_bit}",
+                    "correct BitsStored and HighBit, or write values that fit into these bits",
                     "values",
                 )
             values[number] = self._scalings[_scale_of(plane)].apply(numbers)
@@ -94,7 +96,8 @@ class Slices:
         height, width = self._pixels.shape
         numbers = np.fromfile(path, self._pixels.dtype, height * width, offset=plane.start)
         if numbers.size < height * width:
-            raise self._file.problem("ends before its last voxel", "copy it again", "truncated")
+            message = "is truncated: it ends before its last voxel"
+            raise self._file.problem(message, COPY_AGAIN, "truncated")
         # Unused high bits hold overlays, or zeros in place of the sign (PS3.5, 8.1.1). Readers disagree about
         # other values of HighBit: numbers stay as they are then, and must fit.
         unused = 8 * numbers.itemsize - self._pixels.bits
@@ -120,8 +123,8 @@ def _check_bits(file: SourceFile, pixels: DicomPixels) -> None:
     allocated = 8 * int(pixels.dtype[2:])
     if allocated not in (8, 16, 32, 64) or not 1 <= pixels.bits <= allocated:
         raise file.problem(
-            f"states {pixels.bits} bits a number (BitsStored) in {allocated} (BitsAllocated), "
-            "expected 8, 16, 32 or 64 with at most as many",
+            f"states BitsAllocated {allocated} and BitsStored {pixels.bits}, but BitsAllocated must be "
+            "8, 16, 32 or 64, and BitsStored at most as large",
             "correct BitsAllocated and BitsStored",
             "dtype",
         )

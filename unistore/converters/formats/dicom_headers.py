@@ -96,7 +96,7 @@ def _by_pydicom(path: Path) -> DicomHeader:
         is_plain = data_set.file_meta.TransferSyntaxUID in _PLAIN
     kind = data_set.file_meta.get("MediaStorageSOPClassUID") or data_set.get("SOPClassUID")
     if not kind and "Rows" not in data_set:
-        raise ValueError("says neither its kind nor the size of an image")
+        raise ValueError("states neither the kind of its content nor the size of an image")
     start = start if is_plain else 0
     return _header(data_set, kind.name if kind else "", start if has_pixels else None)
 
@@ -281,4 +281,4 @@ def _found(head: bytes) -> tuple[dict[int, bytes], int]:
         position = start + length
         if tag in _ELEMENTS:
             elements[tag] = head[start:position]
-    raise ValueError("is no plain header of one plane")
+    raise ValueError("is not a plain header of one plane")

@@ -36,8 +36,8 @@ class EventText(Format):
                 continue
             _, behind, _ = _beginning(lines[number:])
             if _are_events(behind):  # a first line that lost its sense
-                message = f"line {number} is {line.strip()[:40]!r}, the next ones are t, x, y and p"
-                raise file.problem(message, "mend the line, or remove it")
+                message = f"line {number} is {line.strip()[:40]!r}, but the next lines are t, x, y and p"
+                raise file.problem(message, "correct or remove this line")
             break
         return no("does not begin with lines of t, x, y and p")
 

@@ -18,7 +18,7 @@ FRAMES = "frames"  # begins the names of the arrays: `frames/t` and `frames/imag
 # Folders of images beside the text, of which the first one with images is taken.
 _FOLDERS = ("left/rectified", "left/distorted", "left", "")
 _ENDINGS = (".png", ".jpg", ".jpeg")
-_FIX = "copy what is missing, or leave the frames out: --exclude with the name of this file"
+_FIX = "copy the missing files, or skip the frames: --exclude with the name of this file"
 
 
 class FrameTimes(Format):
@@ -42,9 +42,8 @@ class FrameTimes(Format):
         times = _read_times(file)
         images = _images_beside(file)
         if len(images) != len(times):
-            raise file.problem(
-                f"has {len(times)} times, and there are {len(images)} images beside it", _FIX, "count"
-            )
+            message = f"has {len(times):,} times, but its folder contains {len(images):,} images"
+            raise file.problem(message, _FIX, "count")
         header = read_header(images[0].path, images[0].name)
         # EXIF may turn a JPEG
         pixels = header.shape or decode_file(images[0].path, images[0].name, exact=True).shape
@@ -55,8 +54,8 @@ class FrameTimes(Format):
                 decoded = decode_file(image.path, image.name, exact=True)
                 if decoded.shape != pixels or decoded.dtype != header.dtype:
                     raise image.problem(
-                        f"is {decoded.dtype} {decoded.shape}, other frames are {header.dtype} {pixels}",
-                        "write all frames alike",
+                        f"is {decoded.dtype} {decoded.shape}, but the first frame is {header.dtype} {pixels}",
+                        "write all frames with the same size and depth",
                         "shape",
                     )
                 frame[...] = decoded
@@ -75,16 +74,15 @@ def _read_times(file: SourceFile) -> Int64s:
         text = line.strip()
         if text and not text.isdigit():
             raise file.problem(
-                f"has {text[:40]!r} in line {number}, expected whole microseconds",
-                "write a time a line",
+                f"has {text[:40]!r} in line {number}, but whole microseconds are expected",
+                "write one time per line",
                 "values",
             )
         if text:
             times.append(int(text))
         if len(times) > 1 and times[-1] < times[-2]:
-            raise file.problem(
-                f"falls from {times[-2]} to {times[-1]} in line {number}", "sort the frames by time", "order"
-            )
+            message = f"its times decrease from {times[-2]} to {times[-1]} in line {number}"
+            raise file.problem(message, "sort the frames by time", "order")
     return np.array(times, np.int64)
 
 
@@ -95,4 +93,5 @@ def _images_beside(file: SourceFile) -> list[SourceFile]:
         images = sorted([name for name in names if name.lower().endswith(_ENDINGS)], key=natural_key)
         if images:
             return [file.beside(f"{folder}/{name}" if folder else name) for name in images]
-    raise file.problem("has no images beside it", _FIX, "missing")
+    folders = " or ".join(f"{folder}/" if folder else "its own folder" for folder in _FOLDERS)
+    raise file.problem(f"has no images in {folders}", _FIX, "missing")

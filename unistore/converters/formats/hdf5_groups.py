@@ -92,7 +92,7 @@ class LargeGroup:
             member = self._member(name)
             if inner not in member:
                 raise InputError.at(location, "is missing", self.fix, "missing")
-            item = self._follow(member, inner, location, h5py.Dataset, "is no dataset")
+            item = self._follow(member, inner, location, h5py.Dataset, "is not a dataset")
         array = HDF5Dataset(item, location)
         if problems := array.problems():
             raise InputError(problems)
@@ -132,7 +132,7 @@ class LargeGroup:
                         yield f"{self.path}/{name}/{inner}", item
 
     def _member(self, name: str) -> h5py.Group:
-        return self._follow(self._group, name, self.location(name), h5py.Group, "is no group")
+        return self._follow(self._group, name, self.location(name), h5py.Group, "is not a group")
 
     def _follow(self, parent: h5py.Group, name: str, location: Location, kind: type[T], message: str) -> T:
         item = follow(parent, name, location, self._opened.file.roots)

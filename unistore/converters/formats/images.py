@@ -43,7 +43,7 @@ _START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # First of the start-of-frame markers of arithmetic coding
 _ARITHMETIC_CODING = 0xC9
 _COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
-_FIX = "copy or export it again"
+_FIX = "copy or export the image again"
 
 
 class ImageHeader(NamedTuple):
@@ -102,7 +102,7 @@ def check_opencv(where: Where) -> None:
         If it is not, for the image at `where`, of kind ``library``.
     """
     if not is_installed("cv2"):
-        message = "is an image, which OpenCV decodes, and OpenCV is not installed"
+        message = "is an image, and OpenCV, which decodes images, is not installed"
         raise InputError.at(where, message, "pip install 'unistore[images]'", "library")
 
 
@@ -143,11 +143,14 @@ def header_of(file: IO[bytes], where: Where) -> ImageHeader:
         raise _truncated(where, size)
     extent = f"{header.width} x {header.height}"
     if not header.width or not header.height or header.colour is None:
-        raise InputError.at(where, f"has a damaged header ({extent}, unknown or no colour)", _FIX, "corrupt")
+        message = f"its header is damaged: it states {extent} pixels of an unknown colour type"
+        if header.colour is not None:
+            message = f"its header is damaged: it states {extent} pixels"
+        raise InputError.at(where, message, _FIX, "corrupt")
     if header.least > size:  # before memory is allocated
         raise InputError.at(
             where,
-            f"is damaged: {size} bytes cannot hold the {extent} pixels of its header",
+            f"is damaged: it has {size:,} bytes, too few for the {extent} pixels that its header states",
             _FIX,
             "corrupt",
         )
@@ -156,9 +159,9 @@ def header_of(file: IO[bytes], where: Where) -> ImageHeader:
 
 def _no_image(head: bytes, where: Where) -> Problem:
     if not head:
-        return Problem.at(where, "is empty (0 bytes)", _FIX, "empty")
+        return Problem.at(where, "the image is empty (0 bytes)", _FIX, "empty")
     return lfs_pointer_problem(head, where) or Problem.at(
-        where, f"is not a PNG or JPEG: it begins with {head[:8]!r}", _FIX, "format"
+        where, f"is not a PNG or JPEG image: it begins with {head[:8]!r}", _FIX, "format"
     )
 
 
@@ -234,7 +237,7 @@ def _check_chunks(data: bytes, where: Where) -> None:
         if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
             raise InputError.at(
                 where,
-                f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum",
+                f"is damaged: the checksum of its chunk {kind!r} at byte {position:,} does not match",
                 _FIX,
                 "corrupt",
             )
@@ -285,4 +288,5 @@ def resize(images: UInt8s, out: UInt8s) -> None:
 
 
 def _truncated(where: Where, size: int) -> InputError:
-    return InputError.at(where, f"is truncated: {size} bytes, without its end", _FIX, "truncated")
+    message = f"is truncated: it has {size:,} bytes, without the end of the image"
+    return InputError.at(where, message, _FIX, "truncated")

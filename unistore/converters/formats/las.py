@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from unistore.converters.claims import Claim, sure
+from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import Array, Facts, Format, NamedArrays, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Float64s
@@ -65,7 +66,7 @@ class Las(Format):
             left_out = {}
             behind = b""
             if file.size - end > _MOST:
-                left_out["records behind the points"] = f"being {file.size - end:,} bytes"
+                left_out["records behind the points"] = f"because they have {file.size - end:,} bytes"
             else:
                 behind = file.bytes()[end:].tobytes()
                 if header.number_of_evlrs:
@@ -78,7 +79,7 @@ class Las(Format):
 
     def _end_of_points(self, file: SourceFile, header: Any) -> int:
         if header.are_points_compressed:
-            raise file.problem("is compressed", "rename it to .laz")
+            raise file.problem("contains compressed points, as only .laz files do", "rename it to .laz")
         end: int = header.offset_to_point_data + header.point_count * header.point_format.size
         return end
 
@@ -87,7 +88,8 @@ class Las(Format):
         file = SourceFile(path, path.name)
         laspy = file.library("laspy", "lidar")
         if "before" not in facts:
-            raise file.problem("had a header too large to be kept", _INSTEAD, "option")
+            message = "cannot be restored, because the header of the source was too large to be stored"
+            raise file.problem(message, _INSTEAD, "option")
         before = b64decode(facts["before"])
         header = laspy.LasHeader.read_from(BytesIO(before))
         with TemporaryFile(dir=path.parent) as scratch, path.open("xb+") as out:
@@ -114,7 +116,7 @@ class Laz(Las):
 
     def _end_of_points(self, file: SourceFile, header: Any) -> int:
         if not header.are_points_compressed:
-            raise file.problem("is not compressed", "rename it to .las")
+            raise file.problem("contains points that are not compressed", "rename it to .las")
         table = _number(file, header.offset_to_point_data, 8)  # of chunks, behind the points
         if table == _PIPED:
             table = _number(file, file.size - 8, 8)
@@ -124,7 +126,8 @@ class Laz(Las):
     def _write_points(self, out: IO[bytes], header: Any, records: AnyArray) -> None:
         file = SourceFile(Path(out.name), Path(out.name).name)
         if header.vlrs.get_by_id("copc"):
-            raise file.problem("was COPC, whose octree is not written", _INSTEAD, "option")
+            message = "cannot be restored, because the source was COPC, whose octree is not written"
+            raise file.problem(message, _INSTEAD, "option")
         lazrs = file.library("lazrs", "lidar")
         (settings,) = header.vlrs.get("LasZipVlr")
         compressor = lazrs.LasZipCompressor(out, lazrs.LazVlr(settings.record_data_bytes()))
@@ -146,13 +149,15 @@ def _number(file: SourceFile, at: int, size: int) -> int:
 def _check_header(file: SourceFile) -> None:
     """Refuse a file that ends before its points begin."""
     if file.size < _SHORTEST:
-        raise file.problem(f"ends inside its header, after {file.size} bytes", "copy it again", "truncated")
+        message = f"is truncated: it ends inside its header, after {file.size} bytes"
+        raise file.problem(message, COPY_AGAIN, "truncated")
     start = _number(file, 96, 4)
     records = _number(file, 100, 4)
     if start < _SHORTEST + _RECORD * records:
         raise file.problem(
-            f"has points from byte {start} on, but {records} records before them",
-            "get or write it again",
+            f"its header states that points begin at byte {start:,}, which leaves no room for {records:,} "
+            "records before them",
+            WRITE_AGAIN,
             "damaged",
         )
     file.check_size(start)
@@ -215,7 +220,8 @@ def _arrays(file: SourceFile, reader: Any) -> dict[str, Array]:
         arrays[axis.lower()] = Array(LazyRows((points.count,), np.dtype(np.float64), read))
     for name in header.point_format.dimension_names:
         if name in arrays:
-            raise file.problem(f"has extra bytes {name!r} beside that coordinate", "rename them", "name")
+            message = f"has extra bytes named {name!r}, the name of a coordinate"
+            raise file.problem(message, "rename the extra bytes", "name")
         if name not in _AXES:
             empty = points.values(name, 0, 0)
             shape = (points.count, *empty.shape[1:])
@@ -230,7 +236,8 @@ def _records(file: SourceFile, header: Any, arrays: NamedArrays, scratch: IO[byt
     names = {*arrays, *(axis for axis in _AXES if axis.lower() in arrays)}
     lacking = [name for name in header.point_format.dimension_names if name not in names]
     if lacking:
-        raise file.problem(f"was converted without {', '.join(lacking)}", _INSTEAD, "option")
+        message = f"cannot be restored, because the store does not contain {', '.join(lacking)}"
+        raise file.problem(message, _INSTEAD, "option")
     dtype = header.point_format.dtype()
     records = np.memmap(scratch, dtype, "w+", shape=(len(arrays["x"]),))
     points = PackedPointRecord(records, header.point_format)
@@ -247,5 +254,6 @@ def _records(file: SourceFile, header: Any, arrays: NamedArrays, scratch: IO[byt
                 target[name.upper()][:] = np.rint((rows - offset) / scale)
                 written = target[name.upper()] * scale + offset
             if not np.array_equal(written, rows, equal_nan=rows.dtype.kind == "f"):
-                raise file.problem(f"does not hold {name} exactly", _INSTEAD)
+                message = f"cannot be restored, because this format cannot store {name} exactly"
+                raise file.problem(message, _INSTEAD)
     return records

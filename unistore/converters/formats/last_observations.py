@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
 from unistore.converters.opened import Array, Facts, Member, NamedArrays, OpenFile, Origin, SourceFile
@@ -87,8 +88,8 @@ class LastObservations(NamedTuple):
                 parts[f"{episode}/next_{self.observations}{ending}"] = Stretch(array, 1, steps)
             others = divided.keys() | (arrays.keys() - {path})
             if twice := sorted(parts.keys() & others):
-                message = f"opens as {twice[0]}, which the file has already"
-                raise InputError.at(location_of(name, path), message, "rename one of them", "name")
+                message = f"is read as {twice[0]}, but the file already contains a dataset of this name"
+                raise InputError.at(location_of(name, path), message, "rename one of the two", "name")
             divided |= parts
         return divided
 
@@ -184,5 +185,5 @@ def facts_in(metadata: SourceFile) -> Facts:
     try:
         facts: Any = json.loads(metadata.path.read_bytes())
     except ValueError as error:
-        raise metadata.problem(f"is no JSON: {error}", "get the dataset again", "damaged") from error
+        raise metadata.problem(f"is not valid JSON: {error}", WRITE_AGAIN, "damaged") from error
     return facts if isinstance(facts, dict) else {}

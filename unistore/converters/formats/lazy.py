@@ -14,8 +14,10 @@ from typing import IO, Any
 
 import numpy as np
 
+from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.opened import Array, SourceFile
 from unistore.errors import Problem
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Dtype, Shape
 
 _SHOWN = 60
@@ -79,7 +81,7 @@ class ForwardRecords:
         self._start += len(self._packet)
         packet = next(self._coming, None)
         if packet is None:
-            raise ValueError(f"ends before record {place} of {self.shape[0]}")
+            raise ValueError(f"ends before record {place:,} of {self.shape[0]:,}")
         self._packet = packet
 
 
@@ -124,8 +126,8 @@ class TextRows:
 
     def _miscounted(self, found: int, stated: int) -> Exception:
         kind = "truncated" if found < stated else "damaged"
-        message = f"holds {max(0, found):,} lines of points, its header tells of {stated:,}"
-        return self.file.problem(message, "copy it again, or correct its header", kind)
+        message = f"has {count_of(max(0, found), 'line')} of points, but its header states {stated:,}"
+        return self.file.problem(message, f"{COPY_AGAIN}, or correct its header", kind)
 
     @property
     def memory(self) -> int:
@@ -177,11 +179,11 @@ class TextRows:
                     self._parsed([line])
                 except ValueError:
                     return self.file.problem(
-                        f"line {number} is no point: {line.strip()[:_SHOWN]!r}",
-                        "correct that line",
+                        f"line {number} is not a point: {line.strip()[:_SHOWN]!r}",
+                        "correct this line",
                         "damaged",
                     )
-        return self.file.problem("cannot be read as numbers", "write it again", "damaged")
+        return self.file.problem("its lines cannot be read as numbers", WRITE_AGAIN, "damaged")
 
 
 def mapped_records(file: SourceFile, dtype: Dtype, start: int, count: int) -> Mapping[str, AnyArray]:

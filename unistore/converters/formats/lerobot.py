@@ -35,14 +35,14 @@ _NUMBERS = ("frame_index", "episode_index", "index")
 _TIMESTAMP = "timestamp"
 _FACTS = ("codebase_version", "robot_type", "fps")
 _CONVERTERS = {
-    "v2.0": "lift it with lerobot's convert_dataset_v20_to_v21.py",
-    "v1.6": "lift it with lerobot's convert_dataset_v1_to_v2.py, then to v2.1",
+    "v2.0": "convert it to v2.1 with lerobot's convert_dataset_v20_to_v21.py",
+    "v1.6": "convert it to v2.0 with lerobot's convert_dataset_v1_to_v2.py, then to v2.1",
 }
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::0?(\d)d)?\}")
 # Seconds between a timestamp, a float32, and the number of its step over the rate
 _TIME_TOLERANCE = 1e-3
 _NUMBERS_READ = 1 << 20  # rows of which the numbers of episodes are read at a time
-_DAMAGED = "get the dataset again"
+_DAMAGED = "download the dataset again"
 # What tells a damaged info.json: words that it has, and what lies beside it
 _WORDS = (b'"total_episodes"', b'"data_path"', b'"chunks_size"')
 _BESIDE = ("episodes.jsonl", "tasks.jsonl", "tasks.parquet", "episodes")
@@ -168,10 +168,10 @@ class LeRobot(Format):
         if is_info(file.path):
             head = file.head(1 << 16)
             if b'"codebase_version"' in head:
-                return sure("says a codebase_version")
+                return sure("contains a codebase_version")
             if any(word in head for word in _WORDS) or any(map(_is_beside(file), _BESIDE)):
                 raise file.wrong_beginning("with a codebase_version, as meta/info.json of LeRobot does")
-        return no("is no meta/info.json of LeRobot")
+        return no("is not a meta/info.json of LeRobot")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
@@ -181,7 +181,9 @@ class LeRobot(Format):
                 opened = _DatasetMeta(file).opened(Tables(stack))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise file.problem(
-                    f"and the files beside it do not describe a dataset: {error!r}", _DAMAGED, "damaged"
+                    f"and the other files of its folder do not describe a dataset: {error!r}",
+                    _DAMAGED,
+                    "damaged",
                 ) from error
             yield opened
 
@@ -204,8 +206,8 @@ class _DatasetMeta:
         self.version = str(self.info["codebase_version"])
         if self.version not in ("v2.1", "v3.0"):
             raise file.problem(
-                f"is LeRobot {self.version}, which is not read",
-                _CONVERTERS.get(self.version, "v2.1 and v3.0 are read"),
+                f"is a LeRobot dataset of version {self.version}, and only v2.1 and v3.0 are supported",
+                _CONVERTERS.get(self.version, "convert it to v3.0 with lerobot"),
             )
         self.rate = float(self.info["fps"])
         self.features = [
@@ -230,8 +232,8 @@ class _DatasetMeta:
             episodes = self._by_their_rows(episodes, tables)
             moved = sorted({episode.table for episode in episodes if episode.table != before[episode.number]})
             if moved:
-                notes["data"] = f"{self.file.name}: meta/episodes names other files than {', '.join(moved)}, "
-                notes["data"] += "where rows have the numbers of its episodes: they are taken from there"
+                notes["data"] = f"{self.file.name}: meta/episodes lists other files for some episodes; "
+                notes["data"] += f"their rows, by episode_index, were read from {', '.join(moved)}"
         arrays: dict[str, Array] = {}
         for episode in episodes:
             arrays |= self._arrays(episode, tables)
@@ -329,7 +331,7 @@ class _DatasetMeta:
         for row, number in enumerate(indices[lo:hi].tolist()):
             if not 0 <= number < len(tasks):
                 raise self.file.problem(
-                    f"has task_index {number} in its rows, and meta/tasks lists {len(tasks)}",
+                    f"its rows contain the task_index {number}, but meta/tasks lists {len(tasks):,} tasks",
                     _DAMAGED,
                     "missing",
                 )
@@ -406,14 +408,15 @@ class _DatasetMeta:
             wrong = next(
                 (position for position, number in enumerate(numbers) if number != position), len(numbers)
             )
-            counts = f"says {self.info['total_episodes']} episodes, and meta/ lists {len(numbers)}"
-            raise self.file.problem(f"{counts}; number {wrong} is not in its place", _DAMAGED, "missing")
+            counts = f"states {stated:,} episodes, and meta/ lists {len(numbers):,}"
+            message = f"{counts}; the first that is missing or out of order is number {wrong}"
+            raise self.file.problem(message, _DAMAGED, "missing")
         known_tasks = set(tasks)
         for episode in episodes:
             unknown = [task for task in episode.tasks if task not in known_tasks]
             if unknown:
                 raise self.file.problem(
-                    f"{episode.group} has task {unknown[0]!r}, which meta/tasks does not list",
+                    f"{episode.group} has the task {unknown[0]!r}, which meta/tasks does not list",
                     _DAMAGED,
                     "missing",
                 )
@@ -442,15 +445,16 @@ class _Timestamps(Array):
         file = self._table().file
         if foreign.any():
             return file.problem(
-                f"row {first + int(foreign.argmax())} is none of episode {self._episode.number}",
+                f"row {first + int(foreign.argmax())} does not belong to episode {self._episode.number}",
                 _DAMAGED,
                 "value",
             ).problems
         if late.any():
             step = int(late.argmax())
             return file.problem(
-                f"step {step} of episode {self._episode.number} is not at {step / self._rate:.4f} s",
-                "steps are missing: record them again",
+                f"step {step} of episode {self._episode.number} is not at {step / self._rate:.4f} s, "
+                "so steps are missing",
+                "record the episode again, or skip it with --exclude",
                 "value",
             ).problems
         return ()

@@ -55,8 +55,8 @@ class ManiSkill(Format):
         further: list[SourceFile] = []
         notes: dict[str, str] = {}
         if metadata.is_file() and file.roots and not is_inside(metadata, file.roots):
-            told = "seeds and success of the episodes are not stored; give the folder to store them"
-            notes[metadata.name] = f"{file.name}: {metadata.name} beside it was not given, so {told}"
+            stated = "so seeds and success of the episodes are not stored; give the folder to store them"
+            notes[metadata.name] = f"{file.name}: {metadata.name} of the same folder was not given, {stated}"
         elif metadata.is_file():
             further = [file.beside(metadata.name)]
         facts = facts_in(further[0]) if further else {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.unpacked import inflated
 from unistore.converters.formats.volumes import (
     MOST_DEFLATE,
@@ -57,12 +58,12 @@ class MetaImage(VolumeFormat):
         channels = header.get("ElementNumberOfChannels", "1")
         if channels != "1" or kind not in _TYPES:
             raise file.problem(
-                f"holds {kind} in {channels} channels, which is not read",
+                f"has {channels} channels of the type {kind}, and only one channel of numbers is supported",
                 "write one channel of numbers",
                 "dtype",
             )
         if not _is_true(header.get("BinaryData", "True")):
-            raise file.problem("holds its voxels as text, which is not read", "write them in binary")
+            raise file.problem("contains its voxels as text, which is not supported", "write them in binary")
         is_big = _is_true(header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False")))
         dtype = np.dtype(_TYPES[kind]).newbyteorder(">" if is_big else "<")
         name = header["ElementDataFile"]
@@ -75,7 +76,7 @@ class MetaImage(VolumeFormat):
                 yield opened
             return
         if start < 0:
-            message = f"has HeaderSize {start}, which does not say where compressed voxels begin"
+            message = f"has the HeaderSize {start}, so it is unknown where the compressed voxels begin"
             raise file.problem(message, "write it again in one file", "damaged")
         with voxels.path.open("rb") as raw:
             stream: Any = inflated(raw, start)
@@ -92,7 +93,8 @@ def _shape(file: SourceFile, extents: str) -> Shape:
     except ValueError:
         shape = ()
     if min(shape, default=-1) < 0:
-        raise file.problem(f"has DimSize {extents}", "write it again", "damaged")
+        message = f"has the DimSize {extents!r}, but whole numbers from 0 are expected"
+        raise file.problem(message, WRITE_AGAIN, "damaged")
     return shape
 
 
@@ -107,20 +109,22 @@ def _header(file: SourceFile) -> tuple[dict[str, str], int]:
         while "ElementDataFile" not in header:
             line = raw.readline(_LONGEST_HEADER)
             if not line:
-                raise file.problem("ends inside its header", "copy it again", "truncated")
+                raise file.problem("is truncated: it ends inside its header", COPY_AGAIN, "truncated")
             text = line.decode("latin-1").rstrip("\r\n")
             key, sign, value = text.partition("=")
             if text and not (sign and key.replace("\t", " ").isprintable()):
                 raise file.problem(
-                    f"has the line {text[:80]!r} in its header, expected KEY = VALUE",
-                    "copy it again",
+                    f"has the line {text[:80]!r} in its header, but KEY = VALUE is expected",
+                    COPY_AGAIN,
                     "damaged",
                 )
             header[key.strip()] = value.strip()
         end = raw.tell()
     missing = [key for key in ("DimSize", "ElementType") if key not in header]
     if missing or header["ElementDataFile"].startswith("LIST") or "%" in header["ElementDataFile"]:
-        what = f"says no {missing[0]}" if missing else "has its voxels in a list of files"
+        what = "has its voxels in a list of files, which is not supported"
+        if missing:
+            what = f"does not state {missing[0]} in its header"
         raise file.problem(what, "write it again in one file: SimpleITK.WriteImage(image, 'a.mha')")
     return header, end
 

@@ -35,7 +35,7 @@ _LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348
 _MAGIC = {348: (344, b"n+1\0"), _LONG: (4, b"n+2\0\r\n\x1a\n")}
 _MILLIMETRES = {1: 1000.0, 2: 1.0, 3: 1e-3}  # by the unit of lengths: metre, millimetre, micrometre
 _MOST = 32767  # voxels of an axis that NIfTI-1 counts
-_SFORM_TAKEN = "sform and qform place it differently: sform was taken, both are kept in the header"
+_SFORM_TAKEN = "its sform and qform differ; the place is from sform, and both are kept in the header"
 
 
 class Nifti(VolumeFormat):
@@ -65,7 +65,7 @@ class Nifti(VolumeFormat):
             if is_inside:
                 start = _start_by_size(file, header, prod(map(int, shape)) * dtype.itemsize)
                 taken.append(
-                    f"vox_offset is {header.get_data_offset()}: voxels were read from byte {start} on"
+                    f"vox_offset is {header.get_data_offset()}, so voxels were read from byte {start} on"
                 )
             # Where only the size told the first voxel, no byte may follow the last one
             planes = Planes(file, stream, start, shape[::-1], dtype, _scaling(header), is_all=is_inside)
@@ -77,7 +77,7 @@ class Nifti(VolumeFormat):
             taken += [_SFORM_TAKEN] if _contradicts(facts["header"]) else []
             for form in ("sform", "qform"):
                 if header[f"{form}_code"] and facts["header"][form] is None:
-                    taken.append(f"{form} has no extent, and was not taken")
+                    taken.append(f"{form} has no extent, and was not used")
             notes = {"image": "; ".join(taken)} if taken else {}
             yield OpenFile({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=notes)
 
@@ -119,7 +119,7 @@ def _start_by_size(file: SourceFile, header: Any, nbytes: int) -> int:
     first = header.sizeof_hdr
     if start not in (first, first + 4) or stated not in (0, start):
         raise file.problem(
-            f"places its voxels at byte {stated}, inside its header",
+            f"states that its voxels begin at byte {stated}, which is inside its header",
             "write it again with nibabel",
         )
     return start
@@ -131,10 +131,10 @@ def _mend(header: Any) -> list[str]:
     qfac, *zooms = header["pixdim"][:4].tolist()
     if qfac not in (1, -1):
         header["pixdim"][0] = 1
-        taken.append(f"pixdim[0] is {qfac:g}: it was taken as 1")
+        taken.append(f"pixdim[0] is {qfac:g}, and 1 was used instead")
     if any(zoom < 0 for zoom in zooms):
         header["pixdim"][1:4] = np.abs(zooms)
-        taken.append(f"pixdim[1:4] is {zooms}: it was taken without signs")
+        taken.append(f"pixdim[1:4] is {zooms}, and was used without signs")
     return taken
 
 

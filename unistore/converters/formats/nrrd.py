@@ -12,6 +12,7 @@ from itertools import islice
 
 import numpy as np
 
+from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, VolumeFormat, open_raw, stated
 from unistore.converters.opened import Facts, OpenFile, SourceFile
 from unistore.system.types import Dtype, JsonObject
@@ -36,7 +37,7 @@ _FRAMES = {
 }
 # Kinds of axes along which a volume extends; others hold colours, vectors or times.
 _EXTENDED = ("domain", "space", "???", "none")
-_UNPLACED = "its space is none of a patient, so that origin and direction are unknown"
+_UNPLACED = "its space is not the space of a patient, so its origin and direction are unknown"
 _LONGEST_HEADER = 1 << 20
 _FIX = "write it again in one file: nrrd.write('a.nrrd', voxels, header)"
 
@@ -81,16 +82,17 @@ def _header(file: SourceFile) -> tuple[Facts, int, SourceFile]:
     name = header.get("data file", header.get("datafile"))
     missing = {"type", "encoding", "sizes"} - header.keys()
     if missing or (end is None and name is None):
-        raise file.problem("ends inside its header", "copy it again", "truncated")
+        raise file.problem("is truncated: it ends inside its header", COPY_AGAIN, "truncated")
     if name is not None and (name.startswith("LIST") or "%" in name):
-        raise file.problem("has its voxels in a list of files", _FIX)
+        raise file.problem("has its voxels in a list of files, which is not supported", _FIX)
     if header["encoding"].lower() not in ("raw", "gzip", "gz"):
-        raise file.problem(f"is encoded as {header['encoding']}, which is not read", _FIX)
+        message = f"has the encoding '{header['encoding']}', and only raw and gzip are supported"
+        raise file.problem(message, _FIX)
     kinds = [kind for kind in header.get("kinds", ()) if kind.lower() not in _EXTENDED]
     if kinds:
         raise file.problem(
-            f"has an axis of the kind {kinds[0]}, a volume single numbers",
-            "save each as a volume of its own",
+            f"has an axis of the kind '{kinds[0]}', but each voxel of a volume must be a single number",
+            "save each component as a separate volume",
             "shape",
         )
     if name is not None:
@@ -109,8 +111,8 @@ def _dtype(file: SourceFile, header: Facts) -> Dtype:
     endian = header.get("endian", "")
     if kind is None or (endian not in ("little", "big") and kind[1] != "1"):
         raise file.problem(
-            f"holds {header['type']} in the byte order {endian!r}, which is not read",
-            "write numbers, and their byte order",
+            f"has the type '{header['type']}' and the byte order {endian!r}, which is not supported",
+            "write numbers, and state their byte order",
             "dtype",
         )
     return np.dtype(kind).newbyteorder(">" if endian == "big" else "<")

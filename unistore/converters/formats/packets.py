@@ -112,7 +112,7 @@ def images_in(
         yield from _decoded(record.tobytes(), numbers, size)
     except wrong as error:
         raise InputError.at(
-            where, f"is a video that cannot be decoded: {error}", "convert it again", "corrupt"
+            where, f"contains a video that cannot be decoded: {error}", "convert the source again", "corrupt"
         ) from error
 
 
@@ -126,8 +126,10 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
     if bounds == [len(record)]:
         yield from np.zeros((len(numbers), *size, 3), np.uint8)
         return
-    if min(head["sizes"]) < 1 or bounds[-1] != len(record):
-        raise ValueError(f"its packets end at byte {bounds[-1]}, and {len(record)} are stored")
+    if min(head["sizes"]) < 1:
+        raise ValueError(f"a packet has a size of {min(head['sizes'])} bytes")
+    if bounds[-1] != len(record):
+        raise ValueError(f"its packets end at byte {bounds[-1]:,}, but {len(record):,} bytes are stored")
     times = [head["steps"][number] for number in numbers]
     last = max(head["times"].index(time) for time in times)
     decoder: Any = av.CodecContext.create(DECODERS[head["codec"]], "r")
@@ -146,12 +148,12 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
             if frame.pts == time:
                 if (frame.height, frame.width) != size:
                     raise ValueError(
-                        f"a frame is {frame.height} x {frame.width}, expected {size[0]} x {size[1]}"
+                        f"a frame has {frame.height} x {frame.width} pixels, not {size[0]} x {size[1]}"
                     )
                 yield rgb(frame)
                 time = next(waiting, None)
     if time is not None:
-        raise ValueError(f"no frame at {time}, of {last + 1} packets")
+        raise ValueError(f"its {last + 1} packets contain no frame at the time {time}")
 
 
 def rgb(frame: Any) -> UInt8s:

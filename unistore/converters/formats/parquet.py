@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
-from unistore.converters.common.faults import is_out_of_memory, is_read_error
+from unistore.converters.common.faults import WRITE_AGAIN, is_out_of_memory, is_read_error
 from unistore.converters.files.paths import is_inside
 from unistore.converters.formats.parquet_pages import Pages, largest_pages
 from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
@@ -30,7 +30,7 @@ _PHYSICAL = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOU
 _LEVELS = 4
 _BUFFER = 1 << 18  # bytes of a column that are read at a time
 _MOST_ROWS = 1 << 16  # rows of any table that is read as a whole; larger ones have a byte a row, at least
-_AGAIN = "get the file again"
+
 # Folders up from a table of a LeRobot dataset, the dataset's own among them
 _LEROBOT_DEPTH = 4
 
@@ -50,7 +50,9 @@ class ParquetFile:
         self._starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         if sum(rows) != self.row_count:
             raise file.problem(
-                f"has {sum(rows)} rows in its row groups and states {self.row_count}", _AGAIN, "damaged"
+                f"states {self.row_count:,} rows, but its row groups have {sum(rows):,}",
+                WRITE_AGAIN,
+                "damaged",
             )
         self._readers: dict[str, _ColumnRows] = {}
 
@@ -94,13 +96,15 @@ class ParquetFile:
         try:
             yield
         except ValueError as error:
-            raise self.file.problem(f"is damaged: {error}", _AGAIN, "damaged") from error
+            raise self.file.problem(f"is damaged: {error}", WRITE_AGAIN, "damaged") from error
 
     def rows(self, is_wanted: Callable[[str], bool]) -> list[JsonObject]:
         """Read all rows of a table that has a few, as those of ``meta/`` in a LeRobot dataset."""
         if self.row_count > max(_MOST_ROWS, self.file.size):
             raise self.file.problem(
-                f"states {self.row_count} rows in {self.file.size} bytes", _AGAIN, "damaged"
+                f"states {self.row_count:,} rows, more than its {self.file.size:,} bytes can contain",
+                WRITE_AGAIN,
+                "damaged",
             )
         columns = sorted(filter(is_wanted, self.columns))
         with _reading(self.file):
@@ -110,9 +114,10 @@ class ParquetFile:
     def stretches(self, column: str, lo: int, hi: int) -> Iterator[Any]:
         """Read rows ``lo:hi`` of a column, as Arrow arrays that follow each other."""
         if column not in self.columns:
-            raise self.file.problem(f"has no column {column!r}", _AGAIN, "missing")
+            raise self.file.problem(f"has no column {column!r}", WRITE_AGAIN, "missing")
         if hi > self.row_count:
-            raise self.file.problem(f"has {self.row_count} rows, and {hi} are needed", _AGAIN, "truncated")
+            message = f"has {self.row_count:,} rows, but {hi:,} are needed"
+            raise self.file.problem(message, WRITE_AGAIN, "truncated")
         while lo < hi:
             reader = self._readers.get(column)
             if reader is None or not reader.start <= lo < reader.end:
@@ -123,10 +128,8 @@ class ParquetFile:
             with _reading(self.file):
                 is_sound = reader.reach(lo)
             if not is_sound:
-                message = (
-                    f"has other rows of {column!r} in a row group than the {reader.count} that it states"
-                )
-                raise self.file.problem(message, _AGAIN, "damaged")
+                message = f"has a row group with other rows of {column!r} than the {reader.count:,} it states"
+                raise self.file.problem(message, WRITE_AGAIN, "damaged")
             stop = min(hi, reader.start + len(reader.values))
             yield reader.values.slice(lo - reader.start, stop - lo)
             lo = stop
@@ -220,7 +223,7 @@ def _reading(file: SourceFile) -> Iterator[None]:
         if is_read_error(error) or is_out_of_memory(error):
             raise
         text = str(error).partition("\n")[0]
-        raise file.problem(f"is damaged: {text}", _AGAIN, "damaged") from error
+        raise file.problem(f"is damaged: {text}", WRITE_AGAIN, "damaged") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,24 +255,24 @@ class ParquetColumn:
             if not hasattr(values.type, "value_type"):
                 break
             if values.null_count:
-                raise self._wrong("misses values", "fill or drop them")
+                raise self._wrong("has missing values", "fill in or drop these values")
             lengths = np.asarray(values.value_lengths())
             if extent is None or (lengths != extent).any():
-                raise self._wrong(f"has lists of other lengths than its shape {self.row_shape}")
+                raise self._wrong(f"has lists whose lengths do not fit its shape {self.row_shape}")
             values = values.flatten()
         if hasattr(values.type, "num_fields") and values.type.num_fields:
             values = values.field("bytes")
         if values.null_count:
-            raise self._wrong("misses values", "fill or drop them")
+            raise self._wrong("has missing values", "fill in or drop these values")
         if len(values) != count * prod(self.row_shape):
-            raise self._wrong(f"has {len(values)} values in {count} rows of shape {self.row_shape}")
+            raise self._wrong(f"has {len(values):,} values in {count:,} rows of the shape {self.row_shape}")
         numbers: AnyArray = values.to_numpy(zero_copy_only=False)
         if not np.can_cast(numbers.dtype, self.dtype, "safe"):
-            raise self._wrong(f"holds {numbers.dtype}, and should hold {self.dtype}")
+            raise self._wrong(f"has the dtype {numbers.dtype}, not {self.dtype}")
         return numbers.reshape(count, *self.row_shape)
 
-    def _wrong(self, message: str, fix: str = _AGAIN) -> InputError:
-        return self.open().file.problem(f"column {self.column!r} {message}", fix, "damaged")
+    def _wrong(self, message: str, fix: str = WRITE_AGAIN) -> InputError:
+        return self.open().file.problem(f"its column {self.column!r} {message}", fix, "damaged")
 
 
 class Tables:
@@ -298,10 +301,10 @@ class Parquet(Format):
         """Look for the mark of Parquet, in files that are no part of a LeRobot dataset."""
         dataset = _dataset_of(file)
         if dataset:
-            return no(f"is of the LeRobot dataset {dataset}")
+            return no(f"belongs to the LeRobot dataset {dataset}")
         beginning = file.head(4)
         if beginning == b"PARE":
-            return no("is encrypted Parquet, which is not read")
+            return no("is encrypted Parquet, which is not supported")
         if beginning != b"PAR1":
             raise file.wrong_beginning("with PAR1")
         return sure("begins with PAR1")

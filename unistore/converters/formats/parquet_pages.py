@@ -41,7 +41,7 @@ def largest_pages(file: IO[bytes], column: Any) -> Pages:
         numbers = header.numbers()
         size, stored = numbers.get(_UNCOMPRESSED, -1), numbers.get(_STORED, -1)
         if size < 0 or stored < 0:
-            raise ValueError(f"no page at byte {start}")
+            raise ValueError(f"there is no page at byte {start:,}")
         values = max(numbers.get(field, 0) for field in _VALUES)
         page = Pages(max(size, stored), values, size if _OF_DICTIONARY in numbers else 0)
         largest = Pages(*map(max, largest, page))
@@ -87,7 +87,7 @@ class _Struct:
             for _ in range(count):
                 self._skip(head & 15)
         elif kind == _MAP:
-            raise ValueError("a map, which no header of a page has")
+            raise ValueError("the header of a page contains a map, which is not allowed")
         elif kind == _DOUBLE:
             self.position += 8
         elif kind == 3:
@@ -95,7 +95,7 @@ class _Struct:
 
     def _byte(self) -> int:
         if self.position >= len(self._content):
-            raise ValueError("ends inside the header of a page")
+            raise ValueError("it ends inside the header of a page")
         self.position += 1
         return self._content[self.position - 1]
 

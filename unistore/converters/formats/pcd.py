@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.claims import Claim, sure
+from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.hdf5.filters import Filter, decode
 from unistore.converters.formats.lazy import LazyRows, TextRows, lazy_fields, mapped_records
 from unistore.converters.opened import Array, Format, OpenFile, SourceFile
@@ -33,8 +34,8 @@ class Pcd(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         if b"FIELDS" in file.head(1024):
-            return sure("has a header of PCD")
-        raise file.wrong_beginning("with a header of PCD")
+            return sure("has a PCD header")
+        raise file.wrong_beginning("with a PCD header")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
@@ -55,7 +56,8 @@ class Pcd(Format):
             columns = _decompressed(file, dtype, start, count)
             memory = file.size + 2 * count * dtype.itemsize
         else:
-            raise file.problem(f"has data {kind!r}, expected ascii, binary or binary_compressed")
+            message = f"has the DATA {kind!r}, but ascii, binary or binary_compressed is expected"
+            raise file.problem(message, WRITE_AGAIN)
         arrays = {}
         for name, values in columns.items():
             order = _COLOURS.get(name)
@@ -84,7 +86,7 @@ def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
         header[key] = words
         if key == "DATA" and line.endswith(b"\n") and len(words) == 1:
             return header, position, number
-    raise file.problem("has a header without DATA", "copy it again", "truncated")
+    raise file.problem("is truncated: its header has no DATA line", COPY_AGAIN, "truncated")
 
 
 def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype, int]:
@@ -106,15 +108,15 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
         if points < 0 or not names:
             raise ValueError(f"{points} points of {len(names)} fields")
     except (KeyError, ValueError, IndexError, TypeError) as error:
-        raise file.problem(
-            f"has a header that does not fit together ({error!r})", "write it again", "damaged"
-        ) from None
+        message = f"the lines of its header contradict each other: {error!r}"
+        raise file.problem(message, WRITE_AGAIN, "damaged") from None
     if by_extent not in (None, points):
-        message = f"states {points} points, and {width} × {height} by WIDTH and HEIGHT"
-        raise file.problem(message, "copy it again, or correct its header", "damaged")
+        message = f"states POINTS {points}, but WIDTH {width} and HEIGHT {height}"
+        raise file.problem(message, f"{COPY_AGAIN}, or correct its header", "damaged")
     for name in _COLOURS:
         if name in names and dtype[name].itemsize != 4:
-            raise file.problem(f"has {name} of {dtype[name]}, expected 4 bytes", "write it again", "dtype")
+            message = f"has {name!r} with the dtype {dtype[name]}, but 4 bytes are expected"
+            raise file.problem(message, WRITE_AGAIN, "dtype")
     return dtype, points
 
 
@@ -124,8 +126,8 @@ def _decompressed(file: SourceFile, dtype: Dtype, start: int, count: int) -> dic
     packed, size = np.frombuffer(sizes, "<u4").tolist()
     if size != count * dtype.itemsize:
         raise file.problem(
-            f"holds {size} bytes of points, its header tells of {count * dtype.itemsize}",
-            "write it again",
+            f"has {size:,} bytes of points, but its header states {count * dtype.itemsize:,}",
+            WRITE_AGAIN,
             "damaged",
         )
     first = start + 8
@@ -139,7 +141,8 @@ def _decompressed(file: SourceFile, dtype: Dtype, start: int, count: int) -> dic
             with opening(file.path, file.name):
                 unpacked = decode(content, size, (Filter(_LZF, (4, 0x105, size)),))
         except ValueError as error:
-            raise file.problem(f"holds no LZF data ({error})", "write it again", "damaged") from None
+            message = f"its points cannot be decompressed as LZF: {error}"
+            raise file.problem(message, WRITE_AGAIN, "damaged") from None
         rows = np.empty(count, dtype)
         position = 0
         for name in dtype.names or ():

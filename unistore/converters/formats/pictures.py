@@ -53,8 +53,8 @@ class ImagePixels:
 
     def _check(self, decoded: Shape, stated: Shape) -> None:
         if decoded != stated:
-            message = f"decodes to {decoded}, but its header says {stated}"
-            raise self.file.problem(message, "copy or export it again", "shape")
+            message = f"decodes to {decoded}, but its header states {stated}"
+            raise self.file.problem(message, "copy or export the image again", "shape")
 
     def content(self) -> bytes:
         """Read the file as it stands, and check that it is whole."""

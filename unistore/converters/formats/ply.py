@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unistore.converters.claims import Claim, sure
+from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.formats.lazy import TextRows, mapped_records
 from unistore.converters.opened import Array, Format, OpenFile, SourceFile
 
@@ -55,7 +56,8 @@ class Ply(Format):
         label = of_labels.arrays["label"]
         if label.shape != opened.arrays["x"].shape:
             vertices = len(opened.arrays["x"])
-            raise beside.problem(f"has {len(label)} vertices, {file.name} {vertices}")
+            message = f"has {len(label):,} vertices, but {file.name} has {vertices:,}"
+            raise beside.problem(message, COPY_AGAIN)
         yield replace(
             opened,
             arrays={**opened.arrays, "label": label},
@@ -78,9 +80,9 @@ def _opened(file: SourceFile) -> OpenFile:
     vertices = elements[vertex_number]
     names = [name for name, _ in vertices.properties]
     if len(set(names)) < len(names):
-        raise file.problem("names a property of vertex twice", "write it again", "name")
+        raise file.problem("has two vertex properties with the same name", "rename one of them", "name")
     if not names and vertices.rows:
-        raise file.problem("has vertices without properties", "write it again", "damaged")
+        raise file.problem("has vertices without properties", WRITE_AGAIN, "damaged")
     dtype = np.dtype([(name, order + form) for name, form in vertices.properties])
     other_elements = [element for element in elements if element is not vertices and element.rows]
     left_out = {element.name: "being no vertices" for element in other_elements}
@@ -107,14 +109,16 @@ def _vertex_number(file: SourceFile, elements: Sequence[Element]) -> int:
     """Return which element holds the vertices, and refuse those that cannot be read."""
     kinds = [element.name for element in elements]
     if _VERTEX not in kinds:
-        raise file.problem("has no vertices", "leave it out", "missing")
+        raise file.problem("has no vertices", "skip it with --exclude", "missing")
     number = kinds.index(_VERTEX)
     lists = elements[number].lists
     if lists:
-        raise file.problem(f"has vertices with lists: {', '.join(lists)}", "write it again without these")
+        message = f"has vertex properties that are lists, which are not supported: {', '.join(lists)}"
+        raise file.problem(message, "write the file again without these properties")
     for element in elements[:number]:
         if element.lists:
-            raise file.problem(f"has {element.name}s before its vertices", "write these first")
+            message = f"has the element '{element.name}', with lists, before its vertices"
+            raise file.problem(message, "write the vertices first")
     return number
 
 
@@ -128,7 +132,7 @@ def _header(file: SourceFile) -> tuple[list[list[str]], int]:
     end = head.find(b"end_header")
     stop = head.find(b"\n", end) + 1
     if end < 0 or not stop:
-        raise file.problem("has no end_header", "copy it again", "truncated")
+        raise file.problem("is truncated: its header has no end_header", COPY_AGAIN, "truncated")
     text = head[:stop].decode("utf-8", "backslashreplace")
     return [line.split() or [""] for line in text.removesuffix("\n").split("\n")], stop
 
@@ -137,7 +141,7 @@ def _order(file: SourceFile, lines: Sequence[Sequence[str]]) -> str:
     form = next((line[1:] for line in lines if line[0] == "format"), [])
     if list(form[1:]) != ["1.0"] or form[0] not in _ORDERS:
         raise file.problem(
-            f"has the format {' '.join(form)!r}, expected {', '.join(_ORDERS)} 1.0", "write it again"
+            f"has the format {' '.join(form)!r}, but {', '.join(_ORDERS)} 1.0 are supported", WRITE_AGAIN
         )
     return _ORDERS[form[0]]
 
@@ -154,5 +158,6 @@ def _elements(file: SourceFile, lines: Sequence[Sequence[str]]) -> list[Element]
             case ["property", form, name] if elements and form in _TYPES:
                 elements[-1].properties.append((name, _TYPES[form]))
             case ["element" | "property", *_]:
-                raise file.problem(f"line {number} of its header is {' '.join(line)!r}", "write it again")
+                message = f"line {number} of its header, {' '.join(line)!r}, is not valid"
+                raise file.problem(message, WRITE_AGAIN)
     return elements

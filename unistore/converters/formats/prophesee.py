@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.claims import Claim, no, sure
+from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.arrays import begins_with_text, lost_its_first_line
 from unistore.converters.formats.lazy import ForwardRecords, LazyRows
 from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
@@ -69,9 +70,9 @@ def read_header(file: SourceFile) -> PropheseeHeader:
 def _mapped(file: SourceFile, start: int, record: Dtype) -> AnyArray:
     beyond = (file.size - start) % record.itemsize
     if beyond:
-        raise file.problem(f"ends {beyond} bytes into an event", "copy it again", "truncated")
+        raise file.problem(f"is truncated: it ends {beyond} bytes into an event", COPY_AGAIN, "truncated")
     if file.size == start:
-        raise file.problem("holds no events", "leave it out", "empty")
+        raise file.problem("contains no events", "skip it with --exclude", "empty")
     return np.memmap(file.path, record, "r", start)
 
 
@@ -102,15 +103,16 @@ class Dat(PropheseeFormat):
         header = read_header(file)
         version = header.values.get("version", "unknown")
         if version != "2":
-            raise file.problem(f"is of version {version}, expected 2", _FIX)
+            raise file.problem(f"has version {version}, and only version 2 is supported", _FIX)
         with file.path.open("rb") as handle:
             handle.seek(header.size)
             kind = handle.read(2)
         if len(kind) < 2:
-            raise file.problem("ends in its header", "copy it again", "truncated")
+            raise file.problem("is truncated: it ends inside its header", COPY_AGAIN, "truncated")
         if kind[0] not in _DAT_TYPES or kind[1] != _DAT_RECORD.itemsize:
             raise file.problem(
-                f"holds events of type {kind[0]} in {kind[1]} bytes, expected type 0 or 12 in 8", _FIX
+                f"has events of type {kind[0]} with {kind[1]} bytes, but type 0 or 12 with 8 is expected",
+                _FIX,
             )
         records = _mapped(file, header.size + 2, _DAT_RECORD)
 
@@ -156,7 +158,7 @@ class Evt(PropheseeFormat):
         if version not in _DECODERS:
             read_versions = " and ".join(_DECODERS)
             raise file.problem(
-                f"is of format {version or 'unknown'}, of which {read_versions} are read", _FIX
+                f"has the format '{version or 'unknown'}', and only {read_versions} are supported", _FIX
             )
         decoder = _DECODERS[version]
         words = _mapped(file, header.size, decoder.word)

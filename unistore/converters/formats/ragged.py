@@ -74,8 +74,9 @@ def items_in(array: Array, lo: int, hi: int, form: SourceColumn, location: Locat
         for row, value in enumerate(array.objects(first, min(hi, first + step)), first):
             values = _values(value, form)
             if values.shape[1:] != form.row_shape:
-                message = f"has values of shape {values.shape[1:]}, expected {form.row_shape}"
-                raise InputError(Problem.at(location._replace(row=row), message, kind="shape"))
+                message = f"has values of the shape {values.shape[1:]}, but other rows have {form.row_shape}"
+                fix = "write all rows with values of the same shape"
+                raise InputError(Problem.at(location._replace(row=row), message, fix, "shape"))
             pending.append(values)
             size += values.nbytes
         if size >= BLOCK_BYTES:
@@ -97,7 +98,7 @@ def items_of(rows: Sequence[Any], form: SourceColumn) -> RaggedItems:
     for row in rows:
         values.append(_values(row, form))
         if not isinstance(row, (str, bytes)) and not np.array_equal(values[-1], row, equal_nan=True):
-            msg = f"{row!r:.60} is no row of {form}"
+            msg = f"{row!r:.60} is not a row of {form}"
             raise TypeError(msg)
     return _joined(values, 1)
 

@@ -16,11 +16,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
-from unistore.converters.common.faults import is_out_of_memory
+from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN, is_out_of_memory
 from unistore.converters.formats.lazy import Stretch, Unread
 from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.errors import InputError, Problem
 from unistore.system.frames import BLOSC_HEADER, zstd_size
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray
 
 ENDS = "meta/episode_ends"
@@ -30,8 +31,7 @@ _DEFLATE = ("zlib", "gzip")
 _ANY_DEFLATE = 47  # says to zlib: with the header of zlib or that of gzip
 _MOST_CHUNK_BYTES = 1 << 30
 _MOST_METADATA = 1 << 20
-_AGAIN = "get or write it again"
-_NO_CODEC = "write it again with Blosc, or leave the array out with --ignore"
+_NO_CODEC = "write the array again with Blosc, or skip it with --ignore"
 
 
 class _Hierarchy(NamedTuple):
@@ -59,8 +59,8 @@ def _in_folder(file: SourceFile) -> _Hierarchy:
     for path in sorted(root.rglob("*")):
         if path.is_symlink() and path.is_dir():
             raise file.problem(
-                f"lies beside {path.relative_to(root)}, a link to a folder",
-                "put the folder itself there",
+                f"its folder contains {path.relative_to(root)}, a link to a folder, which is not followed",
+                "replace the link by the folder",
                 "link",
             )
         if path.is_file():
@@ -139,7 +139,9 @@ class _ZarrArray:
         except (ValueError, RuntimeError, zlib.error) as error:
             if is_out_of_memory(error):
                 raise
-            raise self._hierarchy.file.problem(f"{name} is damaged: {error}", _AGAIN, "corrupt") from error
+            raise self._hierarchy.file.problem(
+                f"{name} is damaged: {error}", WRITE_AGAIN, "corrupt"
+            ) from error
         chunk: AnyArray = np.frombuffer(content, self.dtype).reshape(self.chunks, order=self._order)
         return chunk
 
@@ -158,11 +160,11 @@ def _decoded(encoded: bytes, compressor: Facts | None, size: int) -> Any:
         # These trust their headers: Blosc reads beyond the end of what is cut short.
         stated = _STATED_SIZES[compressor["id"]](encoded)
         if stated != size:
-            raise ValueError(f"says that it has {stated} bytes, expected {size}")
+            raise ValueError(f"its header states {stated:,} bytes, not {size:,}")
         codec: Any = get_codec(dict(compressor))  # type: ignore[no-untyped-call]
         content = codec.decode(encoded)
     if len(content) != size:
-        raise ValueError(f"has {len(content)} bytes, expected {size}")
+        raise ValueError(f"it has {len(content):,} bytes, not {size:,}")
     return content
 
 
@@ -200,7 +202,8 @@ class ReplayZarr(Format):
                 with zipfile.ZipFile(file.path) as archive:
                     has_ends = f"{ENDS}/{_METADATA}" in archive.NameToInfo
             except zipfile.BadZipFile as error:
-                raise file.problem(f"is not a whole zip: {error}", "copy it again", "truncated") from error
+                message = f"is a damaged or truncated zip: {error}"
+                raise file.problem(message, COPY_AGAIN, "truncated") from error
         return sure(f"has {ENDS}") if has_ends else no(f"has no {ENDS} of Zarr v2")
 
     @contextmanager
@@ -216,9 +219,8 @@ class ReplayZarr(Format):
                     further = []
                 opened = _opened(hierarchy, further)
             except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-                raise file.problem(
-                    f"and the files beside it are no replay buffer: {error!r}", _AGAIN, "damaged"
-                ) from error
+                message = f"and the other files of its folder are not a replay buffer: {error!r}"
+                raise file.problem(message, WRITE_AGAIN, "damaged") from error
             yield opened
 
 
@@ -241,18 +243,21 @@ def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> OpenFile:
     ends = ends_array[0 : ends_array.shape[0]]
     is_row = ends.ndim == 1 and ends.dtype.kind in "iu" and ends.size > 0
     if not is_row or (np.diff(ends, prepend=0) <= 0).any():
-        raise file.problem(f"{ENDS} does not rise from one episode to the next", _AGAIN, "value")
+        raise file.problem(
+            f"its {ENDS} does not increase from each episode to the next", WRITE_AGAIN, "value"
+        )
     notes = {}
     for path, array in arrays.items():
         absent = array.absent
         if array.shape[0] != ends[-1]:
             raise file.problem(
-                f"{path} has shape {array.shape}, and the last episode ends at step {ends[-1]}",
-                _AGAIN,
+                f"its {path} has the shape {array.shape}, but the last episode ends at step {ends[-1]}",
+                WRITE_AGAIN,
                 "length",
             )
         if absent and array.fill is None:
-            raise file.problem(f"{path} lacks {absent} chunks", _AGAIN, "missing")
+            message = f"its {path} has no file for {count_of(absent, 'chunk')}, and no fill value"
+            raise file.problem(message, WRITE_AGAIN, "missing")
         if absent:
             notes[path] = f"{path}: {absent} chunks have no file, so their values are {array.fill}"
     return OpenFile(
@@ -270,14 +275,18 @@ def _problem(place: str, described: Facts) -> Problem | None:
     codecs = [described["compressor"], *(described["filters"] or ())]
     names = [codec["id"] for codec in codecs if codec is not None]
     if described["filters"] or not {*_STATED_SIZES, *_DEFLATE}.issuperset(names):
-        return Problem.at(place, f"is encoded by {', '.join(names)}, which is not read", _NO_CODEC, "filter")
+        message = f"is encoded with {', '.join(names)}, which is not supported"
+        return Problem.at(place, message, _NO_CODEC, "filter")
     dtype = described["dtype"]
     if not isinstance(dtype, str) or np.dtype(dtype).kind not in "biuf":
-        return Problem.at(place, f"has dtype {dtype!r}, which is no number", "leave it out", "dtype")
+        message = f"has the dtype {dtype!r}, and only numbers are supported"
+        return Problem.at(place, message, "skip the array with --ignore", "dtype")
     chunks = described["chunks"]
     size = prod(chunks) * np.dtype(dtype).itemsize
     if len(chunks) != len(described["shape"]) or not chunks or not 0 < size <= _MOST_CHUNK_BYTES:
-        return Problem.at(place, f"has chunks of {chunks}", "write it in other chunks", "shape")
+        limit = f"at most {_MOST_CHUNK_BYTES:,} bytes and the axes of the array"
+        message = f"has the chunks {chunks}, but chunks must have {limit}"
+        return Problem.at(place, message, "write the array with other chunks", "shape")
     return None
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
+from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
@@ -33,7 +34,7 @@ _FEATURES = "features.json"
 _STEPS = "steps/"
 _SPLIT = re.compile(r".*-(\w+)\.tfrecord")
 _TEXT = "text"
-_AGAIN = "get the file again"
+
 _DTYPES = {"image": np.dtype(object), _TEXT: ANY_TEXT}  # of features that are bytes
 
 
@@ -70,7 +71,7 @@ class Rlds(Format):
         if _is_record(beginning):
             return sure("begins with a record of TFRecord")
         if beginning.startswith(_COMPRESSED):
-            return no("is compressed TFRecord, which is not read")
+            return no("is compressed TFRecord, which is not supported")
         raise file.wrong_beginning("with a record of TFRecord")
 
     @contextmanager
@@ -100,7 +101,7 @@ def _opened(
             name = feature.name.removeprefix(_STEPS)
             is_step = name != feature.name
             if feature.kind == "unread":
-                left_out[name] = f"is {feature.dtype}, which is not read"
+                left_out[name] = f"is {feature.dtype}, which is not supported"
                 continue
             if feature.kind == _TEXT:
                 raw_texts = dict.fromkeys(record.strings(feature.name))
@@ -131,9 +132,10 @@ def _features(file: SourceFile) -> list[_StatedFeature]:
     try:
         features = list(_flat(json.loads(file.bytes()[:].tobytes()), ""))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise file.problem(f"does not describe features: {error!r}", _AGAIN, "damaged") from error
+        raise file.problem(f"does not describe features: {error!r}", WRITE_AGAIN, "damaged") from error
     if not any(feature.name.startswith(_STEPS) for feature in features):
-        raise file.problem("names no steps, so that this is no RLDS dataset", "leave it out", "layout")
+        message = "lists no steps, so it does not describe an RLDS dataset"
+        raise file.problem(message, "skip the folder with --exclude", "layout")
     return features
 
 
@@ -171,17 +173,20 @@ def _records(file: SourceFile, content: memoryview) -> Iterator[_Record]:
         start = position + _HEAD.size
         head = bytes(content[position:start])
         if not _is_record(head):
-            raise file.problem(f"has no sound record at byte {position:,}", _AGAIN, "damaged")
+            raise file.problem(f"its record at byte {position:,} is damaged", WRITE_AGAIN, "damaged")
         stop = start + _HEAD.unpack(head)[0]
         position = stop + _TAIL
         if position > len(content):
             raise file.problem(
-                f"ends in record {number}, which begins at byte {start - _HEAD.size:,}", _AGAIN, "truncated"
+                f"is truncated: it ends inside record {number}, which begins at byte {start - _HEAD.size:,}",
+                WRITE_AGAIN,
+                "truncated",
             )
         try:
             yield _Record(file, content, number, start, stop)
         except (IndexError, ValueError) as error:
-            raise file.problem(f"record {number} is no tf.train.Example", _AGAIN, "damaged") from error
+            message = f"its record {number} is not a tf.train.Example"
+            raise file.problem(message, WRITE_AGAIN, "damaged") from error
         number += 1
 
 
@@ -216,7 +221,7 @@ class _Record:
             stored = int.from_bytes(self._content[self.stop : self.stop + _TAIL], "little")
             if _masked_crc(bytes(self._content[self.start : self.stop])) != stored:
                 raise self._file.problem(
-                    f"record {self.number} has another checksum than the file says", _AGAIN, "damaged"
+                    f"the checksum of its record {self.number} does not match", WRITE_AGAIN, "damaged"
                 )
             self._is_checked = True
         if name in self._lists:
@@ -253,8 +258,8 @@ class _Record:
         shape = (length, *feature.shape)
         if values.size != prod(shape):
             raise self._file.problem(
-                f"record {self.number}: {feature.name} has {values.size} values, expected {shape}",
-                _AGAIN,
+                f"{feature.name} of record {self.number} has {values.size:,} values, not the shape {shape}",
+                WRITE_AGAIN,
                 "shape",
             )
         return values.reshape(shape)[lo:hi]
@@ -274,9 +279,9 @@ def _fields(content: memoryview, position: int, stop: int) -> Iterator[_ProtoFie
         elif wire in (1, 5):
             position += 8 if wire == 1 else 4
         else:
-            raise ValueError(f"wire type {wire}")
+            raise ValueError(f"unknown wire type {wire}")
         if position > stop:
-            raise ValueError("a field ends behind its message")
+            raise ValueError("a field ends after the end of its message")
         yield _ProtoField(tag >> 3, start, position)
 
 

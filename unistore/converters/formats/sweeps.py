@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from unistore.converters.claims import Claim, maybe, no, sure
+from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.sweep_times import SweepTimes, times_of
 from unistore.converters.opened import Array, Format, OpenFile, SourceFile
 from unistore.errors import first_few
@@ -18,7 +19,7 @@ from unistore.errors import first_few
 _KITTI = ("x", "y", "z", "intensity")
 _NUSCENES = (*_KITTI, "ring")
 _LABELS = "labels"
-_TELL = "move those of 4 into a folder called velodyne, those of 5 into one called LIDAR_TOP"
+_TELL = "move files with 4 values per point to a folder velodyne, files with 5 to a folder LIDAR_TOP"
 
 
 class Sweep(Format):
@@ -31,10 +32,12 @@ class Sweep(Format):
         """Take what a name says to be a sweep. What may be one by its size, if the user says so."""
         fitting = _fitting(file.size)
         if is_sweep(file.path):
-            return sure("is called like a sweep of a lidar")
+            return sure("has the name of a lidar sweep")
         if len(fitting) > 1:
-            return no(f"has {file.size} bytes, as points of 4 values have and of 5; {_TELL}")
-        return maybe("may be a sweep of a lidar") if fitting else no("is no sweep of a lidar by its size")
+            return no(f"has {file.size:,} bytes, which fit points of 4 values and of 5; {_TELL}")
+        if fitting:
+            return maybe("may be a lidar sweep, by its size")
+        return no("is not a lidar sweep, by its size")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
@@ -42,8 +45,9 @@ class Sweep(Format):
         (columns,) = _named(file.path) or _fitting(file.size)
         if file.size % (4 * len(columns)):
             raise file.problem(
-                f"has {file.size} bytes, no multiple of {4 * len(columns)}, a point of {len(columns)} values",
-                "copy it again",
+                f"has {file.size:,} bytes, which is not a whole number of points: each has "
+                f"{4 * len(columns)} bytes, for {len(columns)} values",
+                COPY_AGAIN,
                 "truncated",
             )
         points = np.memmap(file.path, "<f4", "r").reshape(-1, len(columns))
@@ -56,8 +60,8 @@ class Sweep(Format):
         times = times_of(file) if _is_raw(file.path) else SweepTimes()
         notes = {}
         if times.unread:
-            fix = f"give the folder {file.path.parent.parent.name} to store the times of sweeps"
-            notes["x"] = f"{first_few(times.unread)}: outside the given paths, so not read; {fix}"
+            fix = f"give the folder {file.path.parent.parent.name} to store the times of the sweeps"
+            notes["x"] = f"{first_few(times.unread)}: not read, because it is outside the given paths; {fix}"
         further = times.files if labels is None else (labels, *times.files)
         facts = {"times": times.times} if times.times else {}
         yield OpenFile(arrays, facts=facts, further=further, notes=notes)
@@ -93,6 +97,6 @@ def _labels(file: SourceFile, points: int) -> SourceFile | None:
     labels = file.beside(f"../{_LABELS}/{file.path.stem}.label")
     if labels.size != 4 * points:
         raise labels.problem(
-            f"has {labels.size} bytes, expected 4 for each of {points} points", "copy it again", "length"
+            f"has {labels.size:,} bytes, but {points:,} points need {4 * points:,}", COPY_AGAIN, "length"
         )
     return labels

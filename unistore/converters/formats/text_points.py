@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.claims import Claim, maybe, no, sure
+from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.lazy import LazyRows, TextRows, without_last
 from unistore.converters.opened import HEAD_BYTES, Array, Format, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Shape
@@ -39,12 +40,12 @@ class TextPoints(Format):
     def recognise(self, file: SourceFile) -> Claim:
         """Take rooms, and files that begin with three numbers a line or more. ``.txt`` if it is named."""
         if is_room(file.path):
-            return sure(f"is a room with a folder {_OBJECTS}")
+            return sure(f"is a room with the folder {_OBJECTS}")
         is_plain = file.path.suffix.lower() == ".txt"
         if _beginning(file) is None:
             if b"\0" in file.head() and not is_plain:
-                message = "holds NUL bytes among its first lines: it is damaged, or not in UTF-8"
-                raise file.problem(message, "copy it again, or save it as UTF-8", "damaged")
+                message = "contains NUL bytes in its first lines, so it is damaged or not UTF-8"
+                raise file.problem(message, f"{COPY_AGAIN}, or save it as UTF-8", "damaged")
             return no("does not begin with points")
         return (maybe if is_plain else sure)("begins with lines of numbers")
 
@@ -150,7 +151,8 @@ def _is_title(word: str) -> bool:
 def _points(file: SourceFile) -> OpenFile:
     begins = _beginning(file)
     if begins is None:
-        raise file.problem("does not begin with points, three numbers a line or more")
+        message = "does not begin with points, which have three or more numbers per line"
+        raise file.problem(message, "correct the file, or skip it with --exclude")
     fields: list[tuple[str, str, Shape]] = [(name, "f8", ()) for name in begins.names]
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
     rows = TextRows(file, dtype, begins.first, begins.separator, begins.stated)

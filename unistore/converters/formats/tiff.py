@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.volumes import MILLIMETRES, Planes, VolumeFormat
 from unistore.converters.opened import Array, OpenFile, SourceFile
 from unistore.system.types import AnyArray, JsonObject
@@ -21,7 +22,7 @@ from unistore.system.types import AnyArray, JsonObject
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 # Axes of one page, and of pages along a depth or along an axis of which nothing is said.
 _PAGES = ("YX", "ZYX", "IYX", "QYX")
-_WRITE_AGAIN = "save one volume a file: tifffile.imwrite('a.tif', voxels, photometric='minisblack')"
+_WRITE_AGAIN = "save one volume per file: tifffile.imwrite('a.tif', voxels, photometric='minisblack')"
 
 
 class Tiff(VolumeFormat):
@@ -94,13 +95,12 @@ def _opened(file: SourceFile) -> Iterator[Any]:
         series = tiff.series[0]
         if len(tiff.series) > 1 or series.axes not in _PAGES:
             axes = ", ".join(one.axes for one in tiff.series)
-            raise file.problem(
-                f"has the axes {axes}, a volume Z, Y, X: no colours, channels or times", _WRITE_AGAIN, "shape"
-            )
+            message = f"has the axes {axes}, but a volume has Z, Y, X and no colours, channels or times"
+            raise file.problem(message, _WRITE_AGAIN, "shape")
         compression = series.keyframe.compression
         if compression not in tifffile.TIFF.DECOMPRESSORS:
             raise file.problem(
-                f"is compressed by {compression.name}, which needs imagecodecs",
+                f"is compressed with {compression.name}, which needs imagecodecs",
                 "pip install imagecodecs",
                 "library",
             )
@@ -114,7 +114,7 @@ def _check_tables(file: SourceFile, tiff: Any) -> None:
     next_page = tiff.pages.next_page_offset
     behind = file.bytes()[next_page : next_page + tiff.tiff.offsetsize]
     if not len(behind) or behind.any():
-        raise file.problem("lacks the table of a page", "copy it again", "truncated")
+        raise file.problem("is truncated: the table of a page is missing", COPY_AGAIN, "truncated")
 
 
 def _check_pages(file: SourceFile, series: Any) -> None:
@@ -125,7 +125,7 @@ def _check_pages(file: SourceFile, series: Any) -> None:
     file.check_size(max(ends))
     page_count = prod(series.shape[:-2])
     if series.dataoffset is None and len(series.pages) != page_count:
-        raise file.problem("has pages of several planes", _WRITE_AGAIN, "shape")
+        raise file.problem("has pages with several planes, but each must have one", _WRITE_AGAIN, "shape")
 
 
 @lru_cache(maxsize=1 << 16)
@@ -136,8 +136,8 @@ def _check_alike(name: str, path: Path, time: int, form: tuple[Any, ...]) -> Non
         series = tiff.series[0]
         if (series.shape, series.dtype) != form:
             raise file.problem(
-                f"has pages of {form[0]} {form[1]}, and of {series.shape} {series.dtype}",
-                "save the pages alike, or each stack in a folder of its own",
+                f"has pages of different forms: {form[0]} {form[1]}, and {series.shape} {series.dtype}",
+                "save all pages with one shape and dtype, or each stack in a separate folder",
                 "shape",
             )
 

@@ -33,8 +33,8 @@ TOLERANCE = 1e-4  # seconds between the time of a step and that of its frame
 # Frames that a decoder holds: 16 that others refer to (H.264, table A-1), the next, and one on its way out
 _FRAMES_HELD = 18
 _PIXEL_BYTES = 3  # of such a frame, at most: of 8 bits without subsampling, or of more with it
-_AGAIN = "get or record the video again"
-_DECODE = "leave --video keep out, so that frames are stored"
+_AGAIN = "download or record the video again"
+_DECODE = "remove --video keep, so that decoded frames are stored"
 
 
 def decoder_memory(size: tuple[int, int]) -> int:
@@ -103,7 +103,8 @@ class Frames(Array):
                 images = images_in(record, range(stop - first), self._size, self._file.name)
                 is_same = [crc32(image.tobytes()) for image in images] == [checksum for _, checksum in own]
             if not is_same:
-                raise self._file.problem("is decoded otherwise by its packets alone", _DECODE, "value")
+                message = "its stored packets would decode to other frames than the file"
+                raise self._file.problem(message, _DECODE, "value")
             yield record, stop - first
             first = stop
 
@@ -113,19 +114,20 @@ class Frames(Array):
         with self._open() as (container, stream):
             head = head_of(stream)
             if head["codec"] not in DECODERS:
-                raise self._file.problem(
-                    f"is {head['codec']}, and packets are kept of {', '.join(DECODERS)}", _DECODE, "format"
-                )
+                kept = f"--video keep supports only {', '.join(DECODERS)}"
+                raise self._file.problem(f"has the codec {head['codec']}, but {kept}", _DECODE, "format")
             container.seek(int(self._time(lo) / stream.time_base), stream=stream)
             for packet in container.demux(stream):
                 if not times or not packet.size:
                     break
                 if packet.pts is None or packet.has_sidedata("new_extradata"):
-                    raise self._file.problem("has packets that are not decoded alone", _DECODE, "format")
+                    message = "has packets that cannot be decoded without others, so they cannot be kept"
+                    raise self._file.problem(message, _DECODE, "format")
                 packets.append(Packet(packet.pts, packet.is_keyframe, bytes(packet)))
                 times.discard(packet.pts)
         if times:
-            raise self._file.problem("has frames at other times than its packets", _DECODE, "format")
+            message = "has frames at other times than its packets, so these cannot be kept"
+            raise self._file.problem(message, _DECODE, "format")
         return head, packets
 
     def _frames(self, lo: int, hi: int) -> Iterator[Any]:
@@ -151,7 +153,7 @@ class Frames(Array):
     def _check_size(self, height: int, width: int) -> None:
         if (height, width) != self._size:
             raise self._file.problem(
-                f"has frames of {height} x {width}, expected {self._size[0]} x {self._size[1]}",
+                f"has frames of {height} x {width}, but meta/ states {self._size[0]} x {self._size[1]}",
                 _AGAIN,
                 "shape",
             )
@@ -165,9 +167,8 @@ class Frames(Array):
             if packet.pts is not None:
                 end = max(end, float((packet.pts + packet.duration) * stream.time_base))
         if end < last:
-            raise self._file.problem(
-                f"ends after {end:.2f} s, and step {self._count - 1} is at {last:.2f} s", _AGAIN, "truncated"
-            )
+            message = f"ends after {end:.2f} s, but step {self._count - 1} is at {last:.2f} s"
+            raise self._file.problem(message, _AGAIN, "truncated")
 
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, Any]]:

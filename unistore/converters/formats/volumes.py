@@ -16,6 +16,7 @@ import numpy as np
 from isal import igzip, isal_zlib
 
 from unistore.converters.claims import Claim, sure
+from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.paths import real_path
 from unistore.converters.opened import Array, Facts, Format, OpenFile, Origin, SourceFile
 from unistore.system.types import AnyArray, Dtype, Float64s, JsonObject, Shape
@@ -38,8 +39,8 @@ class VolumeFormat(Format):
 
     def recognise(self, file: SourceFile) -> Claim:
         if self.begins(file):
-            return sure(f"begins as {self.name} does")
-        raise file.wrong_beginning(f"as {self.name} does")
+            return sure(f"begins as a {self.name} file does")
+        raise file.wrong_beginning(f"as a {self.name} file does")
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ class Planes:
 
     def __post_init__(self) -> None:
         if min(self.shape, default=0) < 0 or prod(self.shape) * self.stored.itemsize > sys.maxsize:
-            message = f"has the shape {self.shape} in its header, which no file has"
-            raise self.file.problem(message, "copy it again, or write it again", "damaged")
+            message = f"its header states the shape {self.shape}, which no file has"
+            raise self.file.problem(message, WRITE_AGAIN, "damaged")
 
     @property
     def dtype(self) -> Dtype:
@@ -105,8 +106,8 @@ class Planes:
         """Refuse a file that has fewer than `size` bytes for its values."""
         if size < self.nbytes:
             raise self.file.problem(
-                f"has {max(0, size)} bytes of voxels, its header tells of {self.nbytes}",
-                "copy it again",
+                f"has {max(0, size):,} bytes of voxels, but its header states {self.nbytes:,}",
+                COPY_AGAIN,
                 "truncated",
             )
 
@@ -124,9 +125,8 @@ class Planes:
             self._fill(memoryview(numbers.reshape(-1).view(np.uint8).data))
             # The checksum at the end of a compressed stream is read with what follows the last voxel
             if hi == self.shape[0] and self.stream.read(1) and self.is_all:
-                told = f"after the {self.nbytes} bytes that its header tells of"
-                message = f"does not end its compressed voxels {told}"
-                raise self.file.problem(message, "copy it again", "damaged")
+                message = f"has more compressed voxels than the {self.nbytes:,} bytes that its header states"
+                raise self.file.problem(message, COPY_AGAIN, "damaged")
         return numbers if self.scaling is None else self.scaling.apply(numbers)
 
     def _fill(self, target: memoryview) -> None:
@@ -190,9 +190,10 @@ def reading(file: SourceFile) -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise file.problem("ends before its last voxel", "copy it again", "truncated") from error
+        message = "is truncated: it ends before its last voxel"
+        raise file.problem(message, COPY_AGAIN, "truncated") from error
     except _DAMAGED as error:
-        raise file.problem(f"is damaged: {error}", "copy it again", "damaged") from error
+        raise file.problem(f"is damaged: {error}", COPY_AGAIN, "damaged") from error
 
 
 class _Tail(FileIO):
