@@ -112,13 +112,16 @@ class SchemaSteps:
         facts = {**whole.facts, **json_facts(plugin, "choose", group.name, chosen.facts)}
         problems += problems_of_facts(plugin.schema.per_source, head.file.name, facts)
         if not chosen.columns and not problems:
-            problems.append(Problem(group.name, "holds no arrays", kind="missing"))
+            problems.append(Problem(group.name, "contains no arrays", "skip it with --exclude", "missing"))
         extent = () if problems else extent_of(chosen.columns, head, problems)
         if problems:
             raise InputError(problems)
         of_splits = sum(count for _, count in chosen.splits)
         if chosen.splits and (plugin.schema.is_cut or of_splits != tables[main].rows):
-            message = f"gave splits of {of_splits} rows, and has {tables[main].rows}, each of them a sample"
+            message = (
+                f"returned splits of {of_splits:,} rows, but the source has {tables[main].rows:,} rows, "
+                "and each must be a sample"
+            )
             raise fault(plugin, "choose", group.name, message)
         arrays: dict[str, None] = {}
         for columns in (chosen.columns, *chosen.tables.values()):
@@ -279,13 +282,13 @@ class SchemaSteps:
             for column in out.keys() & places.keys():
                 count = len(block.get(column, ()))
                 if count != hi - lo:
-                    message = f"gave {count} rows of {column}, expected {hi - lo}"
+                    message = f"returned {count:,} rows of {column}, not {hi - lo:,}"
                     raise fault(self._family, "rows", name, message)
                 rows = np.asarray(block[column])
                 if rows.dtype.kind in TEXT_KINDS and places[column].classes:
                     rows = coded(rows, places[column].classes, location_of(name, column)._replace(row=lo))
                 if rows.ndim != out[column].ndim or any(np.greater(rows.shape, out[column].shape)):
-                    message = f"gave {column} of shape {rows.shape}, expected {out[column].shape}"
+                    message = f"returned {column} with the shape {rows.shape}, not {out[column].shape}"
                     raise fault(self._family, "rows", name, message)
                 within(out[column], rows.shape)[...] = rows
                 check_codes_of(column, rows)
@@ -309,7 +312,7 @@ class SchemaSteps:
 def _not_ours(group: Group, claim: Claim) -> Scanned:
     """Leave out a file of a folder. One that the user named is a problem."""
     if group.files[0].is_given:
-        raise InputError(Problem(group.name, claim.reason, "leave it out", "missing"))
+        raise InputError(Problem(group.name, claim.reason, "remove it from the command", "missing"))
     return ScannedSource(reason=claim.reason)
 
 

@@ -115,7 +115,7 @@ class Converter(SourceReader):
         is raised is the file's problem.
         """
         if not has_ending(file.path, self.suffixes):
-            return no(f"is no {', '.join(self.suffixes)} file")
+            return no(f"is not a {' or '.join(self.suffixes)} file")
         fitting = self._fitting(file.path)
         near = FolderNeighbours(self, file.folders, file.roots)
         name = fitting[0].name if fitting else ""
@@ -123,7 +123,7 @@ class Converter(SourceReader):
         with calling(self.plugin, source.name):
             by_name = self.plugin.claim(source)
         if by_name is not None or not fitting:
-            return by_name or no("is a companion of no source")
+            return by_name or no("does not belong to a source")
         opening, claim = self._recognised(source, fitting)
         if opening is None:
             return claim
@@ -156,7 +156,7 @@ class Converter(SourceReader):
         if offered:
             return _surest(file, offered)
         file.check_whole()
-        return None, claim or no(f"is of no format of {self.plugin.name}")
+        return None, claim or no(f"does not have a format of the family '{self.plugin.command()}'")
 
     def _recognised_anew(self, file: SourceFile) -> tuple[Format | None, Claim]:
         return self._recognised(file, self._possible(file.path))
@@ -201,8 +201,8 @@ class Converter(SourceReader):
         left_out = choices.left_out
         problems = [*linked.problems, *choices.problems]
         if not parts and not problems and not exclusion.covered:
-            message = f"no {' or '.join(self.suffixes)} file in this folder"
-            problems.append(Problem(where, message, kind="missing"))
+            message = f"the folder contains no {' or '.join(self.suffixes)} file"
+            problems.append(Problem(where, message, "check the path", "missing"))
         if not problems:
             left_out += [(path, "in no source") for path in choices.unused.values()]
         if self.plugin.follows_links:
@@ -381,8 +381,8 @@ def _surest(file: SourceFile, claims: Mapping[Format, Claim]) -> tuple[Format, C
     certain = {one: claim for one, claim in claims.items() if claim.certainty == "sure"}
     chosen = certain or claims
     if len(chosen) > 1:
-        message = f"may be {' or '.join(sorted(one.name for one in chosen))}"
-        raise file.problem(message, "remove the package of the format that it is not")
+        message = f"could be {' or '.join(sorted(one.name for one in chosen))}"
+        raise file.problem(message, "uninstall the package of the format that it is not")
     ((one, claim),) = chosen.items()
     return one, claim
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from unistore.converters.claims import Claim, sure
-from unistore.converters.common.faults import UNREADABLE, as_problem
+from unistore.converters.common.faults import UNREADABLE, WRITE_AGAIN, as_problem
 from unistore.converters.family import Family, Group
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.formats.arrays import Npy, Npz, Raw
@@ -121,11 +121,11 @@ def is_own(plugin: object) -> bool:
 def _checked(kind: Format, file: SourceFile, opened: object) -> OpenFile:
     """Refuse what is no open file, in the name of the format. Its facts become JSON values."""
     if not isinstance(opened, OpenFile):
-        raise fault(kind, "open", file.name, f"gave {opened!r:.60}, expected an OpenFile")
+        raise fault(kind, "open", file.name, f"returned {opened!r:.60}, not an OpenFile")
     arrays: Mapping[Any, Any] = opened.arrays
     for name, array in arrays.items():
         if not isinstance(name, str) or not isinstance(array, Array):
-            message = f"gave {array!r:.60} as array {name!r}, expected an Array of this name"
+            message = f"returned {array!r:.60} as {name!r}, but names are texts and values an Array"
             raise fault(kind, "open", file.name, message)
     if type(opened) is not OpenFile:
         return opened
@@ -135,7 +135,7 @@ def _checked(kind: Format, file: SourceFile, opened: object) -> OpenFile:
 def json_facts(plugin: object, method: str, location: str, facts: object) -> Facts:
     """Return what a method says of a file, with NumPy's numbers as numbers. Refuse what is no JSON."""
     if not isinstance(facts, Mapping):
-        raise fault(plugin, method, location, f"gave facts {facts!r:.60}, expected a mapping")
+        raise fault(plugin, method, location, f"returned the facts {facts!r:.60}, not a mapping")
     plain: dict[str, Any] = {}
     for name, value in facts.items():
         plain[name] = _plain(value)
@@ -145,7 +145,7 @@ def json_facts(plugin: object, method: str, location: str, facts: object) -> Fac
         except (TypeError, ValueError, RecursionError):
             is_json = False
         if not is_json:
-            message = f"says {name!r:.60} is {value!r:.60}, which is no JSON: as_json makes it so"
+            message = f"returned the fact {name!r:.60}: {value!r:.60}, which is not JSON; as_json converts it"
             raise fault(plugin, method, location, message)
     return plain
 
@@ -274,7 +274,7 @@ def formats() -> Mapping[str, Format]:
         try:
             kind = point.load()
             if not (isinstance(kind, type) and issubclass(kind, Format)):
-                leave_out(point.name, f"{point.value} is no unistore.plugin.Format", "format")
+                leave_out(point.name, f"{point.value} does not inherit unistore.plugin.Format", "format")
             elif kind.name in by_name:
                 leave_out(point.name, f"{point.value} has the name of an existing format", "format")
             else:
@@ -329,7 +329,7 @@ def formats_of(kinds: Sequence[type[Format] | str], *, offered: bool = False) ->
             chosen.append(formats()[kind])
         else:
             fix = "install the package that adds it"
-            raise InputError(Problem(f"format {kind}", "is not known", fix, "format"))
+            raise InputError(Problem(f"format {kind}", "does not exist", fix, "format"))
     if offered:
         names = {one.name for one in chosen}
         chosen += [one for one in formats().values() if one.offered and one.name not in names]
@@ -366,8 +366,8 @@ def joined(group: Group, opened: Sequence[OpenFile]) -> OpenFile:
     for number, (file, one) in enumerate(zip(group.files, opened, strict=True)):
         for name, inside in names_in(group, number, one.arrays).items():
             if name in arrays:
-                message = f"holds {inside}, as another file of {group.name} does"
-                raise file.problem(message, "convert them apart", "name")
+                message = f"contains {inside}, but another file of the source {group.name} has it, too"
+                raise file.problem(message, "convert these files to separate stores", "name")
             arrays[name] = one.arrays[inside]
             if inside in one.notes:
                 notes[name] = one.notes[inside]
@@ -431,7 +431,7 @@ def calling(plugin: object, location: str) -> Iterator[None]:
         if not _is_fault_of_code(author, error):
             raise _perhaps_of_package(author, location, error) from error
         message = f"{author.__module__}.{author.__qualname__} failed: {type(error).__name__}: {error}"
-        fix = f"tell who wrote the package {package}"
+        fix = f"report this to the authors of the package {package}"
         text = "".join(format_exception(error))
         raise InputError(Problem(location, message, fix, "plugin", trace=text)) from error
 
@@ -439,7 +439,9 @@ def calling(plugin: object, location: str) -> Iterator[None]:
 def returned(kind: type[T], plugin: object, method: str, location: str, value: object) -> T:
     """Return what a method gave, which must be of a kind."""
     if not isinstance(value, kind):
-        raise fault(plugin, method, location, f"gave {value!r:.60}, expected {kind.__name__}")
+        raise fault(
+            plugin, method, location, f"returned {value!r:.60}, not a value of the type {kind.__name__}"
+        )
     return value
 
 
@@ -455,14 +457,14 @@ def _perhaps_of_package(author: type, location: str, error: BaseException) -> In
     name = f"{author.__module__}.{author.__qualname__}"
     message = problem.message.replace("cannot be read", f"cannot be read by {name}", 1)
     package = author.__module__.partition(".")[0]
-    fix = f"get or write it again; if it is sound, tell who wrote the package {package}"
+    fix = f"{WRITE_AGAIN}; if other programs read it, report this to the authors of the package {package}"
     return InputError(replace(problem, message=message, fix=fix))
 
 
 def fault(plugin: object, method: str, location: str, message: str) -> InputError:
     """Return the error of a method that gave something wrong, which names the plugin."""
     author = type(plugin)
-    fix = f"tell who wrote {author.__module__}"
+    fix = f"report this to the authors of {author.__module__}"
     text = " ".join(f"{author.__qualname__}.{method} {message}".split())  # values of several lines in one
     return InputError(Problem(location, text, fix, "plugin"))
 

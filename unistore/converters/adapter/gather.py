@@ -101,8 +101,9 @@ class _SourcesTogether:
             self._compared[table] = picked, differing
         for column in differing:
             classes = first_few(known[column].classes) or "none"
-            message = f"names other classes of {column} than sources before it: {classes}"
-            self.problems.append(Problem(source, message, "convert them apart", "columns", source))
+            message = f"its classes of {column} differ from the sources before it, which have {classes}"
+            fix = "convert this source to a separate store"
+            self.problems.append(Problem(source, message, fix, "columns", source))
 
     def call(self, table: str, number: int, group: PartGroup, places: Mapping[str, RowPlace]) -> None:
         """Record what a source calls the columns of a table."""
@@ -163,7 +164,8 @@ def gather_sources(
     main = plugin.schema.table
     if main not in seen.tables:
         reasons = first_few([one.reason for one in scanned])
-        raise InputError(Problem("files", f"are none of {plugin.name}: {reasons}", kind="missing"))
+        message = f"none of them is recognised as {plugin.command()}: {reasons}"
+        raise InputError(Problem("files", message, "check the paths and the family", "missing"))
     merged: dict[str, dict[str, Merged]] = {}
     problems = seen.problems
     mode = getattr(plugin, "columns", "exact")
@@ -185,12 +187,14 @@ def gather_sources(
     if not problems and type(plugin).specs() is None:
         problems += _not_anywhere(plugin, merged, "union" if mode == "intersection" and modes else "")
     if not problems and not seen.rows[main]:
-        problems.append(Problem(first_few(parts.names), "no rows", "check what wrote it", "empty"))
+        fix = "check the program that wrote the files"
+        problems.append(Problem(first_few(parts.names), "there are no rows to store", fix, "empty"))
     for table, columns in merged.items():
         lacks_plain = all(seen.tables[table][name].ragged for name in columns)
         if not problems and lacks_plain and (columns or table == main):
-            message = "have no array of numbers in common"
-            problems.append(Problem("files", message, "convert them apart", "columns"))
+            message = "they have no array of numbers in common"
+            fix = "convert these files to separate stores"
+            problems.append(Problem("files", message, fix, "columns"))
     if problems:
         raise InputError(problems)
     columns_of = {}
@@ -231,7 +235,7 @@ def gather_sources(
             *left_out_notes(seen.left_out),
             *Merged.padding_notes(merged[main]),
             *chain.from_iterable(map(Merged.promotion_notes, merged.values())),
-            *([f"left out: {first_few(seen.not_taken)}"] if seen.not_taken else ()),
+            *([f"skipped: {first_few(seen.not_taken)}"] if seen.not_taken else ()),
             *attributes.notes(),
         ),
         shared={
@@ -258,10 +262,13 @@ def _not_anywhere(plugin: Family, merged: Mapping[str, Mapping[str, Merged]], mo
         ]
         if not lacking:
             continue
-        fix: Fixes = "add a file that has them, or have the family leave them to choose, out of its schema"
+        fix: Fixes = "add a file that contains them; the family can also return them from choose instead"
         if mode and table in merged:
             fix = AddOptions(("--columns", mode), "to fill what is missing")
-        message = f"do not all have {first_few(lacking)}, which every store of {plugin.name} has in {table}"
+        message = (
+            f"not all of them contain {first_few(lacking)}, which a store of the family "
+            f"'{plugin.command()}' needs in {table}"
+        )
         yield Problem("files", message, fix, "columns")
 
 
@@ -382,7 +389,8 @@ def facts_of(
         ROWS: _rows_cut([cut.rows for cut in cuts], name, rows[schema.table])
     }
     if not schema.samples and (facts[ROWS] != 1).any():
-        raise fault(plugin, "cut", name, f"gave samples of several {schema.table}, of which each is a sample")
+        message = f"returned samples of several {schema.table}, but each of these is a sample"
+        raise fault(plugin, "cut", name, message)
     for number, cut in enumerate(cuts):
         for what, given, declared, where in (
             ("numbers", cut.numbers, schema.per_sample, "Schema.per_sample"),
@@ -391,7 +399,7 @@ def facts_of(
             if set(given) != set(declared):
                 names = ", ".join(sorted(given)) or f"no {what}"
                 expected = ", ".join(sorted(declared)) or "none"
-                message = f"gave {names} for sample {number}, {where} has {expected}"
+                message = f"returned {names} for sample {number}, but {where} has {expected}"
                 raise fault(plugin, "cut", name, message)
     for table in schema.of_samples:
         counts = [cut.tables[table] for cut in cuts]
@@ -400,8 +408,8 @@ def facts_of(
         values = [stored_value(key, column, cut.numbers[key]) for cut in cuts]
         for number, value in enumerate(values):
             if value is None:
-                message = f"gave {key} {cuts[number].numbers[key]!r:.60} for sample {number}"
-                raise fault(plugin, "cut", name, f"{message}, expected {expected_of(key, column)}")
+                message = f"returned the {key} {cuts[number].numbers[key]!r:.60} for sample {number}"
+                raise fault(plugin, "cut", name, f"{message}, not {expected_of(key, column)}")
         known = [value for value in values if value is not None]
         facts[f"{SIZES}{schema.samples}/{key}"] = np.array(list(map(len, known)), np.int64)
         facts[f"number/{key}"] = np.concatenate([np.empty(0, np.uint8), *known])
@@ -413,10 +421,11 @@ def _rows_cut(counts: Sequence[int], what: str, rows: int) -> Int64s:
     cut = np.array(counts, np.int64)
     negative = np.flatnonzero(cut < 0)
     if len(negative) or cut.sum() != rows:
-        message = f"is cut into {cut.sum()} rows, and has {rows}"
+        message = f"its samples have {cut.sum():,} rows together, but it has {rows:,}"
         if len(negative):
-            message = f"is cut into samples of which number {negative[0]} has {cut[negative[0]]} rows"
-        raise InputError(Problem(what, message, "tell who wrote its family", "plugin"))
+            message = f"its sample {negative[0]} has {cut[negative[0]]} rows"
+        fix = "report this to the authors of its family"
+        raise InputError(Problem(what, message, fix, "plugin"))
     return cut
 
 

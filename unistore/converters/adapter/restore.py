@@ -120,10 +120,11 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
 def _checked(family: Family, name: str, given: Any) -> Restored:
     """Refuse what no `Restored` is, in the name of the family."""
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], Mapping):
-        raise fault(family, "restore", name, f"gave {given!r:.60}, expected arrays and facts: Restored(…)")
+        message = f"returned {given!r:.60}, not arrays and facts: Restored(…)"
+        raise fault(family, "restore", name, message)
     for array_name, array in given[0].items():
         if not isinstance(array_name, str) or not isinstance(array, Array):
-            message = f"gave {array!r:.60} for {array_name!r}, expected an Array of this name"
+            message = f"returned {array!r:.60} as {array_name!r}, but names are texts and values an Array"
             raise fault(family, "restore", name, message)
     return Restored(given[0], json_facts(family, "restore", name, given[1]))
 
@@ -198,15 +199,16 @@ def formats_of_sources(family: Family, store: StoreView, sources: Sequence[Sourc
     by_name = {one.name: one for one in formats_for(family)}
     for source, name in zip(sources, store.text(FORMAT), strict=True):
         if name not in by_name:
-            message = f"was a {printable(name)} file, a format that is not known"
-            raise InputError(Problem(source.name, message, "install the package that adds it", "format"))
+            message = f"was a file of the format '{printable(name)}', which does not exist here"
+            fix = "install the package that adds this format"
+            raise InputError(Problem(source.name, message, fix, "format"))
         yield by_name[name]
 
 
 def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Array], facts: Facts) -> File:
     """Return the file of a source, to be written by its format."""
     if type(opening).write is Format.write:
-        message = f"was a {opening.name} file, a format that is not written"
+        message = f"was a file of the format '{opening.name}', which cannot be written"
         raise InputError(Problem(source.name, message, "read the store instead", "option"))
     write = partial(_write_checked, opening, source.name, arrays, facts)
     return File(name=source.name, form="format", source=source.number, values={}, write=write)
@@ -241,11 +243,11 @@ def _write_checked(opening: Format, name: str, arrays: Mapping[str, Array], fact
             raise
         raise fault(opening, "write", name, f"failed: {type(error).__name__}: {error}") from error
     if not path.exists():
-        raise fault(opening, "write", name, "wrote no file")
+        raise fault(opening, "write", name, "did not write a file")
     with calling(opening, name), open_file(opening, SourceFile(path, name, (path.parent,))) as opened:
         reason = _difference(arrays, facts, opened)
     if reason:
-        raise fault(opening, "write", name, f"wrote a file that does not open as what is stored: {reason}")
+        raise fault(opening, "write", name, f"wrote a file that differs from the store: {reason}")
 
 
 def _difference(arrays: Mapping[str, Array], facts: Facts, opened: OpenFile) -> str:
@@ -253,21 +255,21 @@ def _difference(arrays: Mapping[str, Array], facts: Facts, opened: OpenFile) -> 
     present = {**opened.objects, **opened.arrays}
     further = present.keys() - arrays.keys() - facts.keys()
     if arrays.keys() - present.keys() or further:
-        return f"it has {', '.join(sorted(present)) or 'no arrays'}, expected {', '.join(sorted(arrays))}"
+        return f"it has {', '.join(sorted(present)) or 'no arrays'}, not {', '.join(sorted(arrays))}"
     for array_name, array in arrays.items():
         written = present[array_name]
         if (written.shape, _form(written.dtype)) != (
             array.shape,
             _form(array.dtype),
         ) and not array.dtype.hasobject:
-            forms = f"{written.dtype} {written.shape}, expected {array.dtype} {array.shape}"
+            forms = f"{written.dtype} {written.shape}, not {array.dtype} {array.shape}"
             return f"{array_name} is {forms}"
         for lo, rows in array.blocks():
             reason = difference(rows, np.asarray(written[lo : lo + len(rows)]), lo)
             if reason is not None:
                 return f"{array_name}: {reason}"
     texts = [json.dumps(dict(own), sort_keys=True) for own in (opened.facts, facts)]
-    return f"it says {texts[0]}, expected {texts[1]}" if texts[0] != texts[1] else ""
+    return f"its facts are {texts[0]}, not {texts[1]}" if texts[0] != texts[1] else ""
 
 
 def _form(dtype: Dtype) -> Dtype | dict[str, Dtype]:

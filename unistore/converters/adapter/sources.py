@@ -19,6 +19,7 @@ from unistore.converters.adapter.stored_columns import CLASS_KINDS
 from unistore.converters.adapter.values import coded, expected_of, stored_value
 from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable, values_of
+from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.family import Chosen, Family, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
 from unistore.converters.opened import Array, Facts, FileSummary, OpenFile, SourceFile
@@ -33,7 +34,9 @@ from unistore.system.types import AnyArray, Dtype, Shape
 _RECORD_BLOCK = 8 << 20
 # Arrays of many files have the same names, dtypes and row shapes
 _ALIKE = 256
-_FIX = "write the file again, or leave it out"
+_FIX = "write the file again, or skip it with --exclude"
+# How messages name the kinds of dtypes
+_KIND_NAMES = {"b": "bool", "i": "int", "u": "uint", "f": "float", "S": "bytes", "U": "text"}
 # Kinds of problems of a column that others do not have
 _LEFT_OUT = ("dtype", "empty")
 
@@ -166,7 +169,7 @@ class Choices:
             elif isinstance(source, Group):
                 name, files, *labels = source
             else:
-                return f"has a source {source!r:.60}, expected files and groups"
+                return f"returned the source {source!r:.60}, which is neither a file nor a group"
             for file in files:  # which the family may have named anew
                 self.unused.pop(str(file.path), None)
             detail = PartGroup(tuple([file.name for file in files]), *labels)
@@ -178,11 +181,11 @@ class Choices:
                     if self.unused.pop(str(file.path), None) is not None:
                         self.left_out.append((file.path, reason))
                 case _:
-                    return f"leaves out {left_out!r:.60}, expected files with reasons"
+                    return f"leaves out {left_out!r:.60}, which is not a file with a reason"
         for kind, said in ((Problem, grouping.problems), (str, grouping.notes)):
             for one in said:
                 if not isinstance(one, kind):
-                    return f"says {one!r:.60}, expected problems and notes"
+                    return f"returned {one!r:.60}, which is not a {'problem' if kind is Problem else 'note'}"
         self.problems += grouping.problems
         self.notes += grouping.notes
         return ""
@@ -192,7 +195,7 @@ def check_chosen(plugin: Family, source: str, chosen: Chosen) -> None:
     """Refuse columns that a store cannot have, before anything is read."""
     reason = wrong_columns(plugin.schema, chosen.columns, chosen.tables)
     if reason:
-        raise fault(plugin, "choose", source, f"names {reason}")
+        raise fault(plugin, "choose", source, f"returned {reason}")
 
 
 def picks_of(
@@ -272,7 +275,7 @@ def picked_of(picks: tuple[Pick, ...]) -> Picked:
     for name in forms:
         for outer in forms:
             if name.startswith(f"{outer}/"):
-                message = f"lies inside the array {outer!r}"
+                message = f"its name is inside the name of the array {outer!r}, which is not a group"
                 problems.append((name, Problem("", message, _how_to_rename(name), "name")))
     return Picked(
         columns={pick.name: pick.column for pick in picks},
@@ -298,7 +301,7 @@ def check_columns(
             problems.append(_of_other_form(key, name, head))
         else:
             missing.append(key)
-            problems.append(Problem(file, f"holds no {key}", _FIX, "missing"))
+            problems.append(Problem(file, f"does not contain {key}", _FIX, "missing"))
     shapes = {key: shape for key, (shape, _) in head.arrays.items()}
     shapes |= {key: array.shape for key, array in ragged.items()}
     rows, differing = common_length({key: shapes[key] for key in keys if key not in missing}, file)
@@ -315,7 +318,7 @@ def check_columns(
         where = location_of(file, key)
         fix = problem.fix
         if problem.kind in _LEFT_OUT and mapped == {} and sound and not differing:
-            fix = _how_to_take(sound, "to leave it out")
+            fix = _how_to_take(sound, "to skip it")
         elif isinstance(fix, AddOptions) and mapped == {}:  # --map stores only the arrays that it names
             purpose = "to rename it and keep the others" if sound else fix.purpose
             fix = AddOptions((*chain.from_iterable(renames), *_map_words(sound)), purpose)
@@ -325,9 +328,9 @@ def check_columns(
 
 def _of_other_form(key: str, name: str, head: FileSummary) -> Problem:
     """Return the problem of a ragged column whose array has as many values in each row."""
-    expected = "texts" if name.endswith(TEXT_SUFFIX) else "any number of values a row"
-    message = f"is {head.arrays[key][1]} with as many values in each row, expected {expected}"
-    fix = f"write it as {expected}, or have its family name a column that is not ragged"
+    expected = "texts" if name.endswith(TEXT_SUFFIX) else "rows of any length"
+    message = f"has {head.arrays[key][1]} rows of one length, but {expected} are expected"
+    fix = f"write it with {expected}; the family can also declare a column that is not ragged"
     return Problem.at(location_of(head.file.name, key), message, fix, "dtype")
 
 
@@ -338,8 +341,8 @@ def extent_of(columns: Mapping[str, Column], head: FileSummary, problems: list[P
         if column.spatial:
             extents[name] = head.arrays[array_of(name, column)][0][1:]
     if len(set(extents.values())) > 1:
-        message = f"volumes differ in extent: {extents}"
-        problems.append(Problem(head.file.name, message, "resample them to one grid", "shape"))
+        message = f"its volumes differ in extent: {extents}"
+        problems.append(Problem(head.file.name, message, "resample them to the same grid", "shape"))
     return next(iter(extents.values()), ())
 
 
@@ -365,10 +368,10 @@ def check_derived(
     forms |= {name: f"{rows.values.dtype} {rows.values.shape[1:]}" for name, rows in ragged.items()}
     wanted = {name: f"{np.dtype(column.dtype)} {column.shape}" for name, column in declared.items()}
     if forms != wanted:
-        raise fault(plugin, "derive", source, f"gave rows {forms} of {table}, declared are {wanted}")
+        raise fault(plugin, "derive", source, f"returned {forms} for {table}, but {wanted} is declared")
     counts = {name: len(plain[name]) if name in plain else len(ragged[name].counts) for name in wanted}
     if len(set(counts.values())) != 1:
-        raise fault(plugin, "derive", source, f"gave columns of {table} that differ in length: {counts}")
+        raise fault(plugin, "derive", source, f"returned columns of {table} that differ in length: {counts}")
     return plain, ragged
 
 
@@ -386,8 +389,9 @@ def common_length(shapes: Mapping[str, Shape], name: str) -> tuple[int, list[Pro
     table = length_table(shown)
     most = max(lengths.values(), key=Counter(lengths.values()).__getitem__, default=None)
     alike = {key: key for key, length in lengths.items() if length == most}
-    fix = _how_to_take(alike, "to take the arrays that belong together")
-    return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", fix, "length")]
+    fix = _how_to_take(alike, "to store the arrays that belong together")
+    message = f"its arrays differ in the length of axis 0:\n{table}\n   "
+    return 0, [Problem(name, message, fix, "length")]
 
 
 def _how_to_take(arrays: Mapping[str, str], purpose: str) -> Fix:
@@ -409,28 +413,31 @@ def _schema_problems(name: str, column: Column, form: SourceColumn, row_shape: S
     has_texts = dtype.kind in TEXT_KINDS
     if column.ragged and has_texts != name.endswith(TEXT_SUFFIX) and not (has_texts and "S" in column.kinds):
         expected = "texts" if name.endswith(TEXT_SUFFIX) else "numbers"
-        yield Problem("", f"has {form} in its rows, and {name!r} has {expected}", _FIX, "dtype")
+        yield Problem("", f"has {form} in its rows, but {name!r} needs {expected}", _FIX, "dtype")
     if not storable(dtype):
         return
     kinds = CLASS_KINDS if column.classes else column.kinds
     axes = len(row_shape) if column.axes is None else len(column.axes)
     if dtype.kind not in kinds or len(row_shape) != axes:
         shape = ", ".join(map(str, ("n", *row_shape)))
-        expected = f"{1 + axes} axes of kind {' or '.join(kinds)}"
-        yield Problem("", f"is {dtype} ({shape}), expected {expected}", _FIX, "dtype")
+        names = " or ".join([_KIND_NAMES.get(kind, kind) for kind in kinds])
+        expected = f"{1 + axes} {'axes' if axes else 'axis'} of {names}"
+        yield Problem("", f"is {dtype} ({shape}), but must have {expected}", _FIX, "dtype")
 
 
 def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[Problem]:
     """Yield what keeps a column out of any store."""
     is_text = (column.ragged or column.classes) and np.dtype(form.dtype).kind in TEXT_KINDS
     if not is_text and not storable(np.dtype(form.dtype)):
-        message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
-        yield Problem("", message, "store numbers, or take it out of --map", "dtype")
+        message = (
+            f"has the dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
+        )
+        yield Problem("", message, "store numbers, or remove it from --map", "dtype")
     if (reason := name_problem(name)) is not None:
-        yield Problem("", f"cannot be an array's name: {reason}", _how_to_rename(name), "name")
+        yield Problem("", f"its name is not allowed in a store: {reason}", _how_to_rename(name), "name")
     if prod(form.row_shape) == 0:
-        message = f"has rows of shape {form.row_shape}, which hold no values"
-        yield Problem("", message, "take it out of --map", "empty")
+        message = f"has rows of the shape {form.row_shape}, which contain no values"
+        yield Problem("", message, "remove it from --map", "empty")
 
 
 def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> Iterator[Problem]:
@@ -442,7 +449,10 @@ def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> I
             continue
         is_plain = not (column.ragged or column.classes)
         if value is None or (is_plain and not isinstance(value, (int, float))):
-            yield Problem(file, f"says no {key}, but {value!r:.60}", "write it again", "missing")
+            message = f"does not state {key}"
+            if value is not None:
+                message = f"states {key} as {value!r:.60}, not as {expected_of(name, column)}"
+            yield Problem(file, message, WRITE_AGAIN, "missing")
         else:
-            message = f"says {key} {value!r:.60}, expected {expected_of(name, column)}"
-            yield Problem(file, message, "write it again", "dtype")
+            message = f"states {key} as {value!r:.60}, not as {expected_of(name, column)}"
+            yield Problem(file, message, WRITE_AGAIN, "dtype")

@@ -51,7 +51,7 @@ def specs_by_schema(schema: Schema) -> ArraySpecs:
 
     def check(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
         if not any(path.startswith(f"{schema.table}/") for path in arrays):
-            yield Problem(schema.table, "holds no array", kind="missing")
+            yield Problem(schema.table, "contains no array", kind="missing")
 
     return ArraySpecs(arrays=arrays, optional=optional, check=check)
 

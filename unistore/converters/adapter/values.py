@@ -117,8 +117,8 @@ def coded(texts: Iterable[Any], classes: Sequence[str], location: Location) -> U
     for row, text in enumerate(texts, location.row or 0):
         name = text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else str(text)
         if name not in numbers:
-            message = f"is {name!r:.60}, none of the classes {first_few(classes)}"
-            fix = "leave the file out, or have its family name this class"
+            message = f"is {name!r:.60}, which is not one of the classes {first_few(classes)}"
+            fix = "skip the file with --exclude; the family can also declare this class"
             raise InputError(Problem.at(location._replace(row=row), message, fix, "values"))
         codes.append(numbers[name])
     return np.array(codes, np.uint8)
@@ -136,10 +136,11 @@ def check_codes(codes: AnyArray, classes: Sequence[str], location: Location) -> 
     if len(outside):
         row = int(outside[0])
         message = (
-            f"is {codes.flat[row]}, expected 0 to {len(classes) - 1}, the numbers of {first_few(classes)}"
+            f"is {codes.flat[row]}, but the classes {first_few(classes)} have the numbers 0 to "
+            f"{len(classes) - 1}"
         )
         row = row // max(1, codes[:1].size) + (location.row or 0)
-        fix = "write it again, leave the file out, or have its family name this class"
+        fix = "write the file again, or skip it with --exclude; the family can also declare this class"
         raise InputError(Problem.at(location._replace(row=row), message, fix, "values"))
 
 

@@ -223,14 +223,19 @@ def reconcile(
             fixes.append(AddOptions(("--columns", "union"), purpose))
         alike = [name for name in everywhere if name in merged and not merged[name].is_padded]
         if any(map(is_enough, alike)) and "intersection" in modes:
-            fixes.append(AddOptions(("--columns", "intersection"), "to take what is alike in all"))
+            fixes.append(AddOptions(("--columns", "intersection"), "to store only what is alike in all"))
         if incompatible or uneven:
             fixes.append(AddOptions(("--one-store-per-shape",)))
         if incompatible:
-            fixes.append("rename with --map what no one shape and dtype holds")
+            fixes.append("rename columns that no common shape and dtype can store with --map")
         return merged, [_columns_differ(column_sets, differing, len(numbers), tuple(fixes))]
     return merged, [
-        Problem(name, f"is padded, and {name}_mask says where", "rename that with --map", "columns")
+        Problem(
+            name,
+            f"needs a mask {name}_mask, because it is padded, but a column has this name",
+            f"rename {name}_mask with --map",
+            "columns",
+        )
         for name, column in merged.items()
         if column.is_padded and f"{name}_mask" in merged
     ]
@@ -321,7 +326,7 @@ def promotion_note(name: str, dtype: str, origins: Mapping[str, Sequence[str]]) 
     if len(origins) < 2:
         return ""
     held = ", ".join([f"{own} of {first_few(sources)}" for own, sources in origins.items()])
-    return f"{printable(name)} is stored as {dtype}, which holds every value of: {held}"
+    return f"{printable(name)} is stored as {dtype}, which represents every value of {held}"
 
 
 def shape_labels(sources: Iterable[tuple[str, Mapping[str, SourceColumn]]]) -> dict[str, str]:
@@ -366,5 +371,5 @@ def _columns_differ(
             for form, (first, others) in sources.items()
         ]
         lines.append(f"    {printable(name)}: {first_few(forms, _MAX_FORMS)}")
-    message = "\n".join(["columns differ:", *lines, "   "])
+    message = "\n".join(["their columns differ:", *lines, "   "])
     return Problem(f"{count} sources", message, fix, "columns")

@@ -114,6 +114,8 @@ def _not_found(name: str, existing: Sequence[str]) -> Problem:
     stem = name.rsplit("/", 1)[-1].partition(".")[0]
     similar = [candidate for candidate in existing if candidate.rsplit("/", 1)[-1].partition(".")[0] == stem]
     similar = similar or difflib.get_close_matches(name, existing, _LISTED, cutoff=0.6)
-    fix = f"is it {first_few(similar, _LISTED)}? names are" if similar else "names are"
-    message = "leaves nothing out: nothing here has this name"
-    return Problem(f"--exclude {name}", message, f"{fix} as inspect and messages give them", "exclude")
+    fix = "copy the name from 'unistore inspect', or remove the option"
+    if similar:
+        fix = f"did you mean {first_few(similar, _LISTED)}? Otherwise {fix}"
+    message = "no file, folder or episode has this name"
+    return Problem(f"--exclude {name}", message, fix, "exclude")

@@ -96,7 +96,7 @@ class ExportedArray(NamedTuple):
         if dtype == self.dtype:
             return self
         if dtype.kind not in _NUMERIC_KINDS:
-            msg = f"values of {self.dtype} cannot be given back as {dtype}"
+            msg = f"values of the dtype {self.dtype} cannot be exported as {dtype}"
             raise ValueError(msg)
         return ExportedArray(
             self.shape, dtype, lambda: (cast_exactly(block, dtype) for block in self.blocks())
@@ -197,7 +197,7 @@ def cast_exactly(block: AnyArray, dtype: Dtype) -> AnyArray:
             cast.astype(block.dtype), block, equal_nan=block.dtype.kind in "fc"
         )
     if not exact:
-        msg = f"{dtype} does not hold all values of {block.dtype} exactly"
+        msg = f"the dtype {dtype} does not represent all values of {block.dtype} exactly"
         raise ValueError(msg)
     return cast
 

@@ -49,8 +49,8 @@ class Numbering(NamedTuple):
         import numpy as np
 
         if labels.dtype.kind not in "biu":
-            message = f"has labels of {labels.dtype}, a label map whole numbers"
-            raise InputError(Problem(location, message, "save them as integers", "dtype"))
+            message = f"has labels of the dtype {labels.dtype}, but --label-map needs whole numbers"
+            raise InputError(Problem(location, message, "save the labels as integers", "dtype"))
         lowest = self.numbers[0][0] - 1
         highest = self.numbers[-1][0] + 1
         table = np.full(highest - lowest + 1, 0 if self.ignored is None else self.ignored, self.dtype)
@@ -61,10 +61,13 @@ class Numbering(NamedTuple):
         places = np.clip(labels.astype(np.int64), lowest, highest) - lowest
         if not is_known.all() and not is_known[places].all():
             unnamed = np.unique(labels[~is_known[places]]).tolist()
-            message = f"holds labels that --label-map does not name: {first_few(list(map(str, unnamed)), 5)}"
+            shown = first_few(list(map(str, unnamed)), 5)
+            message = f"label {shown} is not in --label-map"
+            if len(unnamed) > 1:
+                message = f"labels {shown} are not in --label-map"
             fix = (
                 f"add {unnamed[0]}=…",
-                AddOptions(("--ignore-label", "255"), "for all that it does not name"),
+                AddOptions(("--ignore-label", "255"), "for all labels that are not in the map"),
             )
             raise InputError(Problem(location, message, fix, "label"))
         return table[places]
@@ -89,17 +92,16 @@ class LabelMap:
         if _OTHERS in self._datasets:
             return self._datasets[_OTHERS]
         names = first_few(list(self._datasets), 5)
-        message = f"is in no folder that --label-map names: {names}"
-        raise InputError(
-            Problem(location, message, f'add its dataset, or "{_OTHERS}" for all others', "label")
-        )
+        message = f"is not in one of the folders in --label-map, which are {names}"
+        fix = f'add the folder of its data set, or "{_OTHERS}" for all others'
+        raise InputError(Problem(location, message, fix, "label"))
 
     def check_used(self, paths: Sequence[Path]) -> None:
         """Refuse a map of a dataset of which no label file is there."""
         folders = {_OTHERS} | set(chain.from_iterable(path.parts[:-1] for path in paths))
         absent = [dataset for dataset in self._datasets if dataset not in folders]
-        message = "names a dataset of which no labels are here"
-        fix = "name a folder that label files lie in"
+        message = "no label file is in a folder of this name"
+        fix = "give the name of a folder that contains label files"
         if absent or not paths:
             datasets = absent or ["*"]
             raise InputError([Problem(f"--label-map {name}", message, fix, "option") for name in datasets])
@@ -125,8 +127,8 @@ def recorded_map(options: Mapping[str, Any]) -> LabelMap | None:
 def checked_map(text: str | None, ignored: int | None) -> str | None:
     """Check both options, and return the map whole."""
     if text is None and ignored is not None:
-        problem = Problem("--ignore-label", "ignores nothing without --label-map", "give both", "option")
-        raise InputError(problem)
+        message = "has no effect without --label-map"
+        raise InputError(Problem("--ignore-label", message, "add --label-map, or remove it", "option"))
     return None if text is None else _whole(text)
 
 
@@ -139,20 +141,22 @@ def _whole(text: str) -> str:
     elif not text.startswith("{"):
         path = Path(text)
         if not path.is_file():
-            raise InputError(Problem(where, "is neither 1=2,3=1 nor a file", "check the path", "option"))
+            message = "is not a list of pairs, such as 1=2,3=1, and no file of this name exists"
+            raise InputError(Problem(where, message, "check the path", "option"))
         text = path.read_text("utf-8", "replace")
     try:
         document: Any = json.loads(text, object_pairs_hook=partial(_once, where=where))
     except ValueError as error:
-        raise InputError(Problem(where, f"is no JSON: {error}", "correct the file", "option")) from error
+        message = f"is not valid JSON: {error}"
+        raise InputError(Problem(where, message, "correct the file", "option")) from error
     if isinstance(document, dict) and "datasets" not in document:
         document = {"datasets": {_OTHERS: document}}
     checked: dict[str, Any] = {"datasets": {}, "classes": {}}
     if isinstance(document, dict):
         checked |= document
     if len(checked) > 2 or not _is_valid(checked):
-        fix = 'expected {"datasets": {"FOLDER": {"1": 2}}, "classes": {"2": "liver"}}'
-        raise InputError(Problem(where, "is no label map", fix, "option"))
+        fix = 'write it as {"datasets": {"FOLDER": {"1": 2}}, "classes": {"2": "liver"}}'
+        raise InputError(Problem(where, "is not a label map", fix, "option"))
     return json.dumps(checked, ensure_ascii=False)
 
 
@@ -161,7 +165,7 @@ def _once(pairs: Sequence[tuple[str, Any]], where: str) -> dict[str, Any]:
     mapping = dict(pairs)
     numbers = {int(key) if _is_number(key) else key for key in mapping}
     if len(numbers) < len(pairs):
-        raise InputError(Problem(where, "says one label twice", "leave one out", "option"))
+        raise InputError(Problem(where, "contains a label twice", "remove one of the two", "option"))
     return mapping
 
 

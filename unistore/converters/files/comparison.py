@@ -50,7 +50,7 @@ def difference(stored: AnyArray, other: AnyArray, first: int = 0) -> str | None:
         return real or difference(stored.imag, other.imag, first)
     common = np.promote_types(stored.dtype, other.dtype)
     if not (is_lossless(stored.dtype, common) and is_lossless(other.dtype, common)):
-        return f"dtypes {stored.dtype} and {other.dtype}, which no dtype holds both"
+        return f"dtypes {stored.dtype} and {other.dtype}, which no common dtype represents exactly"
     if not stored.size:
         return None
     one = _bits(stored, common)
