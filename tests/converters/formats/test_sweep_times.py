@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import h5py
@@ -103,6 +104,24 @@ def test_a_sweep_without_a_number_is_refused(tmp_path: Path) -> None:
     (folder / "data/0000000001.bin").rename(folder / "data/scan_b.bin")
     with pytest.raises(InputError, match=r"scan_b\.bin: is not called by its number"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+
+
+def test_two_sweeps_of_one_number_are_an_error_that_names_both(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "in", timestamps=TIMES)
+    (folder / "data/2.bin").write_bytes((folder / "data/0000000003.bin").read_bytes())
+    with pytest.raises(InputError) as caught:
+        unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    problems = {problem.file.rpartition("/")[2]: problem for problem in caught.value.problems}
+    others = {name: re.findall(r"\w+\.bin", problem.message) for name, problem in problems.items()}
+    assert others == {"2.bin": ["0000000002.bin"], "0000000002.bin": ["2.bin"]}
+    assert {problem.kind for problem in caught.value.problems} == {"twice"}
+
+
+def test_two_sweeps_of_one_number_are_converted_without_texts_of_times(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "in")
+    (folder / "data/2.bin").write_bytes((folder / "data/0000000003.bin").read_bytes())
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
+    assert unistore.Store(tmp_path / "a.zarr").sample_count == 5
 
 
 def test_times_outside_the_given_folder_are_told(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from unistore.converters.files.paths import is_inside
 from unistore.converters.opened import SourceFile
+from unistore.errors import first_few
 from unistore.system.types import Int64s
 
 # What each text says of a sweep: when it was taken at the front, when it began, and when it ended
@@ -55,7 +56,7 @@ def times_of(sweep: SourceFile) -> SweepTimes:
     ------
     InputError
         If a text has a line that is no time, or not as many lines as there are sweeps by the largest number,
-        or if a sweep beside such a text is not called by its number.
+        if a sweep beside such a text is not called by its number, or if another sweep has the same number.
     """
     times: dict[str, int] = {}
     files: list[SourceFile] = []
@@ -74,11 +75,17 @@ def times_of(sweep: SourceFile) -> SweepTimes:
             message = f"is not called by its number, which is its line in {text}"
             raise sweep.problem(message, "call sweeps 0000000000.bin and so on", "name")
         of_sweeps = _times_in(file, path.stat().st_mtime_ns)
-        count = _count_by_names(folder, folder.stat().st_mtime_ns)
+        names = _names_by_number(folder, folder.stat().st_mtime_ns)
+        number = int(sweep.path.stem)
+        same = [each for each in names.get(number, ()) if each != sweep.path.name]
+        if same:
+            message = f"is sweep {number}, and so is {first_few(same)}, but {text} has one time for it"
+            raise sweep.problem(message, "move one of them to another folder", "twice")
+        count = max(names, default=-1) + 1  # a recording may lack some of them
         if len(of_sweeps) != count:
             message = f"has {len(of_sweeps)} times, and {folder.name} has {count} sweeps by their numbers"
             raise file.problem(message, _FIX, "count")
-        times[name] = int(of_sweeps[int(sweep.path.stem)])
+        times[name] = int(of_sweeps[number])
         files.append(file)
     return SweepTimes(times, tuple(files), tuple(unread))
 
@@ -91,10 +98,13 @@ def _is_number(stem: str) -> bool:
 
 
 @lru_cache(16)
-def _count_by_names(folder: Path, _modified: int) -> int:
-    """Return one more than the largest number of a sweep: a recording may lack some of them."""
-    stems = [path.stem for path in folder.iterdir() if path.suffix.lower() == ".bin"]
-    return max((int(stem) + 1 for stem in stems if _is_number(stem)), default=0)
+def _names_by_number(folder: Path, _modified: int) -> Mapping[int, list[str]]:
+    """Return the names of the sweeps in a folder by number, which ``2.bin`` and ``0000000002.bin`` share."""
+    names: dict[int, list[str]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() == ".bin" and _is_number(path.stem):
+            names.setdefault(int(path.stem), []).append(path.name)
+    return names
 
 
 @lru_cache(16)
