@@ -79,7 +79,7 @@ def test_a_rule_bounds_numbers_of_classes() -> None:
     assert rule == ArraySpec(least=0, most=2)
     assert list(rule.value_errors(np.array([0, 2, 1], "u1"), dict[str, Any]().__getitem__)) == []
     (error,) = rule.value_errors(np.array([0, 3, 1], "u1"), dict[str, Any]().__getitem__)
-    assert error == "row 1 is 3, expected at most 2 (the last of its classes)"
+    assert error == "row 1 is 3, expected at most 2, the number of its last class"
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_is_no_rule(document: Any, message: str) -> None:
         parse_rule(document)
     rules = StatedRules({"rows/x": {"axes": ["row"], "rule": document}}, "a.zarr")
     with pytest.raises(
-        RuleError, match=f"a.zarr: zarr.json is damaged: rule of 'rows/x': .*{message}"
+        RuleError, match=f"a.zarr: zarr.json is damaged: the rule of 'rows/x' .*{message}"
     ) as error:
         rules["rows/x"]
     assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
@@ -126,7 +126,8 @@ def test_what_rows_have_without_an_array_is_recorded_beside_its_rule(absent: flo
 def test_what_no_row_can_have(absent: Any) -> None:
     rules = StatedRules({"rows/x": {"rule": {}, "absent": absent}}, "a.zarr")
     with pytest.raises(
-        RuleError, match=r"a\.zarr: zarr\.json is damaged: rule of 'rows/x': member 'absent' is"
+        RuleError,
+        match=r"a\.zarr: zarr\.json is damaged: the rule of 'rows/x' has an invalid member 'absent': ",
     ):
         rules["rows/x"]
 
@@ -137,7 +138,7 @@ def test_rules_in_a_circle_are_refused() -> None:
         {path: {"rule": {"rows": [other, 0]}} for path, other in counted_by.items()}, "a.zarr"
     )
     for path in ("a/a", "a/b"):
-        with pytest.raises(RuleError, match=r"rule of 'a/[ab]': leads back"):
+        with pytest.raises(RuleError, match=r"the rule of 'a/[ab]' refers back"):
             rules[path]
     assert rules["a/d"] == ArraySpec(rows=("a/e", 0))
 

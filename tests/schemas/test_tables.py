@@ -29,5 +29,5 @@ def test_text_that_is_another_the_second_time_is_refused() -> None:
     strings = ["first", "second"]
     text = TextBytes.of(strings)
     strings[1] = "third"
-    with pytest.raises(ValueError, match="10 bytes, expected 11"):
+    with pytest.raises(ValueError, match="have 10 bytes, expected 11"):
         text[:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -117,11 +117,12 @@ class ArraySpec:
     def array_error(self, info: ArrayInfo, shape_of: ShapeOf) -> str | None:
         """Return what is wrong with the axes, dtype or rows of an array, or None."""
         if not info.shape:
-            return "has no axis, expected rows on axis 0"
+            return "has no axes, expected rows on axis 0"
         if self.dtypes and info.dtype not in self.dtypes:
-            return f"is {info.dtype}, expected {' or '.join(self.dtypes)}"
+            return f"has dtype {info.dtype}, expected {_one_of(self.dtypes)}"
         if self.kinds and np.dtype(info.dtype).kind not in self.kinds:
-            return f"is {info.dtype}, expected numbers"
+            words = [_KINDS.get(kind, f"NumPy's kind {kind!r}") for kind in self.kinds]
+            return f"has dtype {info.dtype}, expected {_one_of(words)}"
         if self.row_shape is not None:
             row = info.shape[1:]
             fits = len(row) == len(self.row_shape) and all(
@@ -137,27 +138,30 @@ class ArraySpec:
             counted = _rows(shape_of, path)
             times = (info.shape[0] - extra) // counted if self.repeated and counted else 1
             if info.shape[0] != times * counted + extra:
-                origin = "the root's count of samples" if path == SAMPLES else f"the rows of {path}"
-                origin += f" {extra:+d}" if extra else ""
-                several = f"a multiple of {counted}, {extra:+d}" if self.repeated else f"{counted + extra}"
-                return f"has {info.shape[0]} rows, expected {several} ({origin})"
+                origin = "the number of samples" if path == SAMPLES else f"the number of rows of {path}"
+                more = _more_than(extra)
+                several = f"{more}a multiple of {counted:,}, {origin}"
+                expected = several if self.repeated else f"{counted + extra:,}, {more}{origin}"
+                return f"has {info.shape[0]:,} rows, expected {expected}"
         for limit in self.like:
             shape = shape_of(limit.path)
             extents = [shape[axis] for axis in limit.axes if axis < len(shape)]
             if extents:
                 extents[-1] = -(-extents[-1] // limit.scale)
-            expected_end = tuple(extents)
-            if info.shape[-len(limit.axes) :] != expected_end:
-                end = f"{expected_end} at its end, as {limit.path} has {shape}"
-                return f"has shape {info.shape}, expected {end}"
+            if info.shape[-len(limit.axes) :] != tuple(extents):
+                expected = ", ".join(["…", *map(str, extents)])
+                return (
+                    f"has shape {info.shape}, expected ({expected}), because {limit.path} has shape {shape}"
+                )
         for limit in self.limits:
             if len(limit.axes) > 1 and info.shape[1:][-1:] != (len(limit.axes),):
-                end = f"{len(limit.axes)} on its last axis, one for each bounded axis of {limit.path}"
-                return f"has shape {info.shape}, expected {end}"
+                axis = f"a last axis of {len(limit.axes)}, one value for each limiting axis of {limit.path}"
+                return f"has shape {info.shape}, expected {axis}"
         counts = self.offsets_of is not None
         if (counts or self.ascending) and (len(info.shape) > 1 or np.dtype(info.dtype).kind not in "iu"):
-            what = "offsets" if counts else "numbers that rise"
-            return f"is {info.dtype} of shape {info.shape}, expected {what}: integers, (n)"
+            why = "its values are offsets" if counts else "its values ascend"
+            found = f"has dtype {info.dtype} and shape {info.shape}"
+            return f"{found}, expected integers and shape (n), because {why}"
         return None
 
     def value_errors(self, values: AnyArray, shape_of: ShapeOf) -> Iterator[str]:
@@ -176,25 +180,26 @@ class ArraySpec:
         least = self.least
         bounds = list[tuple[str, Any]]()
         if self.most is not None:
-            bounds.append(("the last of its classes", self.most))
+            bounds.append(("the number of its last class", self.most))
         if self.indexes is not None:
             path, extra = self.indexes
             least = 0 if least is None else least
-            bounds.append((f"rows of {path}", _rows(shape_of, path) + extra - 1))
+            bound = {-1: "the last range of", 0: "the last row of", 1: "the number of rows of"}
+            reason = f"{bound.get(extra, 'by the number of rows of')} {path}"
+            bounds.append((reason, _rows(shape_of, path) + extra - 1))
         for limit in self.limits:
             largest = limit.maximum(shape_of)
-            bounds.append((f"stored in {limit.path}", largest if len(largest) > 1 else largest[0]))
-        wrong = [(values < least, f"{least} or more")] if least is not None else []
-        wrong += [
-            (values > largest, f"at most {np.asarray(largest).tolist()} ({reason})")
-            for reason, largest in bounds
-        ]
+            bounds.append(
+                (f"the extent that {limit.path} stores", largest if len(largest) > 1 else largest[0])
+            )
+        wrong = [(values < least, f"at least {least:,}")] if least is not None else []
+        wrong += [(values > largest, f"at most {_shown(largest)}, {reason}") for reason, largest in bounds]
         for violating, expected in wrong:
             violating_rows = np.flatnonzero(violating.any(axis=tuple(range(1, violating.ndim))))
             if violating_rows.size:
                 row = int(violating_rows[0])
                 number = row if rows is None else rows[row]
-                yield f"row {number} is {values[row].tolist()}, expected {expected}"
+                yield f"row {number:,} is {_shown(values[row])}, expected {expected}"
 
     def span_error(self, lo: Int64s, hi: Int64s, rows: Int64s, shape_of: ShapeOf) -> str | None:
         """Return what is wrong with the ranges ``lo:hi`` that offsets give for `rows`, (k,) each, or None."""
@@ -203,7 +208,9 @@ class ArraySpec:
         wrong = (lo < 0) | (lo > hi) | (hi > total)
         if wrong.any():
             row = int(np.argmax(wrong))
-            return f"row {rows[row]} is {lo[row]}, the next one {hi[row]}: expected rising, in 0 to {total}"
+            limits = "at least 0" if in_bits else f"from 0 to {total:,}"
+            found = f"row {rows[row]:,} is {lo[row]:,} and the next row is {hi[row]:,}"
+            return f"{found}, expected offsets {limits} that do not fall"
         return next(self._count_errors(hi - lo, shape_of), None) if in_bits else None
 
     def _count_errors(self, counts: Int64s, shape_of: ShapeOf) -> Iterator[str]:
@@ -212,7 +219,8 @@ class ArraySpec:
         bits = float(np.prod(self.offsets_of.maximum(shape_of).astype(np.float64)))
         if (counts > bits).any():
             row = int(np.argmax(counts > bits))
-            yield f"row {row} counts {counts[row]}, but {self.offsets_of.path} has room for {bits:.0f}"
+            path = self.offsets_of.path
+            yield f"row {row:,} counts {counts[row]:,} bits, but a row of {path} has only {bits:,.0f}"
 
 
 def spec_of(dtype: str, *row_shape: int | str | None, **further: Any) -> ArraySpec:
@@ -223,18 +231,40 @@ def spec_of(dtype: str, *row_shape: int | str | None, **further: Any) -> ArraySp
 def offsets_errors(offsets: Int64s, total: int, what: str) -> Iterator[str]:
     """Return what is wrong with offsets: they begin at 0, never decrease, and end with `total`."""
     if not len(offsets) or offsets[0] != 0:
-        yield f"begins with {offsets[0] if len(offsets) else 'nothing'}, expected 0"
+        yield f"begins with {offsets[0]:,}, expected 0" if len(offsets) else "is empty, expected 0 first"
         return
     yield from _falling(offsets)
     if offsets[-1] != total:
-        yield f"ends with {offsets[-1]}, but there are {total} {what}"
+        yield f"ends with {offsets[-1]:,}, but there are {total:,} {what}"
 
 
 def _falling(values: AnyArray) -> Iterator[str]:
     wrong = values[1:] < values[:-1]
     if wrong.any():
         row = int(np.argmax(wrong))
-        yield f"row {row + 1} is {values[row + 1]}, less than {values[row]} before it"
+        yield f"row {row + 1:,} is {values[row + 1]:,}, less than the row before it, {values[row]:,}"
+
+
+def _shown(value: Any) -> str:
+    """Return a number, or the numbers of a row, for a message."""
+    numbers = np.asarray(value).tolist()
+    return str(numbers) if isinstance(numbers, list) else f"{numbers:,}"
+
+
+# What arrays of the kinds of numpy dtypes have, for messages
+_KINDS = {"b": "booleans", "i": "integers", "u": "unsigned integers", "f": "floats"}
+
+
+def _one_of(words: Sequence[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _more_than(extra: int) -> str:
+    if not extra:
+        return ""
+    number = "one" if abs(extra) == 1 else f"{abs(extra):,}"
+    return f"{number} {'more' if extra > 0 else 'less'} than "
 
 
 def _rows(shape_of: ShapeOf, path: str) -> int:
@@ -253,8 +283,9 @@ def rule_problems(
     shapes = {SAMPLES: (samples,), **{path: info.shape for path, info in arrays.items()}}
     problems = []
     for path, info in arrays.items():
-        error = next((f"needs the array {need}" for need in rules[path].needs if need not in shapes), None)
-        error = error or ("its spec refers to itself" if is_circular(rules, path) else None)
+        missing = (need for need in rules[path].needs if need not in shapes)
+        error = next((f"its rule needs the array {need}, which is missing" for need in missing), None)
+        error = error or ("its rule refers back to its own array" if is_circular(rules, path) else None)
         error = error or rules[path].array_error(info, shapes.__getitem__)
         if error is not None:
             problems.append(Problem(path, error, kind="schema"))

@@ -15,6 +15,7 @@ from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArrayInfo, Arra
 from unistore.schemas.recorded_rules import RecordedSpecs
 from unistore.schemas.table_rows import source_offsets
 from unistore.schemas.tables import offsets_of, text_values
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 # Read-only interface of an open store, for families and rules.
@@ -220,9 +221,9 @@ def contradiction(store: StoreView, path: str, message: str) -> StoreError:
     path : str
         Path of one of these arrays or documents.
     message : str
-        What is wrong, as it follows the path.
+        The problem, in words that follow the path: ``"has offsets of 2 ranges, expected 3"``.
     """
-    return StoreError(f"{store.path}: {path}: {message}; run 'unistore verify {store.path}'")
+    return StoreError(f"{store.path}: {path}: {message}. Fix: run 'unistore verify {store.path}'")
 
 
 def check_array(store: StoreView, array: ArrayView) -> None:
@@ -248,8 +249,10 @@ def whole(store: StoreView, path: str) -> AnyArray:
     try:
         values = array.read()
     except MemoryError as error:
-        message = f"has shape {array.shape} of {array.dtype}, more than the memory of this machine"
-        raise contradiction(store, path, message) from error
+        form = f"shape {array.shape} and dtype {array.dtype}"
+        fix = f"use a machine with more memory, or run 'unistore verify {store.path}' if this shape is wrong"
+        msg = f"{store.path}: {path}: does not fit into memory with {form}. Fix: {fix}"
+        raise StoreError(msg) from error
     _raise_first(store, path, _spec(store, path).value_errors(values, lambda other: _shape(store, other)))
     values.flags.writeable = False
     if values.nbytes <= _CACHED_BYTES:
@@ -302,7 +305,9 @@ class IndexColumn:
             First row, and the row after the last.
         """
         if self._spec.offsets_of is None:
-            raise contradiction(self._store, self._path, "has no rule that says what its offsets divide")
+            raise contradiction(
+                self._store, self._path, "its rule does not state the array that its offsets divide"
+            )
         lo = self.take(rows)
         hi = self.take(rows + 1)
         if self._values is None:
@@ -337,12 +342,12 @@ def require_rule(
     rule = _spec(store, path)
     divided = rule.offsets_of.path if isinstance(rule.offsets_of, Limit) else rule.offsets_of or ""
     if offsets_of and not divided.startswith(f"{offsets_of}/"):
-        reason = f"offsets of {divided or 'nothing'}, expected offsets of {offsets_of}"
-        raise contradiction(store, path, f"its rule says {reason}")
+        found = f"states offsets of {divided}" if divided else "does not state offsets"
+        raise contradiction(store, path, f"its rule {found}, expected offsets of {offsets_of}")
     if indexes and (rule.indexes is None or rule.indexes[0] != indexes):
-        raise contradiction(store, path, f"its rule does not say that it indexes {indexes}")
+        raise contradiction(store, path, f"its rule does not state that its values are rows of {indexes}")
     if limits and limits not in [limit.path for limit in rule.limits]:
-        raise contradiction(store, path, f"its rule does not bound it by {limits}")
+        raise contradiction(store, path, f"its rule does not limit its values by the shape of {limits}")
 
 
 def texts(store: StoreView, path: str) -> list[str]:
@@ -353,14 +358,15 @@ def texts(store: StoreView, path: str) -> list[str]:
     try:
         return text_values(array.read(), offsets)
     except UnicodeDecodeError as error:
-        raise contradiction(store, f"{path}/data", f"is not UTF-8 ({error})") from error
+        raise contradiction(store, f"{path}/data", f"is not valid UTF-8: {error}") from error
 
 
 def source_bounds(store: StoreView, table: str) -> Int64s:
     """Return the offsets of the rows of each source in a table, (sources + 1,) int64."""
     path = source_offsets(table)
     if not store.has(path):
-        msg = f"{store.path}: has no {path}: was made before unistore 0.1.0; convert its sources again"
+        why = "because the store was made before unistore 0.1.0"
+        msg = f"{store.path}: {path} is missing, {why}. Fix: convert its sources again"
         raise StoreError(msg)
     require_rule(store, path, offsets_of=table)
     return cast("Int64s", whole(store, path))
@@ -431,13 +437,14 @@ class RowsOfSources:
             rows = len(self._store.array(path)) - more
             return counts * (rows // max(1, int(counts.sum()))) if rule.repeated else counts
         if not offsets:
-            message = "does not say which of its rows are of which source"
-            fix = "convert all sources together"
+            message = "no rule states which of its rows belong to which source"
+            fix = "convert all sources together into a new store"
             raise InputError(Problem(f"{self._store.path}: {path}", message, fix, "compact"))
         bounds = offsets_of(self.of(offsets))
         values = whole(self._store, offsets)
         if bounds[-1] != len(values) - 1:
-            raise contradiction(self._store, offsets, f"divides {len(values) - 1} ranges, not {bounds[-1]}")
+            message = f"has offsets of {len(values) - 1:,} ranges, expected {bounds[-1]:,}"
+            raise contradiction(self._store, offsets, message)
         return np.diff(values[bounds])
 
     def _of_samples(self) -> Int64s:
@@ -485,7 +492,8 @@ def sample_sources(store: StoreView) -> Int64s:
     rows = sample_rows(store)
     numbers = of_rows[rows[rows < len(of_rows)]]
     if len(numbers) != store.sample_count:
-        raise contradiction(store, table, "does not say which source each sample is from")
+        message = f"has a source for {len(numbers):,} samples, but the store has {store.sample_count:,}"
+        raise contradiction(store, table, message)
     return numbers
 
 
@@ -494,7 +502,8 @@ def check_codes(store: StoreView, codes: UInt8s, names: list[str]) -> None:
     wrong = codes >= max(1, len(names))
     if wrong.any():
         sample = int(np.argmax(wrong))
-        message = f"row {sample} is code {codes[sample]}, but there are {len(names)} names"
+        splits = count_of(len(names), "split")
+        message = f"row {sample:,} is {codes[sample]}, but the store has only {splits}, numbered from 0"
         raise contradiction(store, "splits/code", message)
 
 

@@ -21,10 +21,10 @@ _DEFAULTS = {member.name: member.default for member in fields(ArraySpec) if memb
 
 
 class RuleError(CorruptionError):
-    """A root states something that is no rule, or a rule that leads back to its own array."""
+    """A root states an invalid rule, or a rule that refers back to its own array."""
 
     def __init__(self, store: str, reason: str) -> None:
-        super().__init__(f"{store}: zarr.json is damaged: {reason}; run 'unistore verify {store}'")
+        super().__init__(f"{store}: zarr.json is damaged: {reason}. Fix: run 'unistore verify {store}'")
         self.store = store
         self.reason = reason
 
@@ -70,7 +70,7 @@ def parse_rule(document: object) -> ArraySpec:
         try:
             members[name] = _PARSERS[name](value)
         except (TypeError, ValueError, KeyError) as error:
-            msg = f"member {name!r} is {value!r:.80}"
+            msg = f"has an invalid member {name!r}: {value!r:.80}"
             raise ValueError(msg) from error
     return ArraySpec(**members)
 
@@ -80,7 +80,7 @@ def _parse_field(document: JsonObject) -> ArraySpec:
     rule = parse_rule(document.get(RULE))
     absent = document.get(ABSENT)
     if absent is not None and type(absent) not in (bool, int, float, str):
-        msg = f"member {ABSENT!r} is {absent!r:.80}"
+        msg = f"has an invalid member {ABSENT!r}: {absent!r:.80}"
         raise ValueError(msg)
     return replace(rule, absent=absent)
 
@@ -163,11 +163,11 @@ class StatedRules(Mapping[str, ArraySpec]):
             try:
                 rule = _parse_field(self._documents[path])
             except ValueError as error:
-                raise RuleError(self._store, f"rule of {path!r}: {error}") from error
+                raise RuleError(self._store, f"the rule of {path!r} {error}") from error
             self._parsed[path] = rule  # found by the search for circles, and forgotten if there is one
             if self._is_circular(path):
                 del self._parsed[path]
-                raise RuleError(self._store, f"rule of {path!r}: leads back to itself")
+                raise RuleError(self._store, f"the rule of {path!r} refers back to its own array")
         return rule
 
     def _is_circular(self, path: str) -> bool:
@@ -232,15 +232,19 @@ def with_side_table(
     fields = {**documents, **side_documents}
     for path, added in more.items():
         if path not in documents:
-            msg = f"adds to the rule of {path!r}, which {store} does not have"
+            msg = f"adds to the rule of {path!r}, but {store} has no such array"
             raise ValueError(msg)
         rule = rule_of(stated[path])
-        further = parse_rule(added)
+        try:
+            further = parse_rule(added)
+        except ValueError as error:
+            msg = f"adds to the rule of {path!r} a rule that {error}"
+            raise ValueError(msg) from error
         if foreign := sorted(added.keys() - {*_LIMITS}):
             msg = f"adds {foreign[0]!r} to the rule of {path!r}, expected {' or '.join(_LIMITS)}"
             raise ValueError(msg)
         if missing := [need for need in further.needs if need not in fields]:
-            msg = f"adds the array {missing[0]!r} to the rule of {path!r}, which is not there"
+            msg = f"adds a limit to the rule of {path!r} by the array {missing[0]!r}, which does not exist"
             raise ValueError(msg)
         for name in added:
             rule[name] = [*rule.get(name, ()), *_plain(getattr(further, name))]
@@ -250,7 +254,8 @@ def with_side_table(
         for path in more:
             joined[path]  # raises if it leads back to itself by now
     except RuleError as error:
-        raise ValueError(error.reason) from error
+        msg = f"makes a circle: {error.reason}"
+        raise ValueError(msg) from error
     return fields
 
 

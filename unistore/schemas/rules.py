@@ -14,7 +14,7 @@ from unistore.schemas.indices import BLOCK, ArrayView, StoreView, main_table, pa
 from unistore.schemas.table_rows import source_offsets
 from unistore.system.types import AnyArray, Int64s, Shape
 
-_FIX = "convert the sources again; if it comes back, report it"
+_FIX = "convert the sources again, and report a bug if the new store has the same problem"
 
 
 class UnreadableError(Exception):
@@ -99,7 +99,7 @@ def broken(location: str, message: str) -> Problem:
     location : str
         Path of the array.
     message : str
-        What is wrong, as it follows the path.
+        The problem, in words that follow the path: ``"does not ascend"``.
 
     Examples
     --------
@@ -129,13 +129,15 @@ def parts_hold_all(view: RuleView, parts: str, rows: str) -> Iterator[Problem]:
     outside = (sources < 0) | (sources >= len(expected))
     if outside.any():  # also a rule of its own; `bincount` would count up to the largest
         part = first_row(outside)
-        yield broken(f"{parts}/source", f"row {part} is {int(sources[part])}, of {len(expected)} sources")
+        message = f"row {part:,} is {int(sources[part]):,}, but there are only {len(expected):,} sources"
+        yield broken(f"{parts}/source", f"{message}, numbered from 0")
         return
     held = np.bincount(sources, lengths, len(expected))
     wrong = held.astype(np.int64) != expected
     if wrong.any():
         source = first_row(wrong)
-        message = f"source {source} has {int(held[source])} {rows} in its {parts}, not all"
+        found = f"the {parts} of source {source:,} have {int(held[source]):,} {rows}"
+        message = f"{found}, expected {expected[source]:,}"
         yield broken(f"{parts}/offsets", message)
 
 

@@ -309,7 +309,7 @@ class TextBytes:
             data += _encoded(self.strings[number])
         start, end = self.offsets[[first, last]].tolist()
         if len(data) != end - start:
-            msg = f"strings {first}:{last} have {len(data)} bytes, expected {end - start}"
+            msg = f"the texts {first:,} to {last - 1:,} have {len(data):,} bytes, expected {end - start:,}"
             raise ValueError(msg)
         return np.frombuffer(data, np.uint8)[lo - start : hi - start : step]
 
@@ -387,15 +387,15 @@ def name_problem(path: str) -> str | None:
     # backslashes, or of more than 255 bytes.
     for part in path.split("/"):
         if part.strip(".") == "":
-            return f"part {part!r} is empty or made of dots"
+            return f"the part {part!r} is empty or has only dots"
         if part.startswith("__"):
-            return f"part {part!r} begins with '__', which Zarr reserves"
+            return f"the part {part!r} begins with '__', which Zarr reserves"
         if part == "zarr.json":
-            return "part 'zarr.json' is the name of a file of every Zarr node"
+            return "the part 'zarr.json' is the name of Zarr's own files"
         if not part.isprintable() or "\\" in part:
-            return f"part {part!r} holds a control character or a backslash"
+            return f"the part {part!r} contains a control character or a backslash"
         if len(part.encode("utf-8", "surrogateescape")) > 255:
-            return f"part {part[:20]!r}… is longer than 255 bytes"
+            return f"the part {part[:20]!r}… is longer than 255 bytes"
     return None
 
 
@@ -435,5 +435,7 @@ def unpack(packed: UInt8s, width: int, left: int = 0) -> UInt8s:
 def check_width(packed: UInt8s, width: int, left: int) -> None:
     """Raise ValueError if rows of bytes have fewer than `width` pixels from bit `left` on."""
     if left < 0 or width < 0 or left + width > packed.shape[-1] * 8:
-        msg = f"{packed.shape[-1]} bytes a row hold no {width} pixels from bit {left} on"
+        msg = (
+            f"cannot read {width:,} pixels from bit {left:,} on: a row has only {packed.shape[-1] * 8:,} bits"
+        )
         raise ValueError(msg)

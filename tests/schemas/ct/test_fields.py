@@ -42,8 +42,10 @@ def test_invalid_windows(text: str) -> None:
     with pytest.raises(InputError) as error:
         parse_window(text)
     (problem,) = error.value.problems
-    assert "is no known window (lung, bone" in problem.message
-    assert problem.location.startswith("--window")
+    assert problem.location == f"--window {text}"
+    assert problem.kind == "option"
+    assert "NAME:WIDTH:LEVEL" in problem.message
+    assert problem.advice.startswith("use one of lung, bone, ")
 
 
 def test_coords_are_as_narrow_as_the_axes_allow() -> None:
@@ -63,5 +65,5 @@ def test_where_values_come_from() -> None:
             document = json.loads((STORES / store / "windows" / window / "zarr.json").read_text())
             assert value_source(document["attributes"]) == source
     for attributes in ({"values": VALUE_SENTENCES["mask"]}, {"value_source": "file"}, {"value_source": None}):
-        with pytest.raises(ValueError, match="is not known"):
+        with pytest.raises(ValueError, match="of a window is unknown, expected one of volume, "):
             value_source(attributes)

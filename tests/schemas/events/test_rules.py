@@ -52,7 +52,7 @@ def test_times_that_fall(dtype: type) -> None:
         times = SOUND["events/t"].astype(dtype)
         times[row] = 0
         (problem,) = check_times(Arrays(events__t=times))  # type: ignore[arg-type]
-        assert str(problem).startswith(f"events/t: falls at event {row}")
+        assert str(problem).startswith(f"events/t: event {row:,} is earlier than the event before it")
 
 
 @pytest.mark.parametrize("place", range(7))

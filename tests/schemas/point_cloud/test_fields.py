@@ -18,10 +18,10 @@ def test_names_of_voxel_grids(size: float, group: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("a//b", "empty or made of dots"),
-        ("..", "empty or made of dots"),
+        ("a//b", "is empty or has only dots"),
+        ("..", "is empty or has only dots"),
         ("__reserved", "Zarr reserves"),
-        ("a/zarr.json", "every Zarr node"),
+        ("a/zarr.json", "'zarr.json' is the name of Zarr's own files"),
         ("a\tb", "control character"),
         ("a\\b", "backslash"),
         ("é" * 128, "longer than 255 bytes"),

@@ -33,56 +33,118 @@ def changed(values: np.ndarray, at: Any, to: Any) -> np.ndarray:
 
 _WRIST = "clocks/wrist/observation/images/wrist_timestamps"
 
-VALUES: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
-    ("rows_real", "sources/path/offsets", lambda v: changed(v, 0, 1), "begins with 1"),
-    ("rows_real", "sources/path/data", lambda v: changed(v, 0, 255), "not UTF-8"),
-    ("rows_real", "sources/rows/offsets", lambda v: v + 1, "begins with 1"),
-    ("rows_real", "sources/rows/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
+# Case, path, change of its values, and what the message says: all words once a rule, else what was found
+
+Broken = tuple[str, str, Callable[[np.ndarray], np.ndarray], str]
+
+# By rules that every store records, so that no family is needed
+BY_RECORDED_RULES: list[Broken] = [
+    ("rows_real", "sources/path/offsets", lambda v: changed(v, 0, 1), "begins with 1, expected 0"),
+    ("rows_real", "sources/rows/offsets", lambda v: v + 1, "1"),
+    ("rows_real", "sources/rows/offsets", lambda v: changed(v, -1, v[-1] - 1), "rows/"),
+    ("robot_streams", "sources/clocks/force/offsets", lambda v: changed(v, 0, 1), "1"),
+    ("cloud_real", "segments/offsets", lambda v: changed(v, 2, v[-1] + 5), ", less than the row before it, "),
+    ("cloud_real", "segments/offsets", lambda v: changed(v, -1, v[-1] + 1), "points/xyz"),
+    ("cloud_real", "segments/source", lambda v: changed(v, 0, 7), "row 0 is 7, expected at most 1, the last"),
+    ("cloud_real", "voxels/50/offsets", lambda v: changed(v, -1, v[-1] - 1), "voxels/50/coords"),
+    ("ct_cases", "volumes/extent", lambda v: changed(v, (0, 0), 99), "the extent that volumes/image stores"),
+    ("ct_cases", "windows/lung/offsets", lambda v: changed(v, -1, v[-1] + 1), "windows/lung/coords"),
+    (
+        "spike_tiles",
+        "frames/offsets",
+        lambda v: changed(v, -1, 29),
+        "ends with 29, but there are 30 rows in spi",
+    ),
+    ("spike_tiles", "frames/source", lambda v: changed(v, 3, 9), "9"),
+    ("spike_tiles", "frames/spike_extent", lambda v: changed(v, (1, 1), 99), "spikes/bits"),
+    ("spike_tiles", "frames/image_extent", lambda v: changed(v, (1, 0), 99), "frames/blur"),
+    ("spike_tiles", "sequences/offsets", lambda v: changed(v, -1, 9), "frames/spike_extent"),
+    ("spike_keep", "frames/blur_file/offsets", lambda v: changed(v, 2, 0), "row 2 is 0"),
+    ("robot_robomimic", "episodes/source", lambda v: changed(v, 0, 1), "row 0 is 1"),
+    ("robot_streams", "episodes/clocks/force/offsets", lambda v: changed(v, -1, v[-1] - 1), "clocks/force/"),
+    ("robot_act_keep", "steps/observation/images/cam_high_jpeg/offsets", lambda v: v + 1, "1"),
+]
+VALUES: list[Broken] = [
+    *BY_RECORDED_RULES,
+    ("rows_real", "sources/path/data", lambda v: changed(v, 0, 255), "UTF-8"),
     ("cloud_real", "sources/segments/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
     ("cloud_real", "sources/points/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
     ("cloud_real", "sources/voxels/50/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
-    ("robot_streams", "sources/clocks/force/offsets", lambda v: changed(v, 0, 1), "begins with 1"),
     ("rows_real", "splits/code", lambda v: changed(v, 3, 9), "holds code 9"),
-    ("cloud_real", "segments/offsets", lambda v: changed(v, 2, v[-1] + 5), "less than"),
-    ("cloud_real", "segments/offsets", lambda v: changed(v, -1, v[-1] + 1), "but there are"),
-    ("cloud_real", "segments/source", lambda v: changed(v, 0, 7), "expected at most 1"),
     ("cloud_real", "segments/source", lambda v: changed(v, np.argmax(v), 0), "other rows than"),
-    ("cloud_real", "segments/number", lambda v: changed(v, 0, -1), "not its source's last"),
-    ("cloud_real", "segments/number", lambda v: changed(v, -1, 400), "numbers"),
-    ("cloud_real", "segments/origin", lambda v: v + 1, "origin"),
-    ("cloud_real", "segments/bounds", lambda v: v[:, ::-1], "bounds"),
-    ("cloud_real", "points/source_row", lambda v: changed(v, 5, v[6]), "is nowhere"),
-    ("cloud_real", "points/source_row", lambda v: changed(v, 5, 10**6), "0 to 1000000 in"),
-    ("cloud_real", "voxels/50/point_voxel", lambda v: changed(v, 0, 10**6), "its segment 0 has"),
-    ("cloud_real", "voxels/50/counts", lambda v: changed(v, 0, v[0] + 1), "counted otherwise"),
-    ("cloud_real", "sources/scale", lambda v: v * 0, "no finite coordinates"),
-    ("cloud_real", "sources/scale", lambda v: v * 1e307, "no finite coordinates"),
-    ("cloud_real", "sources/offset", lambda v: v * np.nan, "no finite coordinates"),
-    ("cloud_in_segments", "sources/scale", lambda v: -v, "is not 100.0 everywhere"),
-    ("cloud_in_segments", "sources/offset", lambda v: v + 0.5, "attribute decimal of points/xyz"),
-    ("cloud_real", "voxels/50/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
-    ("ct_cases", "volumes/extent", lambda v: changed(v, (0, 0), 99), "stored in volumes/image"),
-    ("ct_sparse", "volumes/extent", lambda v: v * 0 + (2**31 - 1), "more voxels than"),
-    ("ct_cases", "windows/lung/coords", lambda v: changed(v, 4, v[3]), "does not follow"),
-    ("ct_cases", "windows/lung/coords", lambda v: changed(v, (0, 2), 5000), "outside volume 0"),
-    ("ct_cases", "windows/lung/offsets", lambda v: changed(v, -1, v[-1] + 1), "but there are"),
-    ("ct_cases", "sdf/bone_sdf/coords", lambda v: changed(v, (0, 0), 64), "outside volume 0"),
-    ("ct_cases", "masks/liver/mask", lambda v: changed(v, (0, -1, -1, -1), 255), "outside its extent"),
-    ("ct_real", "windows/lung/offsets", lambda v: changed(v, 1, v[1] - 1), "its offsets count"),
-    ("spike_tiles", "frames/offsets", lambda v: changed(v, -1, 29), "but there are 30 rows in spikes/bits"),
-    ("spike_tiles", "frames/source", lambda v: changed(v, 3, 9), "expected at most 3"),
-    ("spike_tiles", "frames/spike_extent", lambda v: changed(v, (1, 1), 99), "stored in frames/"),
-    ("spike_tiles", "frames/image_extent", lambda v: changed(v, (1, 0), 99), "stored in frames/"),
-    ("spike_tiles", "sequences/offsets", lambda v: changed(v, -1, 9), "but there are 4 rows in frames/"),
-    ("spike_keep", "frames/blur_file/offsets", lambda v: changed(v, 2, 0), "row 2 is 0"),
-    ("robot_robomimic", "episodes/offsets", lambda v: changed(v, 1, 0), "has no step"),
-    ("robot_robomimic", "episodes/source", lambda v: changed(v, 0, 1), "expected at most 0"),
-    ("robot_streams", _WRIST, lambda v: changed(v, 3, v[0] - 1), "row 3 is earlier than the row before"),
-    ("robot_streams", "episodes/clocks/force/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
-    ("robot_flat", "steps/next_valid", lambda v: changed(v, 4, True), "ends an episode, and no next"),
-    ("robot_flat", "steps/next_valid", lambda v: changed(v, 1, False), "is inside an episode"),
+    (
+        *("cloud_real", "segments/number", lambda v: changed(v, 0, -1)),
+        "segment 0 is -1, but is not the last segment of its source",
+    ),
+    ("cloud_real", "segments/number", lambda v: changed(v, 1, v[0]), " for 2 segments of source 0"),
+    ("cloud_real", "segments/number", lambda v: changed(v, -1, 400), "segments, but the store has "),
+    (
+        "cloud_real",
+        "segments/origin",
+        lambda v: v + 1,
+        "expected the origin as minimum, and no minimum above",
+    ),
+    ("cloud_real", "segments/bounds", lambda v: v[:, ::-1], "segment 0"),
+    ("cloud_real", "points/source_row", lambda v: changed(v, 5, v[6]), " of source 0 is missing"),
+    (
+        *("cloud_real", "points/source_row", lambda v: changed(v, 5, 10**6)),
+        "the rows of source 0 are from 0 to 1,000,000, expected 0 to ",
+    ),
+    (
+        *("cloud_real", "voxels/50/point_voxel", lambda v: changed(v, 0, 10**6)),
+        "row 0 is 1,000,000, but its segment 0 has ",
+    ),
+    (
+        *("cloud_real", "voxels/50/point_voxel", lambda v: changed(v, v == -1, 3)),
+        "expected -1, because its point is outside all segments",
+    ),
+    ("cloud_real", "voxels/50/counts", lambda v: changed(v, 0, v[0] + 1), ", but the voxel has "),
+    ("cloud_real", "sources/scale", lambda v: v * 0, "a scale is 0, or a scale and its offset give coord"),
+    ("cloud_real", "sources/scale", lambda v: v * 1e307, "finite"),
+    ("cloud_real", "sources/offset", lambda v: v * np.nan, "finite"),
+    (
+        *("cloud_in_segments", "sources/scale", lambda v: -v),
+        "differs from 100.0, the scale in the attribute 'decimal' of points/xyz",
+    ),
+    ("cloud_in_segments", "sources/offset", lambda v: v + 0.5, "the offset in the attribute 'decimal'"),
+    ("cloud_in_segments", "sources/offset", lambda v: v + 0.5, "has values that are not whole numbers"),
+    ("ct_sparse", "volumes/extent", lambda v: v * 0 + (2**31 - 1), "more voxels than int64 can count"),
+    (
+        "ct_cases",
+        "windows/lung/coords",
+        lambda v: changed(v, 4, v[3]),
+        "row 4 does not come after row 3 in C",
+    ),
+    (
+        "ct_cases",
+        "windows/lung/coords",
+        lambda v: changed(v, (0, 2), 5000),
+        "outside volume 0, whose size is [",
+    ),
+    ("ct_cases", "sdf/bone_sdf/coords", lambda v: changed(v, (0, 0), 64), "volume 0"),
+    (
+        "ct_cases",
+        "masks/liver/mask",
+        lambda v: changed(v, (0, -1, -1, -1), 255),
+        " set bits outside its extent",
+    ),
+    (
+        "ct_real",
+        "windows/lung/offsets",
+        lambda v: changed(v, 1, v[1] - 1),
+        " set bits, but its offsets count ",
+    ),
+    ("robot_robomimic", "episodes/offsets", lambda v: changed(v, 1, 0), "episode 0 has no steps"),
+    ("robot_streams", _WRIST, lambda v: changed(v, 3, v[0] - 1), "row 3 is earlier than the row before it"),
+    (
+        *("robot_flat", "steps/next_valid", lambda v: changed(v, 4, True)),
+        "is True for step 4, which ends an episode, but no next observation is stored",
+    ),
+    (
+        *("robot_flat", "steps/next_valid", lambda v: changed(v, 1, False)),
+        "is False for step 1, but its episode goes on, so the next observation is known",
+    ),
     ("robot_flat", "steps/terminated", lambda v: v & False, "neither terminated nor truncated"),
-    ("robot_act_keep", "steps/observation/images/cam_high_jpeg/offsets", lambda v: v + 1, "begins with 1"),
 ]
 
 
@@ -111,7 +173,7 @@ def test_a_forged_scale_is_not_read(
     _, store = copy_case("cloud_in_segments")
     forge(store, {"sources/scale": np.full_like(read(store, "sources/scale"), scale)})
     for reading in (lambda: Dataset(store)[0], lambda: export(store, tmp_path / "files")):
-        with pytest.raises(StoreError, match=r"sources/scale: is not 100\.0 everywhere"):
+        with pytest.raises(StoreError, match=r"sources/scale: .*100\.0"):
             reading()
 
 
@@ -196,10 +258,6 @@ def test_rules_about_an_array_with_damaged_metadata_are_not_checked(
     assert {"coordinates", "masks"} & set(found.unchecked)
 
 
-RECORDED = ("begins with 1", "but there are", "expected at most", "less than", "row 2 is 0", "stored in")
-BY_RECORDED_RULES = [case for case in VALUES if case[3].startswith(RECORDED)]
-
-
 @pytest.mark.parametrize(
     ("name", "path", "change", "message"),
     BY_RECORDED_RULES,
@@ -224,31 +282,31 @@ def test_rules_that_the_store_records_are_checked_without_its_family(
 
 
 NEEDED = [
-    ("point_cloud_scaled", "segments/offsets", {}, "says offsets of nothing, expected offsets of points"),
+    ("point_cloud_scaled", "segments/offsets", {}, "does not state offsets, expected offsets of points"),
     (
         "point_cloud_scaled",
         "segments/offsets",
         {"offsets_of": "segments/number"},
-        "expected offsets of points",
+        "states offsets of segments/number, expected offsets of points",
     ),
-    ("ct_related", "volumes/extent", {"least": 0}, "does not bound it by volumes/image"),
-    ("spike_steps", "sequences/offsets", {}, "says offsets of nothing, expected offsets of frames"),
+    ("ct_related", "volumes/extent", {"least": 0}, "does not limit its values by the shape of volumes/image"),
+    ("spike_steps", "sequences/offsets", {}, "frames"),
     (
         "ct_related",
         "volumes/extent",
         {"limits": [{"array": "volumes/image", "axes": [1, 2, 3], "scale": 1}]},
-        "does not bound it by masks/binary/mask",
+        "masks/binary/mask",
     ),
-    ("spike_steps", "frames/spike_extent", {}, "does not bound it by frames/voxel/3"),
-    ("trajectory_streams", "episodes/clocks/force/offsets", {}, "expected offsets of clocks/force"),
+    ("spike_steps", "frames/spike_extent", {}, "frames/voxel/3"),
+    ("trajectory_streams", "episodes/clocks/force/offsets", {}, "clocks/force"),
     (
         "trajectory_ragged",
         "clocks/lidar/observation/lidar/ring_ragged/offsets",
         {},
-        "expected offsets of clocks/lidar/observation/lidar/ring_ragged",
+        "clocks/lidar/observation/lidar/ring_ragged",
     ),
-    ("events", "recordings/offsets", {"offsets_of": "marks/t"}, "expected offsets of events"),
-    ("trajectory", "episodes/offsets", {}, "says offsets of nothing, expected offsets of steps"),
+    ("events", "recordings/offsets", {"offsets_of": "marks/t"}, "events"),
+    ("trajectory", "episodes/offsets", {}, "steps"),
 ]
 
 

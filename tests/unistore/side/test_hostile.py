@@ -53,15 +53,21 @@ def is_broken(extends: Any) -> bool:
 @pytest.mark.parametrize(
     ("extends", "message"),
     [
-        ({"volumes/none": {"limits": [MASK]}}, "'volumes/none', which .* does not have"),
+        ({"volumes/none": {"limits": [MASK]}}, "'volumes/none', but .* has no such array"),
         ({"volumes/extent": {"rows": ["", 0]}}, "adds 'rows' to the rule of 'volumes/extent'"),
         ({"volumes/extent": {"limits": {"array": "x"}}}, "member 'limits'"),
         ({"volumes/extent": {"limits": ["x"]}}, "member 'limits'"),
         ({"volumes/extent": {"limits": [{**MASK, "axes": [2**63]}]}}, None),
         ({"volumes/extent": {"limits": [{**MASK, "axes": [1, 2]}]}}, None),
         ({"volumes/extent": {"limits": [{**MASK, "scale": 2**64 - 1}]}}, None),
-        ({"volumes/extent": {"limits": [{**MASK, "array": "windows/x/mask"}]}}, "which is not there"),
-        ({"volumes/extent": {"like": [{**MASK, "array": "volumes/extent"}]}}, "leads back to itself"),
+        (
+            {"volumes/extent": {"limits": [{**MASK, "array": "windows/x/mask"}]}},
+            "'windows/x/mask', which does not exist",
+        ),
+        (
+            {"volumes/extent": {"like": [{**MASK, "array": "volumes/extent"}]}},
+            "makes a circle: the rule of 'volumes/extent'",
+        ),
         ({"volumes/extent": ["limits"]}, "expected an object"),
         (["volumes/extent"], "expected an object"),
     ],

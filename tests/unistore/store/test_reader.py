@@ -202,7 +202,7 @@ def test_a_split_code_without_a_name_is_an_error(make_case: Callable[..., Any], 
     assert len(names) == 2
     document = path / "splits" / "zarr.json"
     document.write_text(document.read_text().replace(json.dumps(names[1]), "").replace(",\n   \n", "\n"))
-    with pytest.raises(StoreError, match=r"splits/code: row \d+ is code 1, but there are 1 names"):
+    with pytest.raises(StoreError, match=r"splits/code: row \d+ is 1, but the store has only 1 split,"):
         Store(path).splits()
 
 

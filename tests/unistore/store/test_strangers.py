@@ -320,7 +320,7 @@ def test_rows_that_no_memory_holds(path: Path) -> None:
     document = json.loads(file.read_text())
     document["shape"] = [2**59, 3]
     file.write_text(json.dumps(document))
-    with pytest.raises(StoreError, match=r"rows/data: has 576460752303423488 rows, expected 20"):
+    with pytest.raises(StoreError, match=r"rows/data: has 576,460,752,303,423,488 rows, expected 20"):
         Store(path).array("rows/data").read()
     reseal(path)
     assert any("but the manifest has" in problem.message for problem in verify(path).problems)

@@ -21,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -243,9 +243,15 @@ def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
         contents = _CONTENTS.get(group.partition("/")[0])
         present = {name for name in (*_POINTS, *_VOXELS) if f"{group}/{name}" in arrays}
         if contents is not None and present not in contents:
-            expected = " or ".join([", ".join(sorted(content)) for content in contents])
-            names = ", ".join(sorted(present)) or "neither"
-            yield Problem(group, f"holds {names}, expected {expected}", kind="missing")
+            either = "either " if len(contents) > 1 else ""
+            expected = either + ", or ".join([_listed(content) for content in contents])
+            found = _listed(present) if present else "no voxels and no points"
+            yield Problem(group, f"has {found}, expected {expected}", kind="missing")
+
+
+def _listed(names: Collection[str]) -> str:
+    *first, last = sorted(names)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 SPECS = ArraySpecs(

@@ -27,8 +27,10 @@ def points(view: RuleView) -> Iterator[Problem]:
             # Offsets are of each class of each volume.
             classes = view.array(f"{group}/offsets").attributes.get("class_numbers", [])
             if len(offsets) != len(extent) * len(classes) + 1:
-                message = f"has {len(offsets)} rows, expected one for each of {len(extent)} volumes"
-                yield broken(f"{group}/offsets", f"{message} and {classes}, and 1")
+                expected = len(extent) * len(classes) + 1
+                bounds = f"one for each of {len(extent):,} volumes and of the classes {classes}, and 1 more"
+                message = f"has {len(offsets):,} rows, expected {expected:,}: {bounds}"
+                yield broken(f"{group}/offsets", message)
                 continue
             offsets = offsets[:: len(classes) or 1]
         elif view.store.has(f"{group}/resolution"):
@@ -52,19 +54,22 @@ def _inside(
             is_outside = ((coords < 0) | (coords >= limit)).any(axis=1)
             if is_outside.any():
                 row = first_row(is_outside)
-                message = f"row {begin + row} is {coords[row].tolist()}, outside volume {volume}"
-                yield broken(path, f"{message} of {limit.tolist()}")
+                size = "" if limit[0] == _UNLIMITED else f", whose size is {limit.tolist()}"
+                found = f"row {begin + row:,} is {coords[row].tolist()}"
+                yield broken(path, f"{found}, outside volume {volume:,}{size}")
                 return
             if not ordered or begin >= end:
                 continue
             if prod(limit.tolist()) > _UNLIMITED:
-                yield broken(path, f"volume {volume} is {limit.tolist()}, more voxels than int64 counts")
+                size = f"size {limit.tolist()}"
+                yield broken(path, f"volume {volume:,} has {size}, more voxels than int64 can count")
                 return
             flat = np.ravel_multi_index(tuple(coords.T), tuple(limit.tolist()))
             before = last[1] if last[0] == volume else -1
             is_falling = np.diff(flat, prepend=before) <= 0
             if is_falling.any():
-                message = f"row {begin + first_row(is_falling)} does not follow the one before it in C order"
+                row = begin + first_row(is_falling)
+                message = f"row {row:,} does not come after row {row - 1:,} in C order"
                 yield broken(path, message)
                 return
             last = (volume, int(flat[-1]))
@@ -84,9 +89,10 @@ def masks(view: RuleView) -> Iterator[Problem]:
                 ones += _count(bits[: max(0, depth - lo), :height], width)
                 total += _count(bits, 8 * bits.shape[2])
             if ones != total:
-                yield broken(path, f"volume {volume} has {total - ones} bits outside its extent")
+                yield broken(path, f"volume {volume:,} has {total - ones:,} set bits outside its extent")
             if counts is not None and ones != counts[volume]:
-                yield broken(path, f"volume {volume} has {ones} voxels, its offsets count {counts[volume]}")
+                message = f"volume {volume:,} has {ones:,} set bits, but its offsets count {counts[volume]:,}"
+                yield broken(path, message)
 
 
 def _count(bits: UInt8s, width: int) -> int:
@@ -105,7 +111,8 @@ def presence(view: RuleView) -> Iterator[Problem]:
             wrong = ~view.whole(path) & (counts != 0)
             if wrong.any():
                 volume = first_row(wrong)
-                yield broken(path, f"volume {volume} is said not to have it, but has {counts[volume]} points")
+                message = f"is False for volume {volume:,}, but the volume has {counts[volume]:,} points"
+                yield broken(path, message)
 
 
 RULES: tuple[Rule, ...] = (points, masks, presence)

@@ -69,8 +69,9 @@ class ValueRange:
         """Say why the voxels do not look like HU, or return None if they do, or if there are none."""
         if self._is_like_hu or self._low > self._high:
             return None
-        held = f"{self._low:.6g}…{self._high:.6g}" if self._low < self._high else f"{self._low:.6g}"
-        return f"has values of {held} only, which do not look like HU: air is about -1,000"
+        low, high = f"{self._low:.6g}", f"{self._high:.6g}"
+        found = f"only values from {low} to {high}" if self._low < self._high else f"only the value {low}"
+        return f"has {found}, which do not look like HU: air is about -1,000"
 
 
 def _ends(values: AnyArray) -> tuple[float, float]:

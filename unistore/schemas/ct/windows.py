@@ -72,7 +72,7 @@ def value_source(attributes: Mapping[str, Any]) -> ValueSource:
     for source in VALUE_SENTENCES:
         if word == source:
             return source
-    msg = f"a window with the value source {word!r} is not known"
+    msg = f"the value source {word!r} of a window is unknown, expected one of {', '.join(VALUE_SENTENCES)}"
     raise ValueError(msg)
 
 
@@ -87,8 +87,7 @@ def parse_window(text: str) -> Window:
         width = level = math.nan
     if width > 0 and math.isfinite(width) and math.isfinite(level) and _NAME.fullmatch(name):
         return Window(name, width, level)
-    expected = (
-        "name:width:level, a name of letters, digits, '_', '.' and '-', a width above 0, a level in numbers"
-    )
-    message = f"is no known window ({', '.join(PRESETS)}) and not {expected}"
-    raise InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option"))
+    form = "a name of letters, digits, '_', '.' and '-', a width above 0 and a level"
+    message = f"is neither a window that is known by name nor NAME:WIDTH:LEVEL with {form}"
+    fix = f"use one of {', '.join(PRESETS)}, or define a window, for example mywin:400:50"
+    raise InputError(Problem(f"--window {text}", message, fix, "option"))

@@ -12,6 +12,8 @@ from unistore.schemas.events.fields import BESIDE, MARK_ROWS, MARKS, MARKS_OF, R
 from unistore.schemas.rules import RuleView
 from unistore.system.types import AnyArray, Int64s
 
+_FIX = "convert the sources again"
+
 
 def check_marks(view: RuleView) -> Iterator[Problem]:
     """Yield a problem for each recording whose marks are not the times of its events, in their order."""
@@ -23,7 +25,8 @@ def check_marks(view: RuleView) -> Iterator[Problem]:
     for number, ((first, stop), (lo, hi)) in enumerate(recordings):
         rows = np.array([*range(first, stop, MARK_ROWS), *range(first, stop)[-1:]], np.int64)
         if not np.array_equal(times.read_rows(rows), marks[lo:hi]):
-            yield Problem(MARKS, f"contradicts the times of recording {number}", "convert again", "index")
+            message = f"differs from the times of the events of recording {number:,}"
+            yield Problem(MARKS, message, _FIX, "index")
 
 
 def check_times(view: RuleView) -> Iterator[Problem]:
@@ -33,7 +36,8 @@ def check_times(view: RuleView) -> Iterator[Problem]:
     for lo, block in view.blocks(TIMES):
         falls = _falls(np.concatenate((last, block)), lo - len(last), starts)
         if len(falls):
-            yield Problem(TIMES, f"falls at event {falls[0]}", "convert again", "order")
+            message = f"event {falls[0]:,} is earlier than the event before it in its recording"
+            yield Problem(TIMES, message, _FIX, "order")
             return
         last = block[-1:]
 
@@ -44,7 +48,8 @@ def check_times_beside(view: RuleView) -> Iterator[Problem]:
         if view.under(f"{table}/"):
             falls = _falls(view.whole(f"{table}/t"), 0, view.whole(f"sources/{table}/offsets"))
             if len(falls):
-                yield Problem(f"{table}/t", f"falls at row {falls[0]}", "convert again", "order")
+                message = f"row {falls[0]:,} is earlier than the row before it in its recording"
+                yield Problem(f"{table}/t", message, _FIX, "order")
 
 
 def _falls(times: AnyArray, first: int, starts: Int64s) -> Int64s:

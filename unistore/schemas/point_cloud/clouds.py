@@ -102,7 +102,7 @@ class Cloud:
         lengths = np.diff(self.bounds)
         points = self.hi - self.lo
         if (lengths * len(lengths) != points).any():
-            message = f"segments of {self.name} differ in length, expected batches of one length"
+            message = f"the segments of {self.name} differ in length, expected batches of the same length"
             raise contradiction(self.store, f"{SEGMENTS}/offsets", message)
         return points // max(1, len(lengths))
 

@@ -270,21 +270,20 @@ def quantum_errors(scale: Float64s, offset: Float64s, decimal: object) -> Iterat
     powers = [10**places for places in range(MAX_PLACES + 1)]
     stated = decimal if isinstance(decimal, Mapping) else {}
     if decimal is not None and stated.get("scale") not in powers:
-        message = (
-            f"scale of {DECIMAL} is {stated.get('scale')!r}, expected a power of ten up to 1e{MAX_PLACES}"
-        )
-        yield _XYZ_PATH, message
+        found = f"the scale of its attribute '{DECIMAL}' is {stated.get('scale')!r}"
+        yield _XYZ_PATH, f"{found}, expected a power of ten up to 1e{MAX_PLACES}"
     elif decimal is not None:
+        by_attribute = f"in the attribute '{DECIMAL}' of {_XYZ_PATH}"
         if (scale != stated["scale"]).any():
-            yield _SCALE, f"is not {stated['scale']} everywhere, as attribute {DECIMAL} of {_XYZ_PATH} says"
+            yield _SCALE, f"differs from {stated['scale']}, the scale {by_attribute}"
         if any(row != stated.get("offset") for row in offset.tolist()):
-            yield _OFFSET, f"is not as attribute {DECIMAL} of {_XYZ_PATH} says"
+            yield _OFFSET, f"differs from {stated.get('offset')}, the offset {by_attribute}"
         if not (offset == np.rint(offset)).all():
-            yield _OFFSET, "is not whole numbers, as those of decimals are"
+            yield _OFFSET, "has values that are not whole numbers, which decimal coordinates need"
     with np.errstate(all="ignore"):
         most = np.abs(scale) * _LARGEST + np.abs(offset)
     if not np.isfinite(most).all() or not scale.all():
-        yield _SCALE, "holds a scale or offset that restores no finite coordinates"
+        yield _SCALE, "a scale is 0, or a scale and its offset give coordinates that are not finite"
 
 
 # What the arrays must be
@@ -301,7 +300,7 @@ def _unscaled(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
     """Quantised coordinates without a scale or an offset."""
     for path in (_SCALE, _OFFSET):
         if arrays[_XYZ_PATH].dtype == "int32" and path not in arrays:
-            yield Problem(path, "is missing", kind="missing")
+            yield Problem(path, f"is missing, but {_XYZ_PATH} of dtype int32 needs it", kind="missing")
 
 
 SPECS = ArraySpecs(

@@ -20,14 +20,19 @@ def segments(view: RuleView) -> Iterator[Problem]:
     unnumbered = number == NO_SEGMENT
     inside = unnumbered[:-1] & (source[1:] == source[:-1])
     if inside.any():
-        yield broken("segments/number", f"segment {first_row(inside)} of no number is not its source's last")
-    if len(np.unique(np.stack([source, number], axis=1), axis=0)) < len(number):
-        yield broken("segments/number", "is the same for two segments of a source")
+        message = f"segment {first_row(inside):,} is {NO_SEGMENT}, but is not the last segment of its source"
+        yield broken("segments/number", message)
+    pairs, counts = np.unique(np.stack([source, number], axis=1), axis=0, return_counts=True)
+    if len(pairs) < len(number):
+        repeated = first_row(counts > 1)
+        of, value = pairs[repeated].tolist()
+        yield broken("segments/number", f"is {value} for {counts[repeated]:,} segments of source {of:,}")
     samples = int(np.count_nonzero(~unnumbered))
     if samples != view.store.sample_count:
-        yield broken(
-            "segments/number", f"numbers {samples} segments, the root counts {view.store.sample_count}"
+        message = (
+            f"has numbers of {samples:,} segments, but the store has {view.store.sample_count:,} samples"
         )
+        yield broken("segments/number", message)
 
 
 def bounds(view: RuleView) -> Iterator[Problem]:
@@ -39,8 +44,11 @@ def bounds(view: RuleView) -> Iterator[Problem]:
     wrong = ~is_sound.all(axis=1)
     if wrong.any():
         segment = first_row(wrong)
-        message = f"segment {segment}: origin {origin[segment]}, bounds {box[segment].tolist()}"
-        yield broken("segments/bounds", message)
+        found = (
+            f"is {box[segment].tolist()} for segment {segment:,} with the origin {origin[segment].tolist()}"
+        )
+        expected = "the origin as minimum, and no minimum above its maximum"
+        yield broken("segments/bounds", f"{found}, expected {expected}")
 
 
 def source_rows(view: RuleView) -> Iterator[Problem]:
@@ -50,14 +58,13 @@ def source_rows(view: RuleView) -> Iterator[Problem]:
         rows = len(order)
         most = int(order.max(initial=-1)) + 1
         if order.min(initial=0) < 0 or most > rows:
-            yield broken(
-                "points/source_row", f"source {source}: {order.min()} to {most - 1} in {rows} points"
-            )
+            found = f"the rows of source {source:,} are from {order.min():,} to {most - 1:,}"
+            yield broken("points/source_row", f"{found}, expected 0 to {rows - 1:,}")
             continue
         missing = np.ones(most, bool)
         missing[order] = False
         if missing.any():
-            yield broken("points/source_row", f"source {source}: row {first_row(missing)} is nowhere")
+            yield broken("points/source_row", f"row {first_row(missing):,} of source {source:,} is missing")
 
 
 def voxels(view: RuleView) -> Iterator[Problem]:
@@ -71,7 +78,7 @@ def voxels(view: RuleView) -> Iterator[Problem]:
         offsets = view.whole(f"{grid}/offsets")
         cells = np.diff(offsets)
         if cells[~real].any():
-            yield broken(f"{grid}/offsets", "gives voxels to points of no segment")
+            yield broken(f"{grid}/offsets", "has voxels for points outside all segments")
         yield from _point_voxels(view, grid, points, np.where(real, cells, 0), offsets)
 
 
@@ -87,14 +94,19 @@ def _point_voxels(
         wrong = np.where(inside, (voxel < 0) | (voxel >= most), voxel != -1)
         if wrong.any():
             row = first_row(wrong)
-            message = f"row {lo + row} is {voxel[row]}, its segment {segment[row]} has {most[row]} voxels"
-            yield broken(f"{grid}/point_voxel", message)
+            found = f"row {lo + row:,} is {voxel[row]:,}"
+            message = f"{found}, but its segment {segment[row]:,} has {most[row]:,} voxels"
+            outside = f"{found}, expected -1, because its point is outside all segments"
+            yield broken(f"{grid}/point_voxel", message if inside[row] else outside)
             return
         counted += np.bincount(offsets[segment[inside]] + voxel[inside], minlength=len(counted))
-    differing = counted != view.whole(f"{grid}/counts")
+    stored = view.whole(f"{grid}/counts")
+    differing = counted != stored
     if differing.any():
         row = first_row(differing)
-        yield broken(f"{grid}/counts", f"voxel {row} has {counted[row]} points, counted otherwise")
+        yield broken(
+            f"{grid}/counts", f"row {row:,} is {stored[row]:,}, but the voxel has {counted[row]:,} points"
+        )
 
 
 def coordinates(view: RuleView) -> Iterator[Problem]:

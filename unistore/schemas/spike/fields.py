@@ -85,13 +85,14 @@ def voxelize(
     check_width(packed, width, left)
     length, height, stored = packed.shape
     if bins < 1:
-        msg = f"bins must be at least 1, got {bins}"
+        msg = f"bins is {bins}, expected at least 1"
         raise ValueError(msg)
     needed = count_dtype(length, bins)
     if out is None:
         out = np.empty((bins, height, width), needed)
     if out.shape != (bins, height, width) or not np.can_cast(needed, out.dtype):
-        msg = f"out must be ({bins}, {height}, {width}) of at least {needed}, got {out.shape} {out.dtype}"
+        expected = f"shape ({bins}, {height}, {width}) and at least {needed}"
+        msg = f"out has shape {out.shape} and dtype {out.dtype}, expected {expected}"
         raise ValueError(msg)
     most = max(1, min(_MOST_U1, _PIECE // max(1, height * stored * 8)))
     whole_rows = left == 0 and width == stored * 8

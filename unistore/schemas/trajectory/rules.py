@@ -19,7 +19,7 @@ def episodes(view: RuleView) -> Iterator[Problem]:
     offsets = view.whole(f"{EPISODES}/offsets")
     empty = np.diff(offsets) == 0
     if empty.any():
-        yield broken(f"{EPISODES}/offsets", f"episode {first_row(empty)} has no step")
+        yield broken(f"{EPISODES}/offsets", f"episode {first_row(empty):,} has no steps")
     yield from parts_hold_all(view, EPISODES, "steps")
 
 
@@ -34,12 +34,12 @@ def ends(view: RuleView) -> Iterator[Problem]:
     inside[last] = False
     if not valid[inside].all():
         step = int(np.flatnonzero(inside & ~valid)[0])
-        yield broken(
-            "steps/next_valid", f"step {step} is inside an episode, so the next observation is known"
-        )
+        message = f"is False for step {step:,}, but its episode goes on, so the next observation is known"
+        yield broken("steps/next_valid", message)
     if not (view.under(f"{FINAL}/") or view.under(f"{NEXT}/")) and valid[last].any():
         step = int(last[first_row(valid[last])])
-        yield broken("steps/next_valid", f"step {step} ends an episode, and no next observation is stored")
+        message = f"is True for step {step:,}, which ends an episode, but no next observation is stored"
+        yield broken("steps/next_valid", message)
     for path in view.under(f"{NEXT_RECORDED}/"):
         lacking = ~view.whole(path)
         present = path.replace(NEXT_RECORDED, PRESENT, 1)
@@ -47,13 +47,13 @@ def ends(view: RuleView) -> Iterator[Problem]:
             lacking &= view.whole(present)
         if (lacking & valid[last]).any():
             step = int(last[first_row(lacking & valid[last])])
-            yield broken("steps/next_valid", f"step {step} ends an episode that {path} does not list")
+            message = f"is True for step {step:,}, which ends an episode for which {path} is False"
+            yield broken("steps/next_valid", message)
     marked = view.whole("steps/terminated") | view.whole("steps/truncated")
     if not marked[last].all():
         step = int(last[first_row(~marked[last])])
-        yield broken(
-            "steps/truncated", f"step {step} ends an episode, but is neither terminated nor truncated"
-        )
+        message = f"step {step:,} ends an episode, but is neither terminated nor truncated"
+        yield broken("steps/truncated", message)
 
 
 def success(view: RuleView) -> Iterator[Problem]:
@@ -63,9 +63,9 @@ def success(view: RuleView) -> Iterator[Problem]:
         values = view.whole(path)
         wrong = (values < -1) | (values > 1)
         if wrong.any():
-            yield broken(
-                path, f"episode {first_row(wrong)} has {values[first_row(wrong)]}, expected -1, 0 or 1"
-            )
+            episode = first_row(wrong)
+            expected = "1 (success), 0 (no success) or -1 (unknown)"
+            yield broken(path, f"episode {episode:,} is {values[episode]}, expected {expected}")
 
 
 def times_rise(view: RuleView) -> Iterator[Problem]:
@@ -87,7 +87,7 @@ def times_rise(view: RuleView) -> Iterator[Problem]:
             falls[begins] = False
             if falls.any():
                 row = first + 1 + first_row(falls)
-                yield broken(recorded["timestamps"], f"row {row} is earlier than the row before it")
+                yield broken(recorded["timestamps"], f"row {row:,} is earlier than the row before it")
                 break
             last = block[-1:]
 
