@@ -29,10 +29,11 @@ import h5py
 import numpy as np
 import psutil
 
-from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.run import run
+from unistore.conversion.signatures import convert
 from unistore.system.sizes import size
 
 MB = 1_000_000

@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 from memory import FAMILIES, MB, status
 
-from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.convert import make_converter
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.executors.worker_process import end_spare
 from unistore.conversion.memory import PROCESS, estimate
 from unistore.conversion.settings import Settings
+from unistore.conversion.signatures import convert
 from unistore.converters.source_scan import scan_sources
 from unistore.system.sizes import size
 

@@ -1,67 +1,49 @@
-"""Write ``unistore/conversion/signatures.pyi``: what `unistore.convert` takes for each family."""
+"""Write the overloads of `unistore.convert`, one for each family."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import unistore
-from unistore.conversion.settings import Settings
+from unistore.converters.family import Family
 from unistore.converters.options import Option, Options, declared
 from unistore.converters.registry import own_families
 
-FILE = Path(unistore.__file__).with_name("conversion") / "signatures.pyi"
-_HEAD = """\
-# Written by tools/write_signatures.py from the options that families declare.
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, Unpack, overload
-
-from distributed import Client
-
-from unistore.conversion.run import Report
-from unistore.converters.detection import Detection
-from unistore.system.progress import Progress
-
-PathLike = str | os.PathLike[str]
-"""
-_OVERLOAD = """
-@overload
-def convert(
-    sources: PathLike | Iterable[PathLike],
-    destination: PathLike,
-    family: {family},
-    **options: {options},
-) -> Report: ...
-"""
+FILE = Path(unistore.__file__).with_name("conversion") / "signatures.py"
+BEGIN = "# Written by tools/write_signatures.py: the options that families declare\n"
+END = "# End of the written part\n"
 
 
 def rendered() -> str:
-    """Return the text of the file."""
-    of_every_family = declared(Options)
-    # A rule is what the conversion of a recorded store gives
-    shared = [f"{one.name}: {str(one.type).replace(' SplitRule |', '')}" for one in fields(Settings)]
-    shared.append("progress: Progress | bool | None")
-    shared += [_field(option) for option in of_every_family]
-    classes = [_class("_Shared", "TypedDict", shared)]
-    overloads = [_OVERLOAD.format(family="None = None", options="Unpack[_Shared]")]
-    for family in sorted(own_families(), key=lambda family: family.name):
-        name = f"_{family.name.title().replace('_', '')}"
-        options = [option for option in declared(family) if option not in of_every_family]
-        classes.append(_class(name, "_Shared", [_field(option) for option in options]))
+    """Return the text of the file, with the written part made anew."""
+    before, _, text = FILE.read_text().partition(BEGIN)
+    _, _, after = text.partition(END)
+    parameters = after.partition("def convert(\n")[2].partition(") -> Report:\n")[0]
+    families = sorted(own_families(), key=lambda family: family.name)
+    parts = [_class(family) for family in families]
+    parts.append(_overload(parameters, "None = None", None))
+    for family in families:
         names = ", ".join(f'"{name}"' for name in dict.fromkeys((family.name, family.command())))
-        overloads.append(_OVERLOAD.format(family=f"Literal[{names}]", options=f"Unpack[{name}]"))
-    overloads.append(_OVERLOAD.format(family="str | Detection | None", options="Any"))
-    return "".join([_HEAD, *classes, *overloads])
+        options = f"Unpack[{_class_name(family)}]"
+        parts.append(_overload(parameters, f"Literal[{names}] | None = None", options))
+    parts.append(_overload(parameters, "str | Detection", "Any"))
+    return f"{before}{BEGIN}\n\n{''.join(parts)}{END}{after}"
 
 
-def _class(name: str, base: str, fields: Sequence[str]) -> str:
-    return f"\nclass {name}({base}, total=False):\n" + "".join(f"    {field}\n" for field in fields)
+def _class_name(family: type[Family]) -> str:
+    return f"_{family.name.title().replace('_', '')}Options"
 
 
-def _field(option: Option) -> str:
-    """Return a field of an option. One of several values also accepts a single one."""
+def _class(family: type[Family]) -> str:
+    of_every_family = declared(Options)
+    options = [option for option in declared(family) if option not in of_every_family]
+    lines = [f"class {_class_name(family)}(TypedDict, total=False):"]
+    lines += [f"    {option.name}: {_annotation(option)}" for option in options]
+    return "\n".join([*lines, "\n\n"])
+
+
+def _annotation(option: Option) -> str:
+    """Return the type of an option. One of several values also accepts a single one."""
     one = option.kind.__name__
     if option.choices:
         one = f"Literal[{', '.join(map(repr, option.choices))}]".replace("'", '"')
@@ -72,7 +54,20 @@ def _field(option: Option) -> str:
         "mapping": "Mapping[str, str]",
     }
     optional = " | None" if option.default is None else ""
-    return f"{option.name}: {forms[option.form]}{optional}"
+    return f"{forms[option.form]}{optional}"
+
+
+def _overload(parameters: str, family: str, options: str | None) -> str:
+    """Return an overload with these parameters, but its own types of `family` and ``**options``."""
+    lines = []
+    for line in parameters.splitlines():
+        if line.startswith("    family: "):
+            lines.append(f"    family: {family},")
+        elif not line.startswith("    **options: "):
+            lines.append(line)
+        elif options is not None:
+            lines.append(f"    **options: {options},")
+    return "\n".join(["@overload", "def convert(", *lines, ") -> Report: ...", "\n\n"])
 
 
 if __name__ == "__main__":

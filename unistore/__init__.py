@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "conversion.clean": "Leftover clean",
-    "conversion.convert": "convert",
+    "conversion.signatures": "convert",
     "conversion.run": "Report",
     "data.collate": "Collate collate",
     "data.dataset": "Dataset",

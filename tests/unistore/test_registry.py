@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import metadata
@@ -272,12 +273,20 @@ def test_a_store_is_read_without_the_specs_of_its_family(
     assert unistore.Store(path).array("rows/echo").read().tolist() == [*range(6)]
 
 
-def test_signatures_are_what_the_command_writes() -> None:
+def test_the_overloads_of_convert_are_those_that_the_tool_writes() -> None:
     """``python tools/write_signatures.py`` after a change of options."""
     from tools.write_signatures import FILE, rendered
 
     text = rendered()
     assert FILE.read_text() == text
-    for each in own_families():
-        for one in declared(each):
-            assert f"    {one.name}: " in text
+    for family in own_families():
+        for declaration in declared(family):
+            assert f"    {declaration.name}: " in text
+
+
+def test_convert_has_the_settings_of_every_conversion_as_parameters() -> None:
+    parameters = inspect.signature(unistore.convert).parameters.values()
+    by_name = {entry.name: entry.default for entry in parameters if entry.kind is entry.KEYWORD_ONLY}
+    assert by_name.pop("progress") is None
+    shared = [*fields(Settings), *fields(Options)]
+    assert by_name == {entry.name: entry.default for entry in shared}

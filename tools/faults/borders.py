@@ -28,7 +28,7 @@ from fuzz_run import ACCEPTED, FAILED, REFUSED, Failure, entries, main, require
 from fuzz_samples import SAMPLES
 from numpy.random import Generator
 
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.detection import survey
 from unistore.errors import InputError, printable
 

@@ -25,7 +25,7 @@ from fuzz_run import ACCEPTED, FAILED, REFUSED, UNCHANGED, Failure, entries, mai
 from fuzz_samples import SAMPLES
 from trials import tree
 
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.errors import ConversionError, InputError, printable
 
 SOUND = "a_sound_one"

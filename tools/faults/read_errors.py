@@ -33,7 +33,7 @@ from fuzz_oracles import Wrong, compare
 from fuzz_run import ACCEPTED, FAILED, REFUSED, UNCHANGED, Failure, main, require
 from trials import tree
 
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.errors import InputError
 from unistore.store.reader import Store
 

@@ -1,4 +1,4 @@
-"""`convert`: choose the family and the executor of a conversion, and run it."""
+"""Choose the family and the executor of a conversion, and run it."""
 
 from __future__ import annotations
 
@@ -27,143 +27,12 @@ from unistore.errors import InputError, Problem, RunCommand
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url, local_path, parse_url, require_local_path
 from unistore.store.names import copies_folder
-from unistore.system.arguments import Arguments
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.types import PathLike
 
 if TYPE_CHECKING:
     from unistore.conversion.executors.dask_executor import Dask
     from unistore.converters.adapter.converter import Converter
-
-
-def convert(
-    sources: PathLike | Iterable[PathLike],
-    destination: PathLike,
-    family: str | Detection | None = None,
-    *,
-    progress: Progress | bool | None = None,
-    **options: Any,
-) -> Report:
-    r"""Convert research data into one sealed store.
-
-    If the call is interrupted or killed, repeat it: it continues with the tasks that are left.
-
-    Parameters
-    ----------
-    sources : path, URL, or iterable of them
-        Files and folders, or URLs of objects and prefixes: ``s3://``, ``gs://``, ``az://``, and of files
-        on web servers, ``https://``. Objects are first copied to ``<destination>.unistore-sources``,
-        which is removed when the store is sealed.
-    destination
-        Folder of the store. It is written as ``<destination>.unistore-build`` and renamed when finished.
-        After a kill the same call continues there. Or a URL in a bucket, ``s3://``, ``gs://``, ``az://``:
-        shards are written directly, the root object last. See `work`.
-    family
-        Family of the sources, as listed by ``unistore convert --help``. Files in given folders that should be
-        of it, by their names, and are plain arrays alone, are refused. None: the only family that has all
-        given options, else detected from the content. Plain arrays beside its files are left out. Or what
-        `detect_family` returned.
-    codec
-        ``"auto"`` chooses a codec for each column by trial: none if compression saves little, else lz4, or
-        zstd if that saves much more. Columns that samples read at random stay uncompressed if the store grows
-        by at most a tenth; a store in a bucket is compressed. ``"fast"`` (blosc-lz4), ``"balanced"``,
-        ``"small"`` (blosc-zstd), ``"zstd"`` (zstd without blosc) and ``"none"`` use one for all columns.
-    split
-        Shares of the splits: ``"train=0.8,val=0.2"``. A source belongs to the split that the hash of its name
-        falls into, so that data which is added or left out moves no other. ``"exact:train=0.8,val=0.2"``
-        comes as close to the shares as whole sources allow, and adding data moves others. None: from the
-        sources.
-    split_by
-        Unit that `split` never divides: ``"source"``, or the name of a sample: ``"episode"``. Samples keep
-        the splits that the sources name (masks).
-    split_seed
-        Seed of the hash, 0 or more: another one gives other splits.
-    split_from
-        A store, or a ``.csv`` or ``.json`` list, ``NAME,SPLIT`` or ``{NAME: SPLIT}``, whose splits are taken
-        over by the names of sources, or of samples as ``"SOURCE: SAMPLE"``. `split` is for names that it
-        lacks. Without `split` these are refused.
-    group_by
-        What must not be divided between splits: a regular expression that is searched in each name
-        (``r"patient_\d+"``, or its group, if it has one), or ``"column:subject"``, a column of the samples.
-    overwrite
-        Replace a finished store. It stays in place until the new one is sealed.
-    restart
-        Discard an unfinished conversion instead of continuing it.
-    work
-        For a destination in a bucket: folder that holds ``<name>.unistore-build`` with the journal and the
-        spilled rows. None: the current one.
-    workers
-        Worker processes. 0: this process, and a worker for files that foreign libraries read, as HDF5.
-    scheduler
-        Address of an existing dask scheduler, the file that its ``--scheduler-file`` names (``….json``), or a
-        `distributed.Client`, which may have a `Security` of its own.
-    memory
-        Limit for all processes together: ``"4GB"``, or bytes. Fewer workers are started if necessary. A limit
-        too small for one step is refused. What does not fit into a worker's share (512 MiB without a limit)
-        is sorted on disk. The store's bytes do not depend on it.
-    on_error
-        ``"fail"``: any problem refuses the conversion. ``"skip"``: files, cases and episodes with problems
-        are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
-    wait
-        With `scheduler`: seconds without a worker, or an answer of the scheduler, after which to give up.
-        None: never. What is waited for is told at once and every 30 s.
-    part
-        ``"3/8"``: do the third share of eight of the work, in a job of its own. Jobs share the build folder
-        (for a bucket: `work`), run in any order, at once or not, on any machine, and may be run again. The
-        last one to end seals. Others return a report with ``unfinished_parts``.
-    seal
-        Do no share, only seal what all parts have done.
-    progress
-        True shows bars, False none. None shows them in a terminal and in a notebook. Or an object with
-        ``begin``, ``advance`` and ``tell``, as `unistore.system.progress.Progress`. Bars move within a shard.
-        Without a terminal there is a line every 30 s in every stage.
-    **options
-        Options of the family; ``unistore convert FAMILY --help`` lists them. Every family has
-        ``exclude``, names to skip.
-
-    Returns
-    -------
-    Report
-        Counts, sizes, and the checksum of the seal.
-
-    Raises
-    ------
-    InputError
-        If sources or options have problems. It contains the problems of all files.
-    ConversionError
-        If writing failed. The same call continues.
-
-    See Also
-    --------
-    unistore.inspect : Show what a conversion would write.
-    unistore.append : Add new sources to a store.
-
-    Examples
-    --------
-    >>> report = unistore.convert("clouds/", "clouds.zarr", voxel_size=0.5)  # doctest: +SKIP
-    >>> report.samples, report.sources  # doctest: +SKIP
-    (24, 6)
-
-    Four workers, at most 8 GB of memory, and splits that keep a patient together:
-
-    >>> report = unistore.convert(  # doctest: +SKIP
-    ...     "cases/", "ct.zarr", split="train=0.8,val=0.2", group_by=r"patient_\d+", workers=4, memory="8GB"
-    ... )
-    """
-    check = Arguments()
-    check.path("destination", destination)
-    if not isinstance(family, Detection):
-        check.text("family", family, none=True)
-    check.raise_problems()
-    of_family = dict(options)
-    shared = [field.name for field in fields(Settings) if field.name in options]
-    settings = Settings(**{name: of_family.pop(name) for name in shared})
-    with resolve_progress(progress) as callbacks:
-        paths = local_sources(sources, destination, settings, callbacks)
-        if family is None:
-            shared_with = shared_folder(settings, destination)
-            family = implied_family(of_family) or detect_family(paths, shared_with, callbacks)
-        return convert_with(settings, paths, destination, family, of_family, callbacks)
 
 
 def convert_with(

@@ -220,7 +220,7 @@ def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
     if nbytes > _MAX_TRIAL_BYTES:
         line = f"no pictures of {size(nbytes)} of sources: convert them, and inspect the store"
         return _block(Block(lines=[line]))
-    from unistore.conversion.convert import convert
+    from unistore.conversion.signatures import convert
 
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder, "trial.zarr")

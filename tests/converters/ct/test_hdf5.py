@@ -10,7 +10,7 @@ import pytest
 
 import unistore
 from unistore import verify
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 
 RANDOM = np.random.default_rng(3)
 

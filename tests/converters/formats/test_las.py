@@ -13,7 +13,7 @@ from laspy.vlrs.vlrlist import VLRList
 
 import unistore
 from unistore import export, verify
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.adapter.formats import calling
 from unistore.converters.formats.las import Las, Laz
 from unistore.converters.opened import SourceFile

@@ -13,7 +13,7 @@ from isal import isal_zlib
 
 import unistore
 from unistore.conversion import plan
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.files import unpacked
 from unistore.converters.formats.metaimage import MetaImage
 from unistore.converters.opened import SourceFile

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore import verify
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.formats.parquet import Parquet
 from unistore.errors import InputError
 from unistore.testing import check_format

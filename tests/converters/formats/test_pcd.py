@@ -11,7 +11,7 @@ import pytest
 
 import unistore
 from unistore import verify
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.adapter.formats import calling
 from unistore.converters.formats.pcd import Pcd
 from unistore.converters.opened import SourceFile

@@ -9,7 +9,7 @@ import pytest
 from plyfile import PlyData, PlyElement
 
 import unistore
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.adapter.formats import calling
 from unistore.converters.formats.ply import Ply
 from unistore.converters.opened import SourceFile

@@ -9,7 +9,7 @@ import pytest
 
 import unistore
 from unistore import verify
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.formats.sweeps import Sweep
 from unistore.converters.opened import SourceFile
 from unistore.errors import InputError

@@ -12,7 +12,7 @@ import pytest
 
 from tests.converters.contract import check_contract, convert_in_memory
 from tests.family_converters import point_cloud
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.files.hdf5 import tree
 from unistore.converters.source_scan import scan_sources

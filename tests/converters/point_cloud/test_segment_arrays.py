@@ -11,7 +11,7 @@ import pytest
 
 from tests.family_converters import point_cloud
 from unistore import export
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.families import restorer_of
 from unistore.converters.files.comparison import SourceComparison, compare_source
 from unistore.converters.source_scan import scan_sources

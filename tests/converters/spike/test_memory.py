@@ -13,9 +13,9 @@ import pytest
 
 from tests.converters.spike.recordings import record, stream
 from tests.family_converters import spike as spike_converter
-from unistore.conversion.convert import convert
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
+from unistore.conversion.signatures import convert
 from unistore.converters.adapter.formats import FileToOpen, formats
 from unistore.converters.opened import SourceFile
 from unistore.converters.source_scan import scan_sources

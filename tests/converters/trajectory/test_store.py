@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.store.reader import Store
 
 RANDOM = np.random.default_rng(17)

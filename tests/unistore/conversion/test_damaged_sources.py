@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tests.steps import Disturbed
 from unistore import verify
-from unistore.conversion.convert import convert
 from unistore.conversion.run import run
+from unistore.conversion.signatures import convert
 from unistore.converters.files.npy import ArrayValues
 from unistore.errors import ConversionError, InputError
 from unistore.report.inspection import inspect

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.convert import make_converter
 from unistore.conversion.cost import cost_of
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
+from unistore.conversion.signatures import convert
 from unistore.conversion.split_rule import SplitRule
 from unistore.store.reader import Store
 

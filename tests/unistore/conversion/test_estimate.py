@@ -14,8 +14,9 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.convert import make_converter
 from unistore.conversion.memory import PROCESS, estimate
+from unistore.conversion.signatures import convert
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 from unistore.store.reader import Store

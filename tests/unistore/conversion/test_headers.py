@@ -14,8 +14,9 @@ from tests.programs import printed
 from tests.unistore.conversion.lying_headers import ATTACKS as HEADERS
 from tests.unistore.conversion.lying_headers import deflated_zeros, metaimage
 from tests.unistore.conversion.lying_recordings import RECORDINGS
-from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.convert import make_converter
 from unistore.conversion.memory import PROCESS, estimate
+from unistore.conversion.signatures import convert
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
 from unistore.system.sizes import parse_bytes

@@ -17,13 +17,14 @@ import pytest
 
 from unistore import repair, verify
 from unistore.conversion import plan as planning
-from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.convert import make_converter
 from unistore.conversion.memory import (
     PROCESS,
     STEP,
     check_fits,
     most_workers,
 )
+from unistore.conversion.signatures import convert
 from unistore.converters.ct import Ct
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.source_scan import scan_sources

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from tests.programs import call
 from tests.stores import attributes_of
 from unistore.cli.main import main
-from unistore.conversion.convert import convert
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
+from unistore.conversion.signatures import convert
 from unistore.errors import ConversionError, InputError
 from unistore.store.manifest import parse_manifest
 from unistore.store.names import SOURCES

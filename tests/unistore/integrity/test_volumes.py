@@ -12,7 +12,7 @@ import pytest
 
 from unistore import repair, verify
 from unistore.conversion import plan as planning
-from unistore.conversion.convert import convert
+from unistore.conversion.signatures import convert
 from unistore.converters.ct import restore as exported
 
 SHAPE = (96, 144, 144)

@@ -22,11 +22,12 @@ from distributed import Client
 
 from tests.stores import tree
 from tests.waiting import wait_until
-from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.dask_executor import Dask
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.run import run
+from unistore.conversion.signatures import convert
 from unistore.errors import ConversionError, InputError
 from unistore.system.foreign import SECONDS
 
