@@ -37,8 +37,14 @@ Decoder = Callable[[bytes, AnyArray | None], Decoded]
 SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _COMPRESSORS = ("lz4", "zstd")
 
-# Checksum of bytes or a contiguous array (memoryviews are refused by google_crc32c).
-crc32c = google_crc32c.value
+
+def _checksum_in_python(content: bytes | AnyArray) -> int:
+    return google_crc32c.value(bytes(content))  # type: ignore[no-any-return]
+
+
+# Checksum of bytes or a contiguous array (memoryviews are refused by google_crc32c). Without its C extension,
+# it would read each element of an array as one byte.
+crc32c = google_crc32c.value if google_crc32c.implementation == "c" else _checksum_in_python
 CRC_BYTES = 4
 # Checksum of any bytes followed by their own checksum: both are checked without being parted.
 RESIDUE = crc32c(crc32c(b"").to_bytes(CRC_BYTES, "little"))

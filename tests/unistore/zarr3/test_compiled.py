@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
+from google_crc32c import _crc32c
+from numcodecs import blosc
 
 from tests.kernels import needs_kernel
 from unistore.errors import StoreError
@@ -129,14 +134,40 @@ def test_no_more_files_are_open_than_storages_keep(
     assert outcomes == [("ranges", True)]
 
 
+def hide_extension(patch: pytest.MonkeyPatch) -> None:
+    patch.delattr(google_crc32c, "_crc32c")
+    patch.setitem(sys.modules, "google_crc32c._crc32c", None)
+
+
+# Other shared libraries stand for releases that export other functions
+HIDING: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "blosc's library": lambda patch: patch.setattr(blosc, "__file__", "absent.so"),
+    "blosc's function": lambda patch: patch.setattr(blosc, "__file__", _crc32c.__file__),
+    "crc32c's library": lambda patch: patch.setattr(_crc32c, "__file__", "absent.so"),
+    "crc32c's function": lambda patch: patch.setattr(_crc32c, "__file__", blosc.__file__),
+    "crc32c's extension": hide_extension,
+}
+
+
+@pytest.mark.parametrize("codec", ["fast", "none"])
+@pytest.mark.parametrize("hidden", HIDING)
 def test_libraries_that_hide_their_functions(
-    tmp_path: Path, write: Any, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    write: Any,
+    outcomes: list[Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+    hidden: str,
+    codec: str,
 ) -> None:
-    monkeypatch.setattr(compiled.blosc, "__file__", str(tmp_path / "absent.so"))
+    array = write(tmp_path, numbers(), (STEP, 3), (256, 3), codec)
     compiled.compiled_functions.cache_clear()
+    HIDING[hidden](monkeypatch)
     try:
-        assert read(write(tmp_path, numbers(), (STEP, 3), (256, 3)), [0], [ROWS]) == numbers().tobytes()
+        assert compiled.compiled_functions() is None
+        assert read(array, [0], [ROWS]) == numbers().tobytes()
+        assert array.read_box([70, 1], [900, 3]).tobytes() == numbers()[70:900, 1:].tobytes()
     finally:
+        monkeypatch.undo()
         compiled.compiled_functions.cache_clear()
     assert outcomes == []
 
