@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo pythons test nightly everything lint types check browser chromium docs pictures oracles dist clean
+.PHONY: demo extras pythons test nightly everything lint types check browser chromium docs pictures oracles dist clean
 
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
@@ -104,6 +104,10 @@ dist: $(READY)
 	$(PYTHON) -m venv build/torch
 	build/torch/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.tar.gz torch
 	cd build && torch/bin/python -P ../tools/smoke.py
+
+# Each extra by itself in an empty environment: its size, what works there, and what is missing. About 15 minutes
+extras: dist
+	$(BIN)/python -m tools.extras dist/*.whl
 
 # Loader, data and rows under Python 3.14 and 3.13 with torch, in roots of Debian; by root, with debootstrap
 pythons:

@@ -6,16 +6,15 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import cv2
 import h5py
 import hdf5plugin
 import numpy as np
 import pytest
 
+from tests.extras import SOURCES
 from tests.waiting import patience
 from unistore.system.extras import EXTRAS
 
@@ -63,73 +62,28 @@ def test_every_extra_of_the_project_is_listed_with_the_libraries_that_it_install
             assert providers & required, f"{module} is not installed by unistore[{name}]"
 
 
-def image(folder: Path) -> list[object]:
-    for kind in ("blur", "sharp", "spike"):
-        (folder / "recordings/one" / kind).mkdir(parents=True)
-    for kind in ("blur", "sharp"):
-        cv2.imwrite(str(folder / f"recordings/one/{kind}/000.png"), np.zeros((250, 400, 3), np.uint8))
-    np.zeros((41, 250, 50), np.uint8).tofile(folder / "recordings/one/spike/000.dat")
-    return ["inspect", folder / "recordings"]
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_missing_names_its_extra_before_anything_is_read(tmp_path: Path, name: str) -> None:
+    needs = SOURCES[name]
+    (tmp_path / "source").mkdir()
+    check_named(needs.extra, run(tmp_path, "inspect", needs.write(tmp_path / "source")))
 
 
-def filtered(folder: Path) -> list[object]:
-    with h5py.File(folder / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(100), chunks=(10,), **hdf5plugin.Bitshuffle())
-    return ["inspect", folder / "a.h5"]
+def test_a_bucket_names_its_extra(tmp_path: Path) -> None:
+    check_named("cloud", run(tmp_path, "inspect", "s3://bucket/train.zarr"))
 
 
-def bucket(_: Path) -> list[object]:
-    return ["inspect", "s3://bucket/train.zarr"]
+def test_a_cluster_names_its_extra(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(10))
+    convert = ["convert", tmp_path / "a.npy", tmp_path / "a.zarr", "--scheduler", "tcp://127.0.0.1:1"]
+    check_named("cluster", run(tmp_path, *convert))
+    assert not (tmp_path / "a.zarr").exists()
 
 
-def cluster(folder: Path) -> list[object]:
-    np.save(folder / "a.npy", np.arange(10))
-    return ["convert", folder / "a.npy", folder / "a.zarr", "--scheduler", "tcp://127.0.0.1:1"]
-
-
-def lidar(_: Path) -> list[object]:
-    return ["inspect", ROOT / "tests/data/pointcloud/pdal_extrabytes.las"]
-
-
-def bag(_: Path) -> list[object]:
-    return ["inspect", ROOT / "tests/data/mcap/robot.mcap"]
-
-
-def parquet(_: Path) -> list[object]:
-    return ["inspect", ROOT / "tests/data/lerobot/v3"]
-
-
-def volume(folder: Path) -> list[object]:
-    header = bytearray(352)
-    header[:4] = (348).to_bytes(4, "little")
-    header[40:56] = np.array([3, 4, 4, 4, 1, 1, 1, 1], "<i2").tobytes()
-    header[70:74] = np.array([4, 16], "<i2").tobytes()
-    header[344:348] = b"n+1\0"
-    (folder / "a.nii").write_bytes(bytes(header) + bytes(128))
-    return ["inspect", folder / "a.nii"]
-
-
-NEEDING: dict[str, tuple[str, Callable[[Path], list[object]]]] = {
-    case.__name__: (extra, case)
-    for extra, case in [
-        ("images", image),
-        ("filters", filtered),
-        ("cloud", bucket),
-        ("cluster", cluster),
-        ("lidar", lidar),
-        ("bags", bag),
-        ("robots", parquet),
-        ("medical", volume),
-    ]
-}
-
-
-@pytest.mark.parametrize("case", NEEDING)
-def test_what_is_missing_names_its_extra_before_anything_is_read(tmp_path: Path, case: str) -> None:
-    extra, make = NEEDING[case]
-    done = run(tmp_path, *make(tmp_path))
+def check_named(extra: str, done: subprocess.CompletedProcess[str]) -> None:
+    """Check that a command names the extra that it needs in one line."""
     said = done.stdout + done.stderr
-    assert f"pip install 'unistore[{extra}]'" in said
+    assert said.count(f"pip install 'unistore[{extra}]'") == said.count("pip install") == 1, said
     assert done.returncode in (1, 2)
     assert "Traceback" not in said
     assert "unexpected" not in said
