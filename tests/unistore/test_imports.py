@@ -17,7 +17,10 @@ from tests.programs import printed
 from unistore import plugin
 
 ROOT = Path(unistore.__file__).parent
-HEAVY = {"torch", "dask", "distributed", "h5py", "zarr", "cv2", "obstore", "tensorstore", "matplotlib"}
+HEAVY = {
+    *("torch", "dask", "distributed", "h5py", "zarr", "cv2", "matplotlib", "tensorstore"),
+    *("obstore", "huggingface_hub"),
+}
 
 LOW = {"errors", "schemas", "system"}
 STORES = LOW | {"zarr3", "remote", "store"}
@@ -71,7 +74,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.exporting": {"cv2", "h5py"},
     "unistore.loader": {"torch"},
     "unistore.html": {"cv2"},
-    "unistore.remote": {"obstore"},
+    "unistore.remote": {"huggingface_hub", "obstore"},
     "unistore.store": {"zarr"},
 }
 """Heavy imports that a module or package may make inside functions; `unistore` itself: zarr."""

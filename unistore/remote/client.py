@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
+from unistore.remote import hub
 from unistore.remote.url import StoreLocation, parse_url, redact_urls
 from unistore.system.extras import require
 from unistore.system.progress import COUNTS
@@ -106,6 +107,8 @@ def classify_error(error: Exception, scheme: str, bucket: str) -> Fault:
     # The text begins with a sentence, the debug form that follows has kind and status
     if isinstance(error, ShortRead):
         return Fault(str(error), error.fix, transient=True, answered=True, damaged=True)
+    if isinstance(error, hub.HubError):
+        return Fault(error.message, error.fix, transient=error.transient, answered=error.answered)
     text = str(error)
     named = f"{type(error).__name__} {text}"
     code = _CODE.search(text)
@@ -208,6 +211,11 @@ class ObjectClient:
         return f"{type(self).__name__}({str(self.location)!r})"
 
     @property
+    def place(self) -> str:
+        """The URL; of a branch on the Hub that was read, the URL of the commit."""
+        return str(self.location)
+
+    @property
     def handle(self) -> Any:
         return self._connect()[1]
 
@@ -230,7 +238,7 @@ class ObjectClient:
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, None if there is no such object."""
-        return self._retry(lambda obs, handle: int(obs.head(handle, key)["size"]), key)
+        return self._retry(lambda obs, handle: int(self._head(obs, handle, key)["size"]), key)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
         """Return exactly `size` bytes of an object, or raise `CorruptionError` if it ends before."""
@@ -255,9 +263,9 @@ class ObjectClient:
                 raise ShortRead(msg)
             return total, raw
 
-        if self.location.scheme != "az":
+        if self.location.scheme not in ("az", "hf"):
             return self._retry(read, key)
-        if (total := self.size(key)) is None:  # Azure has no suffix ranges
+        if (total := self.size(key)) is None:  # without suffix ranges
             return None
         return total, self.get_range(key, max(0, total - size), min(size, total))
 
@@ -282,6 +290,8 @@ class ObjectClient:
     @property
     def is_confirmed(self) -> bool:
         """Return whether the root is not known, or was seen to stand since an object was read first."""
+        if self.location.scheme == "hf":
+            return True  # a commit does not change
         return ROOT not in self._tags or self._confirmed == len(self._tags)
 
     def confirm(self) -> None:
@@ -358,7 +368,27 @@ class ObjectClient:
         return self._require(read)
 
     def described(self, key: str) -> RemoteObject:
+        if self.location.scheme == "hf":
+            return self._described_by_hub(key)
         return self._require(lambda obs, handle: RemoteObject.of(obs.head(handle, key)), key)
+
+    def _described_by_hub(self, key: str) -> RemoteObject:
+        # An empty file has no first byte, and only the API tells a folder from nothing
+        path = f"{self.location.prefix}/{key}".strip("/")
+        file = self._retry(lambda *_: hub.described(self.location.bucket, path), key)
+        if file is None:
+            raise self.absent_error(key)
+        return RemoteObject(file.bytes, 0.0, file.tag)
+
+    def _head(self, obs: Any, handle: Any, key: str) -> Attributes:
+        if self.location.scheme == "hf":  # the link that the Hub redirects to is signed for GET
+            return obs.get(handle, key, options={"range": (0, 1)}).meta  # type: ignore[no-any-return]
+        return obs.head(handle, key)  # type: ignore[no-any-return]
+
+    def absent_error(self, key: str, message: str = "no such object") -> UnistoreError:
+        """Return the exception to raise for an absent object: with `message`, or why nothing is there."""
+        reason = hub.why_absent(self.location.bucket) if self.location.scheme == "hf" else None
+        return self.error(key, Fault(message) if reason is None else self._fault(reason))
 
     def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
         """Return the exception to raise for a fault."""
@@ -372,20 +402,24 @@ class ObjectClient:
     def _require(self, operation: Callable[[Any, Any], T], key: str = "") -> T:
         results = self._retry(lambda obs, handle: (operation(obs, handle),), key)
         if results is None:
-            raise self.error(key, Fault("no such object"))
+            raise self.absent_error(key)
         return results[0]
 
     def _retry(self, operation: Callable[[Any, Any], T], key: str) -> T | None:
-        obs, handle = self._connect()
+        # Connected anew for each attempt: a token may have been renewed
+        return self._attempts(lambda: operation(*self._connect()), key)
+
+    def _attempts(self, operation: Callable[[], T], key: str) -> T | None:
+        obs = self._library()
         bucket = self.location.scheme, self.location.bucket
         started = time.monotonic()
         delay = FIRST_DELAY
         for attempt in itertools.count(1):
             self.requests += 1
             try:
-                result = operation(obs, handle)
-            except (obs.exceptions.BaseError, FileNotFoundError, ShortRead) as error:
-                fault = classify_error(error, *bucket)
+                result = operation()
+            except (obs.exceptions.BaseError, FileNotFoundError, ShortRead, hub.HubError) as error:
+                fault = self._fault(error)
                 if fault.answered:
                     _responsive_buckets.add(bucket)
                 if fault.absent:
@@ -404,21 +438,48 @@ class ObjectClient:
             delay = min(2 * delay, MAX_DELAY)
         raise AssertionError
 
-    def _connect(self) -> tuple[Any, Any]:
-        # Credentials, region and endpoint come from the environment
+    def _fault(self, error: Exception) -> Fault:
+        if self.location.scheme == "hf":
+            if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
+                self._handle = None  # the next attempt gets a new token
+                error = hub.why_denied(self.location.bucket)
+            else:
+                error = hub.meaning(str(error)) or error
+        return classify_error(error, self.location.scheme, self.location.bucket)
+
+    def _library(self) -> Any:
         self.check_process()
         require("obstore", f"{self.location} is read by obstore,", "cloud")
         import obstore
 
+        return obstore
+
+    def _connect(self) -> tuple[Any, Any]:
+        # Credentials, region and endpoint come from the environment
+        obstore = self._library()
         if self._handle is None:
-            location = self.location
             timeout = WRITE_TIMEOUT if self._writing else READ_TIMEOUT
+            headers: dict[str, str] = {}
+            if self.location.scheme == "hf":
+                self._pin()
+                headers = hub.request_headers()
+            location = self.location
+            environment = hash(frozenset(os.environ.items()))
             try:
-                self._handle = _open_handle(location, timeout, hash(frozenset(os.environ.items())))
+                self._handle = _open_handle(location, timeout, environment, *headers.items())
             except (obstore.exceptions.BaseError, ValueError) as error:
                 fault = classify_error(error, location.scheme, location.bucket)
                 raise self.error("", fault) from redacted_error(error)
         return obstore, self._handle
+
+    def _pin(self) -> None:
+        """Replace the revision of a repository by the commit that it has now."""
+        location = self.location
+        if hub.is_pinned(location.bucket):
+            return
+        bucket = self._attempts(lambda: hub.pinned(location.bucket), "")
+        assert bucket is not None
+        self.location = replace(location, bucket=bucket)
 
     def check_process(self) -> None:
         """Raise in a child forked from a process that has used obstore: it would block forever there."""
@@ -435,14 +496,15 @@ class ObjectClient:
 
 
 @lru_cache(32)
-def _open_handle(location: StoreLocation, timeout: str, _environment: int) -> Any:
+def _open_handle(location: StoreLocation, timeout: str, _environment: int, *headers: tuple[str, str]) -> Any:
     # With its open connections, for all clients of a location. To make one takes 20 ms
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     classes: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+    url = hub.base_url(location.bucket, location.prefix) if location.scheme == "hf" else str(location)
     return classes.get(location.scheme, HTTPStore).from_url(
-        str(location),
-        client_options=_client_options(location, timeout),
+        url,
+        client_options=_client_options(location, url, timeout, dict(headers)),
         retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},  # `_retry` does
     )
 
@@ -452,11 +514,16 @@ def _delete(obs: Any, handle: Any, keys: str | list[str]) -> bool:
     return True
 
 
-def _client_options(location: StoreLocation, timeout: str) -> dict[str, Any]:
+def _client_options(
+    location: StoreLocation, url: str, timeout: str, headers: Mapping[str, str]
+) -> dict[str, Any]:
     options: dict[str, Any] = {"timeout": timeout}
     prefix = _PREFIXES.get(location.scheme)
     if prefix is None:
-        return options | ({"allow_http": True} if location.scheme == "http" else {})
+        # Without it, a redirect from https:// to http:// is an error
+        plain = {"allow_http": True} if url.startswith("http://") else {}
+        # Headers stay at the host of the URL: the client drops them when a redirect leads to another one
+        return options | plain | ({"default_headers": dict(headers)} if headers else {})
     settings = {key: os.environ.get(f"{prefix}{key.upper()}") for key in _CLIENT_KEYS}
     return options | {key: value for key, value in settings.items() if value}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
+from unistore.remote.hub import require_hub, split_uri
 from unistore.system.machine import absolute
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # numpy takes a fifth of a second
 
 # Schemes of object stores that can be written to.
 BUCKETS = ("s3", "gs", "az")
-SCHEMES = (*BUCKETS, "https", "http", "file")
+SCHEMES = (*BUCKETS, "hf", "https", "http", "file")
 
 _URL_START = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
@@ -57,11 +58,11 @@ def redact_urls(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A prefix in an object store, or a path on a web server."""
+    """A prefix in an object store, a path in a repository of the Hub, or on a web server."""
 
-    # ``"s3"``, ``"gs"``, ``"az"``, ``"https"`` or ``"http"``.
+    # ``"s3"``, ``"gs"``, ``"az"``, ``"hf"``, ``"https"`` or ``"http"``.
     scheme: str
-    # Bucket, container or host.
+    # Bucket, container or host; of the Hub ``"datasets/ORG/NAME@REV"``, or ``"ORG/NAME"`` for a model.
     bucket: str
     # Path below the bucket, without leading and trailing slashes.
     prefix: str
@@ -104,6 +105,13 @@ def parse_url(url: str) -> StoreLocation:
     path = [part for part in parts.path.split("/") if part]
     if any(part in (".", "..") for part in path):
         raise _refused(url, "'.' and '..' are not allowed in the URL of a store")
+    if scheme == "hf":
+        require_hub(redact_url(url))
+        try:
+            return StoreLocation(scheme, *split_uri(f"hf://{parts.netloc}{parts.path}"))
+        except ValueError as error:
+            fix = "write hf://datasets/ORG/NAME/path, or hf://ORG/NAME/path for a model"
+            raise _refused(url, f"{error}; {fix}") from error
     return StoreLocation(scheme, parts.netloc, "/".join(path))
 
 

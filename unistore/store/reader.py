@@ -194,6 +194,8 @@ class Store:
         self._is_compared = False
         self.attributes: JsonObject = self._root_attributes() if listed is None else listed
         self._digest: str = self.attributes["seal"]["digest"]
+        # In other processes, a branch on the Hub is the commit that this one has read
+        self.place = getattr(self.storage, "place", self.place)
         if isinstance(self.storage, LocalStorage):
             self.storage.moves_to(_part_of(self.place, self._digest))
         self.storage = with_copies(self.storage, self._digest, cache_dir=cache_dir, cache_limit=cache_limit)
@@ -496,6 +498,8 @@ def _why_no_store(url: str) -> str:
             return f"{url}: unfinished conversion; run the same convert command to resume"
         if client.list(limit=1):
             return f"{url}: not a unistore store (no {ROOT} there)"
+    if client.location.scheme == "hf":
+        return str(client.absent_error("", f"no such store (no {ROOT} there)"))
     return f"{url}: no such store (no {ROOT} there)"
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.errors import CorruptionError, InputError, Problem, StoreError, first_few
+from unistore.errors import CorruptionError, InputError, NoStoreError, Problem, StoreError, first_few
 from unistore.remote.url import BUCKETS, local_path, parse_url, place_of
 from unistore.schemas.indices import sample_sources
 from unistore.store.listing import (
@@ -449,8 +449,9 @@ def find_grown(path: str) -> GrownStore | None:
     folder = local_path(path)
     if folder is None:
         storage = open_storage(path)
-        is_grown = storage.size(ROOT) is None and storage.size(FIRST_VERSION) is not None
-        return GrownStore(path) if is_grown else None
+        is_grown = storage.size(FIRST_VERSION) is not None and storage.size(ROOT) is None
+        place: str = getattr(storage, "place", path)  # of the Hub, the commit that was asked
+        return GrownStore(place) if is_grown else None
     is_grown = (folder / FIRST_VERSION).is_file() and not (folder / ROOT).exists()
     return GrownStore(os.fspath(folder)) if is_grown else None
 
@@ -476,8 +477,10 @@ def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedS
     """
     try:
         store = Store(path, **cache)
-    except StoreError:
-        grown = find_grown(path)
+    except StoreError as error:
+        # A server that denied the root, or that has another one, would not answer otherwise for a version
+        is_absent = local_path(path) is not None or isinstance(error, NoStoreError)
+        grown = find_grown(path) if is_absent else None
         if grown is None:
             raise
         listed = grown.read(version)
@@ -487,7 +490,8 @@ def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedS
             folder = f"{grown.path.rstrip('/')}/{part.key}"
             stores.append(Store(folder, files=files, listed=listed.attributes(part), **cache))
         storage = open_storage(grown.path, files)
-        return OpenedStores(path, place_of(path), tuple(stores), listed, with_copies(storage, **cache))
+        place = place_of(path) if local_path(path) is not None else grown.path
+        return OpenedStores(path, place, tuple(stores), listed, with_copies(storage, **cache))
     if version not in (None, 1, "1"):
         raise _no_version(path, version, "a store that never grew is its version 1")
     return OpenedStores(path, store.place, (store,))

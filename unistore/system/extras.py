@@ -44,6 +44,7 @@ EXTRAS: Mapping[str, Extra] = {
     "events": Extra(("aedat",), "AEDAT4"),
     "robots": Extra(("av", "pyarrow", "cv2"), "LeRobot, Parquet, video"),
     "cloud": Extra(("obstore",), "s3://, gs://, az:// and https://"),
+    "hub": Extra(("huggingface_hub", "obstore"), "hf://, stores and files of the Hugging Face Hub"),
     "cluster": Extra(("dask", "distributed"), "convert and verify on a dask cluster"),
 }
 
