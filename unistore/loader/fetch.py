@@ -121,6 +121,9 @@ class SampleFetch:
         `unistore.Dataset`, otherwise as torch's ``default_collate``.
     seed : int
         Seed of the random numbers of `collate`, and of a dataset that does not get the epoch.
+    single : bool, default False
+        True: batches of one sample are delivered as that sample. `collate` is called with the sample instead
+        of a list. None: as torch's ``default_convert``.
     """
 
     packed = False
@@ -133,8 +136,11 @@ class SampleFetch:
         # else as torch's ``default_collate``
         collate: Collate | None,
         seed: int,  # seed of the random numbers of the collation, and of a dataset that is not told the epoch
+        *,
+        single: bool = False,
     ) -> None:
         self._collate = collate
+        self._single = single
         self._seed = seed
         self._random_collate = RandomFunction(collate, BATCH_SALT) if _may_draw(collate) else None
         self._carry_epoch = hasattr(dataset, "read_batch")  # whether indices carry the epoch, as `EpochIndex`
@@ -145,11 +151,17 @@ class SampleFetch:
 
     def __call__(self, indices: Int64s, epoch: int, allocate: Allocate) -> Any:  # noqa: ARG002
         samples = self._samples(indices, epoch)
+        given = samples[0] if self._single else samples
         if self._random_collate is not None:
-            (batch,) = self._random_collate.map([samples], self._seed, np.array([epoch]), indices[:1])
+            (batch,) = self._random_collate.map([given], self._seed, np.array([epoch]), indices[:1])
             return batch
         if self._collate is not None:
-            return self._collate(samples)
+            return self._collate(given)
+        if self._single:
+            from torch.utils.data import default_convert
+
+            convert: Collate = default_convert
+            return convert(given)
         if "unistore.data.collate" in (type(samples).__module__, type(samples[0]).__module__):
             from unistore.data.collate import collate
 
@@ -196,8 +208,15 @@ class Fetch(Protocol):
         """
 
 
-def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
+def choose_fetch(dataset: Any, collate: Collate | None, seed: int, *, single: bool = False) -> Fetch:
     """Return the fastest way to read batches of a dataset.
+
+    Parameters
+    ----------
+    dataset, collate, seed
+        As in `SampleFetch`.
+    single : bool, default False
+        Whether batches have one sample, which is delivered without a batch dimension.
 
     Raises
     ------
@@ -209,6 +228,8 @@ def choose_fetch(dataset: Any, collate: Collate | None, seed: int) -> Fetch:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
         raise TypeError(msg)
+    if single:
+        return SampleFetch(dataset, collate, seed, single=True)
     batched = hasattr(dataset, "read_batch") and getattr(dataset, "transform", None) is None
     return BatchFetch(dataset) if batched and only_arranges(collate) else SampleFetch(dataset, collate, seed)
 
@@ -218,9 +239,14 @@ def only_arranges(collate: Collate | None) -> bool:
     return not _may_draw(collate) and getattr(collate, "ragged", "packed") in ("packed", "list")
 
 
+def packs_samples(collate: Collate | None) -> bool:
+    """Return whether a collate function is ``unistore.collate`` or a ``unistore.Collate``."""
+    return collate is not None and getattr(collate, "__module__", None) == "unistore.data.collate"
+
+
 def _may_draw(function: Collate | None) -> TypeGuard[Collate]:
     # Our own collations draw nothing
-    return function is not None and getattr(function, "__module__", None) != "unistore.data.collate"
+    return function is not None and not packs_samples(function)
 
 
 def fetch_batch(

@@ -17,7 +17,7 @@ from unistore.data.typed import CollatedT, DatasetT, SampleT
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import cache_file, cached, check_cache
 from unistore.loader.epoch_batches import EpochBatches
-from unistore.loader.fetch import InProcess, choose_fetch
+from unistore.loader.fetch import InProcess, choose_fetch, packs_samples
 from unistore.loader.iteration import (
     EpochProgress,
     Iteration,
@@ -74,8 +74,10 @@ class Loader(Generic[DatasetT, CollatedT]):
     dataset : Dataset, map-style dataset, or path
         A `unistore.Dataset`, which reads whole batches, or any map-style dataset. A path is opened as a
         `unistore.Dataset`: a store, or source files, which are converted once.
-    batch_size : int, default 1
-        Number of samples of a batch on this rank.
+    batch_size : int or None, default 1
+        Number of samples of a batch on this rank. None: samples one by one, without a batch dimension, as
+        ``dataset[i]`` returns them. ``len(loader)`` is then the number of samples, and ranks take samples
+        in turn.
     shuffle : bool or {"full", "blocks", "sources"}, default False
         False: in order. ``"full"``: a random permutation. ``"blocks"``: samples that share chunks stay
         close together; see `unistore.order.sequences`. True: blocks if a full shuffle would decode more
@@ -92,7 +94,8 @@ class Loader(Generic[DatasetT, CollatedT]):
         Number of worker processes. ``"auto"``: from the available cores. 0: batches are read inside
         ``next()``, and the global random generators are as before afterwards.
     collate_fn : callable, optional
-        Called in the workers with a list of samples; returns the batch. With a parameter ``rng``, it gets
+        Called in the workers with a list of samples; returns the batch. If `batch_size` is None, it is
+        called with each sample. With a parameter ``rng``, it gets
         a ``numpy.random.Generator`` seeded by (`seed`, epoch, index of the first sample of the batch);
         otherwise the global generators of ``random``, NumPy and PyTorch are seeded from these. None:
         packed batches for a `unistore.Dataset`, otherwise as ``torch.utils.data.default_collate``.
@@ -231,11 +234,9 @@ class Loader(Generic[DatasetT, CollatedT]):
                 "in_order": in_order,
             },
         )
-        if batch_size is None:
-            fix = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
-            check.refuse("batch_size", "is None, and samples are always collated", fix)
-        else:
-            check.integer("batch_size", batch_size, 1)
+        check.integer("batch_size", batch_size, 1, none=True)
+        if batch_size is None and packs_samples(collate_fn):
+            check.refuse("collate_fn", "packs samples into a batch, and batch_size is None", "leave it out")
         check.function("batch_transform", batch_transform)
         self._to_device: Callable[[Any], Any] | None = None
         if device is not None or batch_transform is not None:
@@ -250,12 +251,13 @@ class Loader(Generic[DatasetT, CollatedT]):
         check.raise_problems()
         dataset = opened_dataset(Loader.__init__, dataset, convert, options)
         self.start_method = resolve_start_method(check, multiprocessing_context, dataset)
-        fetch = choose_fetch(dataset, collate_fn, int(seed))
+        self.batch_size = None if batch_size is None else int(batch_size)
+        self._step = self.batch_size or 1
+        fetch = choose_fetch(dataset, collate_fn, int(seed), single=self.batch_size is None)
         self._packed = fetch.packed
         if cache is not None:
             check_cache(dataset, fetch, cache)
         self.dataset: Any = dataset
-        self.batch_size = int(batch_size or 1)
         self.seed = int(seed)
         self._sampler = sampler
         self._sampler_epoch = 0
@@ -264,7 +266,7 @@ class Loader(Generic[DatasetT, CollatedT]):
             shuffle=shuffle or False,
             sampler=sampler,
             seed=self.seed,
-            batch_size=self.batch_size,
+            batch_size=self._step,
             subset=subset,
             weights=weights,
             samples_per_epoch=samples_per_epoch,
@@ -452,9 +454,12 @@ class Loader(Generic[DatasetT, CollatedT]):
     in_order = True
 
     @property
-    def batch_sampler(self) -> EpochBatches:
-        """Sample indices of the batches of the next epoch, for a ``DataLoader`` of the same batches."""
-        return EpochBatches(self)
+    def batch_sampler(self) -> EpochBatches | None:
+        """Sample indices of the batches of the next epoch, for a ``DataLoader`` of the same batches.
+
+        None if samples are delivered one by one.
+        """
+        return None if self.batch_size is None else EpochBatches(self)
 
     @property
     def sampler(self) -> Any:
@@ -470,6 +475,10 @@ class Loader(Generic[DatasetT, CollatedT]):
         """Function that makes batches of samples: the one that was given, or the default."""
         if self._collate_fn is not None:
             return self._collate_fn
+        if self.batch_size is None:
+            from torch.utils.data import default_convert
+
+            return default_convert
         if hasattr(self.dataset, "read_batch"):
             from unistore.data.collate import collate
 
@@ -536,7 +545,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         """Return the positions of a whole epoch that this rank delivers."""
         return RankShare(
             length=len(self.sequence),
-            batch_size=self.batch_size,
+            batch_size=self._step,
             rank=self.rank,
             world_size=self.world_size,
             drop_last=self.drop_last,
@@ -559,7 +568,8 @@ class Loader(Generic[DatasetT, CollatedT]):
 
     def _make_producer(self) -> Producer:
         workers = self.num_workers
-        fetch = choose_fetch(self._reads, self._collate_fn, self.seed)
+        single = self.batch_size is None
+        fetch = choose_fetch(self._reads, self._collate_fn, self.seed, single=single)
         file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
         ring = SlabRing(
             in_flight=self._ahead * workers,
@@ -581,6 +591,7 @@ class Loader(Generic[DatasetT, CollatedT]):
                 collate=self._collate_fn,
                 worker_init_fn=self.worker_init_fn,
                 cache=file,
+                single=single,
             )
             producer = WorkerPool(config, self.start_method, ring, round_robin=lanes is not None)
         else:

@@ -233,6 +233,8 @@ class BatchConfig:
         Arguments of the Loader.
     cache : CacheFile, optional
         The cache file, whose descriptor comes with the first message. None: no cache.
+    single : bool, default False
+        Whether each batch is one sample, delivered without a batch dimension.
     """
 
     workers: int
@@ -241,6 +243,7 @@ class BatchConfig:
     collate: Callable[[Any], Any] | None = None
     worker_init_fn: Callable[[int], object] | None = None
     cache: CacheFile | None = None
+    single: bool = False
 
 
 # A worker process: receives tasks, decodes batches into slabs, and sends their descriptions.
@@ -279,7 +282,7 @@ class _LoaderWorker:
         self._slabs: dict[int, Slab] = {}
         self._lent: list[int] = []
         self._dataset = config.dataset
-        self._fetch = choose_fetch(config.dataset, config.collate, config.seed)
+        self._fetch = choose_fetch(config.dataset, config.collate, config.seed, single=config.single)
         if config.cache is not None:
             self._fetch = cached(config.dataset, self._fetch, config.cache.region(cache[0]))
         set_worker_info(number, config.workers, config.seed, config.dataset)

@@ -29,6 +29,8 @@ assert_type(pairs[0], tuple[Tensor, Tensor])
 for joined in unistore.Loader(pairs):
     assert_type(joined, tuple[Tensor, Tensor])
 
+for sample in unistore.Loader(dataset, batch_size=None):
+    assert_type(sample["xyz"], Tensor)
 for count in unistore.Loader(dataset, collate_fn=number):
     assert_type(count, int)
 for item in unistore.Loader([1, 2]):

@@ -6,7 +6,6 @@ import inspect
 import operator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -87,14 +86,22 @@ def test_what_has_no_meaning_is_refused_with_what_to_write(data: Any, name: str)
     assert fix in problem.advice
 
 
-def test_the_fix_of_batch_size_none(data: Any) -> None:
-    with pytest.raises(InputError, match=r"batch_size=1, collate_fn=operator\.itemgetter") as caught:
-        Loader(data.Plain(3), batch_size=None)
-    assert caught.value.problems[0].location == "batch_size"
-    with Loader(data.Plain(3), batch_size=1, collate_fn=operator.itemgetter(0), num_workers=0) as ours:
-        expected = list(DataLoader(data.Plain(3), batch_size=None))
-        for mine, theirs in zip(ours, expected, strict=True):
-            assert np.array_equal(mine["array"], theirs["array"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_without_a_batch_size_samples_come_one_by_one(data: Any, workers: int) -> None:
+    theirs = DataLoader(data.Plain(3), batch_size=None)
+    with Loader(data.Plain(3), batch_size=None, num_workers=workers) as ours:
+        assert (ours.batch_size, ours.batch_sampler, len(ours)) == (None, None, len(theirs))
+        assert ours.collate_fn is theirs.collate_fn
+        for mine, expected in zip(ours, theirs, strict=True):
+            assert mine.keys() == expected.keys()
+            assert torch.equal(mine["image"], expected["image"])
+            assert torch.equal(mine["array"], expected["array"])
+            for name in ("label", "name", "pair"):
+                assert type(mine[name]) is type(expected[name])
+                assert mine[name] == expected[name]
+    by_label = {"batch_size": None, "collate_fn": operator.itemgetter("label")}
+    with Loader(data.Plain(3), num_workers=workers, **by_label) as ours:
+        assert list(ours) == list(DataLoader(data.Plain(3), **by_label)) == [0, 1, 2]
 
 
 def test_whole_batches_by_default_only_where_ranks_share_a_shuffle(data: Any) -> None:
