@@ -30,6 +30,7 @@ from unistore.loader.iteration import (
 from unistore.loader.ordering import (
     DEFAULT_PREFETCH,
     drops_last,
+    is_distributed,
     opened_dataset,
     ranks_of,
     reading_ahead,
@@ -43,6 +44,7 @@ from unistore.order.sequences import NAMED, EpochSequence, InOrder, RankShare
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
 from unistore.system.machine import available_memory
 from unistore.system.types import JsonObject
+from unistore.system.workers import distributed_ranks
 
 if TYPE_CHECKING:
     import torch
@@ -123,8 +125,8 @@ class Loader(Generic[DatasetT, CollatedT]):
         dataset without ``read_batch``. A `unistore.Dataset` has its own seed.
     rank, world_size : int, optional
         Number of this process, and number of processes that share each step. None: from
-        ``torch.distributed`` if it is initialised, otherwise from ``RANK`` and ``WORLD_SIZE``, otherwise
-        0 and 1.
+        ``torch.distributed`` if it is initialised when an epoch begins, otherwise from ``RANK`` and
+        ``WORLD_SIZE``, otherwise 0 and 1.
     subset : indices, or one bool per sample, optional
         Samples to use. None: all samples.
     weights : sequence of float, optional
@@ -247,6 +249,7 @@ class Loader(Generic[DatasetT, CollatedT]):
             except (RuntimeError, TypeError) as error:
                 check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
         resolve_start_method(check, multiprocessing_context, dataset)
+        self._are_ranks_stated = rank is not None or world_size is not None or is_distributed(sampler)
         self.rank, self.world_size = ranks_of(check, sampler, rank, world_size)
         check.raise_problems()
         dataset = opened_dataset(Loader.__init__, dataset, convert, options)
@@ -278,6 +281,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         self._ahead = int(prefetch_factor or DEFAULT_PREFETCH)
         self._collate_fn = collate_fn
         self.worker_init_fn = worker_init_fn
+        self._drop_last = drop_last
         self.drop_last = drops_last(drop_last, sampler, self.sequence, self.world_size)
         self.pin_memory = pin_memory and _can_pin()
         self._cache = cache
@@ -321,6 +325,7 @@ class Loader(Generic[DatasetT, CollatedT]):
             if self._extended is not None and self._progress.begun:
                 self._progress.finish()
                 self._take_extended()
+            self._follow_ranks()
             requests = self._ready_requests()
             self._follow_sampler()
             epoch, start = self._progress.begin()
@@ -333,6 +338,14 @@ class Loader(Generic[DatasetT, CollatedT]):
             self._unreported = Stats()
             self._reported = time.perf_counter()
             return iteration
+
+    def _follow_ranks(self) -> None:
+        # Trainers may start the processes, or initialise torch.distributed, after the loader was made
+        ranks = None if self._are_ranks_stated else distributed_ranks()
+        if ranks is not None and ranks != (self.rank, self.world_size):
+            self.rank, self.world_size = ranks
+            self.drop_last = drops_last(self._drop_last, self._sampler, self.sequence, self.world_size)
+            self._requests = None
 
     def _follow_sampler(self) -> None:
         epoch = getattr(self._sampler, "epoch", 0) if hasattr(self._sampler, "set_epoch") else 0
@@ -543,6 +556,7 @@ class Loader(Generic[DatasetT, CollatedT]):
 
     def share(self) -> RankShare:
         """Return the positions of a whole epoch that this rank delivers."""
+        self._follow_ranks()
         return RankShare(
             length=len(self.sequence),
             batch_size=self._step,

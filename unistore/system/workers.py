@@ -108,10 +108,18 @@ def _checked(check: Arguments, rank: int, world_size: int) -> tuple[int, int]:
     return int(rank), int(world_size)
 
 
-def _surrounding_ranks(check: Arguments) -> tuple[int, int]:
+def distributed_ranks() -> tuple[int, int] | None:
+    """Return rank and number of ranks of ``torch.distributed``, or None if it is not initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
+    return None
+
+
+def _surrounding_ranks(check: Arguments) -> tuple[int, int]:
+    ranks = distributed_ranks()
+    if ranks is not None:
+        return ranks
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return 0, 1
     rank = environment_number("RANK", 0, least=0)

@@ -268,6 +268,43 @@ def test_ranks_come_from_the_environment(data, monkeypatch):
     assert Loader(data.Batched(), 8, shuffle=True, num_workers=0, rank=0, world_size=1).world_size == 1
 
 
+def initialise_distributed(monkeypatch, rank, world_size):
+    """As ``torch.distributed.init_process_group`` does, without other processes."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: world_size)
+
+
+def indices_of(loader):
+    return [batch["index"].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ranks_that_are_initialised_after_the_loader_divide_the_next_epoch(data, monkeypatch, workers):
+    """Trainers that start the processes themselves do so after the loaders were made."""
+    dataset = data.Batched(101)
+    options = {"batch_size": 10, "num_workers": workers, "shuffle": True, "seed": 3}
+    with Loader(dataset, **options) as loader:
+        whole = indices_of(loader)
+        assert (len(whole), loader.drop_last) == (11, False)
+        initialise_distributed(monkeypatch, 1, 2)
+        assert len(loader) == 5
+        batches = indices_of(loader)
+        assert (loader.rank, loader.world_size, loader.drop_last) == (1, 2, True)
+    with Loader(dataset, **options, rank=1, world_size=2) as stated:
+        stated.set_epoch(1)
+        assert batches == indices_of(stated)
+
+
+def test_stated_ranks_stay_whatever_is_initialised(data, monkeypatch):
+    loaders = [Loader(data.Batched(101), 10, num_workers=0, rank=0, world_size=1)]
+    sampler = torch.utils.data.DistributedSampler(data.Batched(101), num_replicas=1, rank=0)
+    loaders.append(Loader(data.Batched(101), 10, num_workers=0, sampler=sampler))
+    initialise_distributed(monkeypatch, 1, 2)
+    for loader in loaders:
+        assert len(indices_of(loader)) == len(loader) == 11
+
+
 class Counted:
     """Rows that count how often they are read, by any process; one of them cannot be read twice."""
 
