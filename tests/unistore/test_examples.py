@@ -53,8 +53,10 @@ def test_affines_of_the_field_place_voxels_as_nibabel_does(tmp_path: Path) -> No
     placed = nibabel.load(tmp_path / "scan.nii").affine
     module = loaded(ROOT / "examples" / "medical_meta.py")
     for kind in (unistore.Volumes(), unistore.Patches(3, per_volume=4), unistore.Patches(2, step=2)):
-        dataset = unistore.Dataset(tmp_path / "ct.zarr", kind, fields=["image", "affine"])
+        dataset = unistore.Dataset(tmp_path / "ct.zarr", kind, fields=["image", "affine", "origin"])
         for sample in dataset:
+            step = getattr(kind, "step", 1)
+            np.testing.assert_allclose(module.original_affine(sample, step), placed, atol=1e-4)
             matrix = module.ras_affine(sample).numpy()
             for voxel in ((0, 0, 0), (1, 0, 1), (0, 1, 1)):
                 value = int(sample["image"][voxel])
