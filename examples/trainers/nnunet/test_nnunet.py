@@ -1,0 +1,108 @@
+"""A store gives nnU-Net the patches that its own files give it. Run by ``make trainers-nnunet``."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from nnunetv2.training.dataloading.data_loader import nnUNetDataLoader
+from nnunetv2.training.dataloading.nnunet_dataset import nnUNetDatasetBlosc2
+from synthetic import preprocess, run, write_raw
+from to_store import to_store
+from unistore_trainer import UnistoreDataset
+
+HERE = Path(__file__).parent
+PATCH = (16, 24, 20)
+CHUNKS = {"chunks": (1, 16, 32, 32), "blocks": (1, 8, 16, 16)}
+
+
+def write_case(folder: Path, name: str, channels: int, labels: tuple[int, int], seed: int) -> None:
+    """Write a case as nnU-Net's preprocessing does."""
+    random = np.random.default_rng(seed)
+    shape = tuple(random.integers(20, 50, 3).tolist())
+    image = random.normal(size=(channels, *shape)).astype("f4")
+    label = random.integers(*labels, (1, *shape), "i2", endpoint=True)
+    locations = {number: np.argwhere(label == number) for number in (1, 2)}
+    nnUNetDatasetBlosc2.save_case(image, label, {"class_locations": locations}, str(folder / name), **CHUNKS)
+
+
+@pytest.fixture(params=[(1, (0, 1)), (2, (-1, 2))], ids=["one channel, bits", "two channels, labels below 0"])
+def folder(request, tmp_path):
+    folder = tmp_path / "nnUNetPlans_3d_fullres"
+    folder.mkdir()
+    for number in range(4):
+        write_case(folder, f"case_{number}", *request.param, number)
+    return folder
+
+
+def test_cases_are_equal_after_the_files_of_nnunet_are_gone(folder):
+    own = nnUNetDatasetBlosc2(str(folder))
+    cases = {name: [part[:] for part in own.load_case(name)[:2]] for name in own.identifiers}
+    to_store(folder)
+    for path in folder.glob("*.b2nd"):
+        path.unlink()
+    stored = UnistoreDataset(str(folder))
+    assert stored.identifiers == own.identifiers == UnistoreDataset.get_identifiers(str(folder))
+    box = (slice(None), slice(3, 17), slice(5, 6), slice(2, 19))
+    for name, (image, label) in cases.items():
+        stored_image, stored_label, previous, properties = stored.load_case(name)
+        assert previous is None
+        assert list(properties["class_locations"]) == [1, 2]
+        assert stored_image.dtype == image.dtype
+        assert np.issubdtype(stored_label.dtype, np.signedinteger)
+        for ours, values in ((stored_image, image), (stored_label, label)):
+            assert ours.shape == values.shape
+            np.testing.assert_array_equal(ours[:], values)
+            np.testing.assert_array_equal(ours[box], values[box])
+            np.testing.assert_array_equal(ours[-1:, :2], values[-1:, :2])
+            with pytest.raises(IndexError, match="steps other than 1"):
+                ours[:, ::2]
+
+
+def test_batches_are_equal_for_the_same_seed(folder):
+    to_store(folder)
+    labels = SimpleNamespace(all_labels=[0, 1, 2], has_ignore_label=False)
+    streams = []
+    for dataset_class in (nnUNetDatasetBlosc2, UnistoreDataset):
+        dataset = dataset_class(str(folder), None, folder_with_segs_from_previous_stage=None)
+        loader = nnUNetDataLoader(dataset, 2, PATCH, PATCH, labels, oversample_foreground_percent=0.5)
+        np.random.seed(7)
+        streams.append([next(loader) for _ in range(20)])
+    own, ours = streams
+    for expected, batch in zip(own, ours, strict=True):
+        assert list(batch["keys"]) == list(expected["keys"])
+        assert torch.equal(batch["data"], expected["data"])
+        assert torch.equal(batch["target"], expected["target"])
+    assert len({batch["data"].sum().item() for batch in own}) == len(own)
+
+
+def test_a_cascade_is_an_error(folder):
+    with pytest.raises(NotImplementedError, match="cascade"):
+        UnistoreDataset(str(folder), None, folder_with_segs_from_previous_stage="stage")
+
+
+def test_trainings_are_equal_and_go_on(tmp_path):
+    write_raw(tmp_path / "raw/Dataset001_Noise", 5, (40, 48, 24), ["CT"])
+    folder = preprocess(tmp_path, 1, (16, 32, 32))
+
+    def train(trainer: str, results: str, *options: str, **variables: str) -> dict[str, torch.Tensor]:
+        variables |= {"nnUNet_extTrainer": str(HERE), "nnUNet_results": str(tmp_path / results)}
+        variables["nnUNet_n_proc_DA"] = "0"
+        arguments = ("1", "3d_fullres", "0", "-device", "cpu", "-tr", trainer, *options)
+        run(tmp_path, "nnUNetv2_train", *arguments, **variables)
+        (fold,) = (tmp_path / results).glob(f"*/{trainer}__*/fold_0")
+        assert (fold / "validation/summary.json").exists()
+        return torch.load(fold / "checkpoint_final.pth", weights_only=False)["network_weights"]
+
+    own = train("nnUNetTrainerShort", "results")
+    to_store(folder)
+    for path in folder.glob("*.b2nd"):
+        path.unlink()
+    ours = train("nnUNetTrainerUnistoreShort", "results")
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        train("nnUNetTrainerUnistoreShort", "resumed", STOP_AFTER="1")
+    resumed = train("nnUNetTrainerUnistoreShort", "resumed", "--c")
+    for name, weights in own.items():
+        assert torch.equal(ours[name], weights), name
+        assert torch.equal(resumed[name], weights), name
