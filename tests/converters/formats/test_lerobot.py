@@ -76,6 +76,18 @@ def test_a_store_has_what_lerobot_returns(version: str, tmp_path: Path) -> None:
     assert unistore.verify(store, against=SAMPLES / version).receipt is not None
 
 
+def test_tasks_of_a_table_with_a_named_index_are_read(tmp_path: Path) -> None:
+    """LeRobot 0.6 calls the column `task`, LeRobot 0.4 gives it no name."""
+    root = Path(shutil.copytree(SAMPLES / "v3", tmp_path / "v3"))
+    path = root / "meta/tasks.parquet"
+    table = pq.read_table(path)
+    assert table.schema.names == ["task_index", "__index_level_0__"]
+    pq.write_table(table.rename_columns(["task_index", "task"]).replace_schema_metadata(), path)
+    with opened(root) as named, opened(SAMPLES / "v3") as unnamed:
+        assert named.of_groups == unnamed.of_groups
+        assert named.of_groups[""]["tasks"] == table["__index_level_0__"].to_pylist()
+
+
 def test_a_changed_value_is_noticed(v21: Path, tmp_path: Path) -> None:
     store = tmp_path / "toy.zarr"
     unistore.convert(v21, store, workers=0)

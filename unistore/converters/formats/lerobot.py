@@ -31,6 +31,8 @@ from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
 
 _TASK_INDEX = "task_index"
 _TASK = "task"
+# The texts of tasks in tables that pandas wrote without a name for them, as LeRobot 0.4 does
+_UNNAMED_INDEX = "__index_level_0__"
 _NUMBERS = ("frame_index", "episode_index", "index")
 _TIMESTAMP = "timestamp"
 _FACTS = ("codebase_version", "robot_type", "fps")
@@ -341,7 +343,8 @@ class _DatasetMeta:
     def _from_tables(self) -> tuple[list[str], list[_Episode]]:
         """Read tasks and episodes of version 3, of which files hold many."""
         rows = sorted(self._rows_of("meta/tasks.parquet"), key=itemgetter("task_index"))
-        tasks = [row["__index_level_0__"] for row in rows]
+        text = _TASK if rows and _TASK in rows[0] else _UNNAMED_INDEX
+        tasks = [row[text] for row in rows]
         folder = self.file.path.parent
         tables = sorted(path.relative_to(folder) for path in folder.glob("episodes/*/*.parquet"))
         first_rows: dict[str, int] = {}
