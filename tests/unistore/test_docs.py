@@ -202,7 +202,7 @@ def anchors(document: Path) -> set[str]:
 def test_links_lead_somewhere(document: Path) -> None:
     wrong = []
     for path, anchor in LINK.findall(document.read_text()):
-        if "://" in path:
+        if "://" in path or path.startswith("../../actions/"):  # runs, on the page of the repository
             continue
         target = (document.parent / path) if path else document
         if not target.exists() or (anchor and anchor not in anchors(target)):
