@@ -203,7 +203,9 @@ def test_files_that_are_given_are_never_left_out(folder: Path) -> None:
 
 
 def test_an_exclusion_that_matches_nothing_is_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"--exclude ct_2\.npy: leaves nothing out.*is it ct_1\.npy"):
+    with pytest.raises(
+        InputError, match=r"--exclude ct_2\.npy: no file, folder or episode .*did you mean ct_1\.npy"
+    ):
         scan_sources(make_converter("ct", {"exclude": ("ct_2.npy",)}), [folder])
     scan = scan_sources(make_converter("ct", {"exclude": ("ct_1.npy", "cloud.h5", "seq")}), [folder])
     assert [source.name for source in scan.sources] == ["ct_0.npy"]

@@ -158,11 +158,11 @@ def _fails(self: Any, path: Path, arrays: Any, facts: Any) -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (_loses_an_array, "it has no arrays, expected x"),
+        (_loses_an_array, "it has no arrays, not x"),
         (_changes_a_value, r"x: row 7: 21.0 and 22.0"),
-        (_widens, r"x is float64 \(8, 3\), expected float32 \(8, 3\)"),
-        (_forgets_facts, r"it says {}, expected {\"rate\": 5}"),
-        (_writes_nothing, "wrote no file"),
+        (_widens, r"x is float64 \(8, 3\), not float32 \(8, 3\)"),
+        (_forgets_facts, r"its facts are {}, not {\"rate\": 5}"),
+        (_writes_nothing, "did not write a file"),
         (_fails, "failed: ValueError: no"),
     ],
 )
@@ -224,14 +224,14 @@ class _Failing(_Short):
 
 
 OPENED: list[tuple[Callable[[plugin.OpenFile], Any], str]] = [
-    (lambda opened: None, r"Pack\.open gave None, expected an OpenFile"),
-    (lambda opened: replace(opened, arrays={"x": ROWS}), r"Pack\.open gave .* expected an Array"),
+    (lambda opened: None, r"Pack\.open returned None, not an OpenFile"),
+    (lambda opened: replace(opened, arrays={"x": ROWS}), r"Pack\.open returned .* values an Array"),
     (
         lambda opened: replace(opened, facts={"a": {1, 2}}),
-        r"Pack\.open says 'a' is \{1, 2\}, which is no JSON",
+        r"Pack\.open says 'a' is \{1, 2\}, which is not JSON",
     ),
-    (lambda opened: replace(opened, facts={"a": np.zeros(2)}), "which is no JSON"),
-    (lambda opened: replace(opened, facts={1: "a"}), "which is no JSON"),
+    (lambda opened: replace(opened, facts={"a": np.zeros(2)}), "which is not JSON"),
+    (lambda opened: replace(opened, facts={1: "a"}), "which is not JSON"),
     (lambda opened: replace(opened, facts=[1]), "expected a mapping"),
     (
         lambda opened: replace(opened, arrays={"x": plugin.Array(_Short())}),
@@ -322,7 +322,7 @@ def test_a_claim_is_a_claim(claim: Any, packs: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Pack, "recognise", lambda *_: claim)
     kinds, said = kinds_and_text(packs, "rows")
     assert kinds == {"plugin"}
-    assert f"Pack.recognise gave {claim!r}, expected Claim" in said
+    assert f"Pack.recognise returned {claim!r}, not a value of the type Claim" in said
 
 
 # Families
@@ -331,23 +331,23 @@ def test_a_claim_is_a_claim(claim: Any, packs: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("method", "given", "message"),
     [
-        ("match", None, "Tracks.match gave None, expected Claim"),
-        ("choose", {"x": 1}, r"Tracks.choose gave \{'x': 1\}, expected Chosen"),
-        ("typical_rows", 1.5, "Tracks.typical_rows gave 1.5, expected int"),
-        ("memory", None, "Tracks.memory gave None, expected int"),
-        ("group", ["a.npz", 5], r"Tracks.group gave \['a.npz', 5\], expected Grouping"),
-        ("group", plugin.Grouping(sources=[5]), "Tracks.group has a source 5, expected files and groups"),
+        ("match", None, "Tracks.match returned None, not a value of the type Claim"),
+        ("choose", {"x": 1}, r"Tracks.choose returned \{'x': 1\}, not"),
+        ("typical_rows", 1.5, "Tracks.typical_rows returned 1.5, not"),
+        ("memory", None, "Tracks.memory returned None, not"),
+        ("group", ["a.npz", 5], r"Tracks.group returned \['a.npz', 5\], not a value of the type Grouping"),
+        ("group", plugin.Grouping(sources=[5]), "Tracks.group returned the source 5"),
         (
             "group",
             plugin.Grouping(left_out=["a"]),
-            "Tracks.group leaves out 'a', expected files with rea",
+            "Tracks.group leaves out 'a', which is not",
         ),
-        ("group", plugin.Grouping(notes=[5]), "Tracks.group says 5, expected problems and notes"),
-        ("choose", plugin.Chosen({"v": plugin.Column()}, facts={"count": {1}}), "which is no JSON"),
+        ("group", plugin.Grouping(notes=[5]), "Tracks.group returned 5, which is not a note"),
+        ("choose", plugin.Chosen({"v": plugin.Column()}, facts={"count": {1}}), "which is not JSON"),
         (
             "choose",
             plugin.Chosen({"v": plugin.Column()}, facts={"count": 1 << 70}),
-            "says count 1180591620717411303424",
+            "states count as 1180591620717411303424",
         ),
         (
             "choose",
@@ -396,7 +396,7 @@ NUMBER = plugin.Column()
         ({"columns": {"x": NUMBER, "note": TEXT}}, "a ragged column 'note'"),
         ({"columns": {"note_utf8": TEXT}}, "only ragged columns"),
         ({"columns": {"x": NUMBER, "note_utf8": NUMBER}}, "that is not ragged"),
-        ({"tables": {"t": {"note_utf8": TEXT}}}, "only ragged columns .* \\(in the table 't'\\)"),
+        ({"tables": {"t": {"note_utf8": TEXT}}}, "only ragged columns.* \\(in the table 't'\\)"),
         ({"per_source": {"note": TEXT}}, "a ragged column 'note'"),
         ({"columns": {"x": NUMBER, "note": NUMBER, "note_utf8": TEXT}}, "two columns of the name 'note'"),
         ({"columns": {"x": plugin.Column(classes=("a", "a"))}}, "classes of 'x'"),
@@ -420,9 +420,9 @@ def test_a_schema_that_no_store_can_have(schema: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("restored", "message"),
     [
-        (None, "gave None, expected arrays and facts"),
-        (({"x": ROWS}, {}), "expected an Array"),
-        (({"v": plugin.Array(ROWS)}, {"a": {1}}), "which is no JSON"),
+        (None, "returned None, not arrays and facts"),
+        (({"x": ROWS}, {}), "values an Array"),
+        (({"v": plugin.Array(ROWS)}, {"a": {1}}), "which is not JSON"),
     ],
 )
 def test_what_restore_gives_is_checked(

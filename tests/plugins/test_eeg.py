@@ -245,8 +245,12 @@ def test_pages_and_statistics(store: Path, nights: tuple[Path, list[Night]]) -> 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("notes/kind", b"yawn", r"a\.h5: notes/kind row 3: is 'yawn', none of the classes arousal"),
-        ("stages", b"n4", r"a\.h5: stages row 0: is 'n4', none of the classes wake"),
+        (
+            "notes/kind",
+            b"yawn",
+            r"a\.h5: notes/kind row 3: is 'yawn', which is not one of the classes arousal",
+        ),
+        ("stages", b"n4", r"a\.h5: stages row 0: is 'n4', which is not one of the classes wake"),
     ],
 )
 def test_a_class_that_is_not_declared_names_its_row(
@@ -281,7 +285,7 @@ def test_samples_must_have_all_rows_of_their_tables(
             yield one._replace(tables={**one.tables, "notes": 0})
 
     monkeypatch.setattr(eeg, "cut", cut)
-    with pytest.raises(InputError, match=r"a\.h5: notes: is cut into 0 rows, and has 7"):
+    with pytest.raises(InputError, match=r"a\.h5: notes: its samples have 0 rows together, but it has 7"):
         unistore.convert(nights[0] / "a.h5", tmp_path / "a.zarr", "eeg")
     monkeypatch.setattr(eeg, "cut", lambda *_: iter([plugin.Cut(400, {"start": 0.0}, {"emg": 1000})]))
     with pytest.raises(InputError, match=r"gave emg for sample 0, Schema\.per has emg, notes, stages"):

@@ -123,7 +123,7 @@ def another(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("another")
 def test_a_file_that_two_formats_are_sure_of_is_refused(tmp_path: Path) -> None:
     pack(tmp_path / "a.pack", TABLE)
-    with pytest.raises(InputError, match="may be pack or tuned"):
+    with pytest.raises(InputError, match="could be pack or tuned"):
         unistore.convert(tmp_path / "a.pack", tmp_path / "a.zarr", "rows")
 
 

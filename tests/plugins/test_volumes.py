@@ -108,7 +108,9 @@ def test_a_mask_of_another_extent_is_refused(
     from contextlib import contextmanager
 
     monkeypatch.setattr(Scan, "open", contextmanager(cut))
-    with pytest.raises(InputError, match=r"a\.scan: volumes differ in extent: .*\(5, 40, 7\).*\(4, 40, 7\)"):
+    with pytest.raises(
+        InputError, match=r"a\.scan: its volumes differ in extent: .*\(5, 40, 7\).*\(4, 40, 7\)"
+    ):
         unistore.convert(scans[0], tmp_path / "s.zarr", "scans")
 
 

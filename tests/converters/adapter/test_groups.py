@@ -113,6 +113,6 @@ def test_links_that_lead_nowhere_or_outside(tmp_path: Path, target: str, kind: s
 def test_nothing_of_the_formats(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     (problem,) = find(LinkedWalks(), tmp_path).problems
-    assert problem.message == "no .npy or .npz file in this folder"
-    with pytest.raises(InputError, match=r"no \.npy or \.npz file in this folder"):
+    assert problem.kind == "missing"
+    with pytest.raises(InputError, match=r"contains no \.npy or \.npz file"):
         find(Walks(), tmp_path)

@@ -94,7 +94,7 @@ def test_a_note_says_which_files_were_promoted_and_to_what(tmp_path: Path) -> No
     scan = scan_sources(rows_converter(), [folder])
     notes = [note for note in scan.notes if "is stored as" in note]
     assert notes == [
-        "value is stored as float64, which holds every value of: int32 of a.npz, float32 of b.npz (+1)"
+        "value is stored as float64, which represents every value of int32 in a.npz, float32 in b.npz (+1)"
     ], "byte order is no other dtype"
     unistore.convert(folder, tmp_path / "store", "rows", workers=0)
     stored = np.array([row["value"] for row in unistore.Dataset(tmp_path / "store")])
@@ -117,6 +117,6 @@ def test_volumes_of_several_dtypes_are_told(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", hu.astype(dtype))
     notes = scan_sources(ct_converter(), [tmp_path]).notes
     assert (
-        "image is stored as float32, which holds every value of: int16 of ct_1.npy, float32 of ct_2.npy"
+        "image is stored as float32, which represents every value of int16 in ct_1.npy, float32 in ct_2.npy"
         in notes
     )

@@ -211,12 +211,16 @@ def write(path: Path, **arrays: Any) -> Path:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        ({"x": np.ones((2, 3))}, {"x": np.ones((2, 3, 1))}, "no one shape and dtype holds"),
-        ({"x": np.ones((2, 3), "u8")}, {"x": np.ones((2, 4), "i8")}, "no one shape and dtype holds"),
+        ({"x": np.ones((2, 3))}, {"x": np.ones((2, 3, 1))}, "rename columns that no common shape and dtype"),
+        (
+            {"x": np.ones((2, 3), "u8")},
+            {"x": np.ones((2, 4), "i8")},
+            "rename columns that no common shape and dtype",
+        ),
         (
             {"x": np.ones((2, 3)), "x_mask": np.ones(2)},
             {"x": np.ones((2, 4)), "x_mask": np.ones(2)},
-            "rename that with --map",
+            "rename x_mask with --map",
         ),
     ],
 )

@@ -87,7 +87,7 @@ def test_missing_values_are_told(tmp_path: Path) -> None:
 
 def test_a_table_of_texts_alone_is_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["x", "y"]}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"a\.parquet: holds no arrays"):
+    with pytest.raises(InputError, match=r"a\.parquet: contains no arrays"):
         unistore.convert(tmp_path / "a.parquet", tmp_path / "store", "rows")
 
 

@@ -294,7 +294,7 @@ def test_columns_that_cannot_be_stored_are_refused_with_those_that_can(tmp_path:
     with h5py.File(source, "a") as file:
         for name, rows in (("train", 5), ("test", 3)):
             file[f"{name}/c"] = np.zeros(rows, complex)
-    with pytest.raises(InputError, match="has dtype complex128") as caught:
+    with pytest.raises(InputError, match="has the dtype complex128") as caught:
         convert(source, tmp_path / "a.zarr", "rows")
     (problem,) = caught.value.problems
     (fix,) = problem.fixes
@@ -320,7 +320,7 @@ def test_splits_of_another_number_of_rows_are_a_fault_of_the_family(
 ) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(4))
     monkeypatch.setattr(rows_columns, "choose", with_splits(rows_columns.choose, [("train", 3)]))
-    with pytest.raises(InputError, match="gave splits of 3 rows, and has 4"):
+    with pytest.raises(InputError, match="returned splits of 3 rows, but the source has 4"):
         convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
 
 

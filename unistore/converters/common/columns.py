@@ -325,7 +325,7 @@ def promotion_note(name: str, dtype: str, origins: Mapping[str, Sequence[str]]) 
     """
     if len(origins) < 2:
         return ""
-    held = ", ".join([f"{own} of {first_few(sources)}" for own, sources in origins.items()])
+    held = ", ".join([f"{own} in {first_few(sources)}" for own, sources in origins.items()])
     return f"{printable(name)} is stored as {dtype}, which represents every value of {held}"
 
 
