@@ -228,11 +228,11 @@ OPENED: list[tuple[Callable[[plugin.OpenFile], Any], str]] = [
     (lambda opened: replace(opened, arrays={"x": ROWS}), r"Pack\.open returned .* values an Array"),
     (
         lambda opened: replace(opened, facts={"a": {1, 2}}),
-        r"Pack\.open says 'a' is \{1, 2\}, which is not JSON",
+        r"Pack\.open returned the fact 'a': \{1, 2\}, which is not JSON",
     ),
     (lambda opened: replace(opened, facts={"a": np.zeros(2)}), "which is not JSON"),
     (lambda opened: replace(opened, facts={1: "a"}), "which is not JSON"),
-    (lambda opened: replace(opened, facts=[1]), "expected a mapping"),
+    (lambda opened: replace(opened, facts=[1]), "not a mapping"),
     (
         lambda opened: replace(opened, arrays={"x": plugin.Array(_Short())}),
         r"test_doors\._Short returned rows of",

@@ -288,7 +288,9 @@ def test_samples_must_have_all_rows_of_their_tables(
     with pytest.raises(InputError, match=r"a\.h5: notes: its samples have 0 rows together, but it has 7"):
         unistore.convert(nights[0] / "a.h5", tmp_path / "a.zarr", "eeg")
     monkeypatch.setattr(eeg, "cut", lambda *_: iter([plugin.Cut(400, {"start": 0.0}, {"emg": 1000})]))
-    with pytest.raises(InputError, match=r"gave emg for sample 0, Schema\.per has emg, notes, stages"):
+    with pytest.raises(
+        InputError, match=r"returned emg for sample 0, but Schema\.per has emg, notes, stages"
+    ):
         unistore.convert(nights[0] / "a.h5", tmp_path / "a.zarr", "eeg")
 
 

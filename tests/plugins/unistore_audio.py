@@ -31,7 +31,7 @@ class Wav(plugin.Format):
             raise file.problem(f"has {8 * width} bits a value", "write 16 bits: sox in.wav -b 16 out.wav")
         start = file.head().index(b"data") + 8
         if file.size < start + 2 * channels * frames:
-            message = f"is {file.size} bytes, its header tells of {frames} frames"
+            message = f"has {file.size:,} bytes, but its header states {frames:,} frames"
             raise file.problem(message, "copy it again", "truncated")
         pcm = np.zeros((0, channels), "<i2")
         if frames:

@@ -28,7 +28,7 @@ class Scan(plugin.Format):
         extent = tuple(np.frombuffer(file.head(16)[4:].ljust(12, b"\0"), "<u4").tolist())
         count = int(np.prod(extent))
         if not count or file.size != 16 + 3 * count:
-            raise file.problem(f"has {file.size} bytes, its header tells of {extent}", "copy it again")
+            raise file.problem(f"has {file.size:,} bytes, but its header states {extent}", "copy it again")
         density = np.memmap(file.path, "<i2", "r", 16, (1, *extent))
         mask = np.memmap(file.path, "u1", "r", 16 + 2 * count, (1, *extent))
         yield plugin.OpenFile({"density": plugin.Array(density), "mask": plugin.Array(mask)})

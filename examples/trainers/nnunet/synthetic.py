@@ -79,7 +79,19 @@ def preprocess(base: Path, number: int, patch: tuple[int, int, int] | None = Non
     Path
         The preprocessed folder ``nnUNetPlans_3d_fullres``.
     """
-    run(base, "nnUNetv2_plan_and_preprocess", "-d", str(number), "-c", "3d_fullres", "-np", "1", "-npfp", "1", "--no_pp")
+    run(
+        base,
+        "nnUNetv2_plan_and_preprocess",
+        "-d",
+        str(number),
+        "-c",
+        "3d_fullres",
+        "-np",
+        "1",
+        "-npfp",
+        "1",
+        "--no_pp",
+    )
     (plans_path,) = (base / "preprocessed").glob(f"Dataset{number:03d}_*/nnUNetPlans.json")
     if patch is not None:
         plans = json.loads(plans_path.read_text())

@@ -38,6 +38,8 @@ def to_store(folder: Path) -> unistore.Report:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=to_store.__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=to_store.__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     print(to_store(parser.parse_args().folder.resolve()))

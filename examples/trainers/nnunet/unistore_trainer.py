@@ -70,7 +70,9 @@ class StoredVolume:
 class UnistoreDataset(nnUNetBaseDataset):
     """Cases of a preprocessed folder, whose voxels are read from the store next to it."""
 
-    def __init__(self, folder: str, identifiers: Any = None, previous_stage: str | None = None, **more: Any) -> None:
+    def __init__(
+        self, folder: str, identifiers: Any = None, previous_stage: str | None = None, **more: Any
+    ) -> None:
         previous_stage = more.get("folder_with_segs_from_previous_stage", previous_stage)
         if previous_stage is not None:
             msg = "UnistoreDataset: the cascade (3d_cascade_fullres) is not supported. fix: use nnUNetTrainer for it"

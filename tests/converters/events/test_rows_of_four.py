@@ -127,7 +127,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_older_recordings_of_inivation_are_refused_by_name(tmp_path: Path, version: str) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.aedat").write_bytes(f"#!AER-DAT{version}\r\n# header\r\n".encode() + bytes(80))
-    with pytest.raises(InputError, match=f"is AEDAT {version}, which is not read"):
+    with pytest.raises(InputError, match=f"is AEDAT {version}, which is not supported"):
         convert(tmp_path / "in", tmp_path / "out.zarr", "events")
 
 
@@ -139,7 +139,7 @@ def test_a_first_line_that_lost_its_sense_is_damage_and_prose_is_of_others(tmp_p
     damaged = tmp_path / "in/b_events.txt"
     damaged.write_text("0 2 X 0\n" + "".join(f"{n} 9 {9 - n} {n % 2}\n" for n in range(9)))
     with pytest.raises(
-        InputError, match=r"b_events\.txt: line 1 is '0 2 X 0', the next ones are t, x, y and p"
+        InputError, match=r"b_events\.txt: line 1 is '0 2 X 0', but the next lines are t, x, y and p"
     ):
         convert(tmp_path / "in", tmp_path / "out.zarr", "events", unit="us", **SENSOR)
     damaged.write_text("The events of the day:\nnone\n")

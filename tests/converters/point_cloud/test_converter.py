@@ -218,7 +218,7 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
         "big.h5: data/z: has dtype int64, expected a float or an integer of at most 32 bits",
         "cut.h5: is truncated",
         "pointer.h5: is a Git LFS pointer",
-        "never.h5: x: was allocated as (5,) but never written",
+        "never.h5: x: has the shape (5,), but its values were never written",
     ):
         assert expected in message
     assert "good.h5" not in message

@@ -153,7 +153,7 @@ def test_no_rows_and_no_values(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.ones((2, 3)))
     check_contract(rows_converter(), [tmp_path], {"rows/data": np.ones((2, 3))})
     np.save(tmp_path / "c.npy", np.empty((4, 0)))
-    assert "hold no values" in problems_of(rows_converter(), tmp_path / "c.npy")
+    assert "which contain no values" in problems_of(rows_converter(), tmp_path / "c.npy")
 
 
 def test_a_file_of_scalars_alone(tmp_path: Path) -> None:

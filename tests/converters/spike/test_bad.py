@@ -47,7 +47,7 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
         "train/bad/blur/000.png": ("truncated", "is truncated"),
         "train/bad/blur/001.png": ("empty", "is empty (0 bytes)"),
         "train/bad/blur/002.png": ("format", "Git LFS pointer"),
-        "train/bad/blur/003.png": ("format", "is not a PNG or JPEG: it begins with b'<html>no'"),
+        "train/bad/blur/003.png": ("format", "is not a PNG or JPEG image: it begins with b'<html>no'"),
         "train/bad/sharp/004.png": ("colour", "is gray, expected rgb of 8 bits"),
         "train/bad/sharp/005.png": ("colour", "is rgb of 16 bits"),
         "train/bad/sharp/006.png": ("shape", "is 40 x 80, but its blur frame is 48 x 80"),
