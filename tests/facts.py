@@ -6,8 +6,9 @@ Wording is asserted once a message, in the tests of the module that writes it.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 
-from unistore.errors import Fix, Problem
+from unistore.errors import Fix, InputError, Problem
 
 
 def fix_of(fix: Fix) -> str:
@@ -20,3 +21,14 @@ def fix_of(fix: Fix) -> str:
 def facts_of(problem: Problem) -> str:
     """Return a line: ``"missing | a.npz: t | AddOptions --map t=time"``."""
     return " | ".join((problem.kind, problem.location, *map(fix_of, problem.fixes)))
+
+
+def of_kind(kind: str, place: str = "") -> Callable[[InputError], bool]:
+    """Return a check of ``pytest.raises``: all problems are of this kind, at a place with this text."""
+
+    def check(error: InputError) -> bool:
+        return bool(error.problems) and all(
+            problem.kind == kind and place in problem.location for problem in error.problems
+        )
+
+    return check

@@ -211,14 +211,16 @@ class Problem:
     @property
     def paragraph(self) -> str:
         """The problem as commands print it: ``PLACE: PROBLEM.``, and ``fix: …`` on a line of its own."""
+        return f"{self._sentence}\n  fix: {self.advice}" if self.fix else self._sentence
+
+    @property
+    def _sentence(self) -> str:
         message = self.message.rstrip()
         is_open = "\n" not in message and not message.endswith((".", "?", "!", "…"))
-        text = f"{self.location}: {message}{'.' if is_open else ''}"
-        return f"{text}\n  fix: {self.advice}" if self.fix else text
+        return f"{self.location}: {message}{'.' if is_open else ''}"
 
     def __str__(self) -> str:
-        advice = f" ({self.advice})" if self.fix else ""
-        return f"{self.location}: {self.message}{advice}"
+        return f"{self._sentence} Fix: {self.advice}" if self.fix else f"{self.location}: {self.message}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as JSON values, without the traceback.
@@ -302,11 +304,15 @@ class InputError(UnistoreError):
     ----------
     problems : Problem, sequence of Problem, or str
         The problems, or the text of an error without any.
+    can_skip : bool, default True
+        Whether other sources are left if a conversion skips those that have the problems.
 
     Attributes
     ----------
     problems : tuple of Problem
         All problems, which were found together. Empty if the error was made from a text.
+    can_skip : bool
+        Whether every problem names a source to skip, and other sources are left.
 
     Examples
     --------
@@ -320,12 +326,14 @@ class InputError(UnistoreError):
 
     exit_code = 2
 
-    def __init__(self, problems: Sequence[Problem] | Problem | str) -> None:
+    def __init__(self, problems: Sequence[Problem] | Problem | str, *, can_skip: bool = True) -> None:
+        self.can_skip = False
         if isinstance(problems, str):
             super().__init__(problems)
             self.problems: tuple[Problem, ...] = ()
             return
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        self.can_skip = can_skip and bool(self.problems) and all(one.source for one in self.problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     @classmethod
@@ -339,8 +347,8 @@ class InputError(UnistoreError):
         """Return the problems. An error that was made from a text becomes one problem at `location`."""
         return self.problems or (Problem.at(location, str(self)),)
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[Sequence[Problem] | str]]:
-        return type(self), (self.problems or str(self),)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems or str(self),), {"can_skip": self.can_skip}
 
 
 class StoreError(UnistoreError):
@@ -501,13 +509,13 @@ def length_table(lengths: Mapping[str, object]) -> str:
 _FIXES = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free some of the quota",
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
-    errno.EIO: "the disk fails: see the system's log (dmesg), replace it or choose another",
+    errno.EFBIG: "raise the limit for the size of a file (ulimit -f)",
+    errno.EIO: "choose another disk, because this one fails (see dmesg)",
     errno.EROFS: "choose a destination that can be written",
     errno.ENOENT: "choose a destination that can be written",
-    errno.EACCES: "change the rights or choose another destination",
-    errno.EPERM: "change the rights or choose another destination",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EACCES: "change the permissions or choose another destination",
+    errno.EPERM: "change the permissions or choose another destination",
+    errno.EMFILE: "raise the limit for open files (ulimit -n)",
 }
 
 
@@ -525,7 +533,7 @@ class WritingError(ConversionError):
         super().__init__(error)
 
     def __str__(self) -> str:
-        return refusal(self.error, "then run the same command: it continues")
+        return refusal(self.error, "then run the same command, which continues")
 
 
 def refusal(error: OSError, then: str) -> str:
@@ -543,12 +551,14 @@ def refusal(error: OSError, then: str) -> str:
     str
         The file, the reason, the fix, and `then`.
     """
-    return f"{error.filename}: {error.strerror or error}; {writing_fix(error)}, {then}"
+    return (
+        f"{error.filename}: cannot be written: {error.strerror or error}. Fix: {writing_fix(error)}, {then}"
+    )
 
 
 def writing_fix(error: OSError) -> str:
     """Return what to do about an error of the system while writing a file."""
-    return _FIXES.get(error.errno or 0, "fix the destination or choose another")
+    return _FIXES.get(error.errno or 0, "repair the destination or choose another")
 
 
 def named(error: OSError, where: Path) -> OSError:

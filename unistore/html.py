@@ -52,8 +52,8 @@ Picture = NDArray[np.uint8]  # (height, width, 3), red first
 def check_sample(path: str, count: int, sample: int) -> None:
     """Raise an `InputError` if there is no sample with this number among `count`."""
     if not 0 <= sample < count:
-        held = f"samples 0 to {count - 1}" if count else "no samples"
-        raise wrong_argument("sample", f"is {sample}, and {path} has {held}")
+        present = f"the samples 0 to {count - 1:,}" if count else "no samples"
+        raise wrong_argument("sample", f"is {sample:,}, but {path} has {present}")
 
 
 def sample_view(store: StoreView, sample: int, detail: ViewLimits) -> View:
@@ -96,8 +96,9 @@ def still_picture(view: View, form: Literal["png", "webp"] = "webp") -> bytes:
 
 
 def _undrawn(store: StoreView, sample: int, error: Exception) -> StoreError:
-    reason = f"{type(error).__name__}: {error}; damaged? Run 'unistore verify {store.path}'"
-    return StoreError(f"{store.path}: sample {sample} cannot be drawn: {reason}")
+    reason = f"{type(error).__name__}: {error}"
+    fix = f"check the store with unistore verify {store.path}"
+    return StoreError(f"{store.path}: sample {sample:,} cannot be drawn: {reason}. Fix: {fix}")
 
 
 def _marked(png: bytes) -> bytes:

@@ -52,8 +52,8 @@ def open_shared_memory(size: int) -> int:
     except OSError as error:
         os.close(descriptor)
         message = (
-            f"no shared memory for a batch of {size:,} bytes ({error.strerror}): "
-            "lower prefetch_factor, num_workers or batch_size, or release batches that are still referenced"
+            f"there is no shared memory for a batch of {size:,} bytes: {error.strerror}. Fix: lower "
+            "prefetch_factor, num_workers or batch_size, or release batches that are still referenced"
         )
         raise LoaderError(message) from error
     return descriptor

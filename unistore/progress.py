@@ -45,7 +45,7 @@ def resolve_progress(progress: Progress | bool | None) -> Iterator[Progress]:
     elif all(callable(getattr(progress, name, None)) for name in ("begin", "advance", "tell")):
         yield progress
     else:
-        message = f"must be True, False, None, or have begin, advance and tell, got {progress!r}"
+        message = f"must be True, False, None, or an object with begin, advance and tell, got {progress!r}"
         raise wrong_argument("progress", message)
 
 

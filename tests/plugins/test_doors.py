@@ -497,5 +497,5 @@ def test_counts_of_samples_are_checked(counts: Any, tmp_path: Path, monkeypatch:
     unistore.convert(tmp_path / "a.npy", tmp_path / "o.zarr")
     monkeypatch.setattr(Window, "keys", lambda *_: ("pcm",))
     monkeypatch.setattr(Window, "counts", lambda *_: counts)
-    with pytest.raises(InputError, match=r"unistore_window.Window.counts gave .* expected a number for each"):
+    with pytest.raises(InputError, match=r"Window.counts returned .* expected .* one for each row"):
         len(unistore.Dataset(tmp_path / "o.zarr", "Window"))

@@ -120,15 +120,15 @@ def test_a_kind_that_forgets_a_key_is_named(store: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("class Kind: ...", "is no dataclass that inherits unistore.plugin.Kind"),
-        ("from unistore.plugin import Kind", "is no dataclass that inherits unistore.plugin.Kind"),
+        ("class Kind: ...", "is not a dataclass that inherits unistore.plugin.Kind"),
+        ("from unistore.plugin import Kind", "is not a dataclass that inherits unistore.plugin.Kind"),
         (
             f"{IMPORTS}class Kind(unistore.plugin.Kind): ...",
             "has no keys, read",
         ),
         (
             f"{IMPORTS}class Rows(unistore.plugin.Kind):\n    def keys(s): ...\n    read = keys\nKind = Rows",
-            "has the name of an existing kind",
+            "has the same name as another sample kind",
         ),
     ],
 )

@@ -32,7 +32,7 @@ PLACES = {
 def test_parts_of_a_location_are_kept(place: Location) -> None:
     problem = Problem.at(place, "is damaged", "get it again", "damaged", "run: 1.h5")
     assert (problem.file, problem.dataset, problem.row) == place
-    assert str(problem) == f"{PLACES[place]}: is damaged (get it again)"
+    assert str(problem) == f"{PLACES[place]}: is damaged. Fix: get it again"
     assert Problem.from_json(json.loads(json.dumps(problem.to_json()))) == problem
     assert pickle.loads(pickle.dumps(problem)) == problem
     assert InputError("is damaged").problems_at(place) == (replace(problem, fix="", kind="invalid"),)
@@ -54,7 +54,7 @@ def test_words_of_a_fix_stay_apart(fix: Fixes) -> None:
     problem = Problem("a.npz", "is damaged", fix)
     document = json.loads(json.dumps(problem.to_json()))
     assert document["fix"] == problem.advice == FIXES[fix]
-    assert str(problem) == f"a.npz: is damaged ({FIXES[fix]})".removesuffix(" ()")
+    assert str(problem) == (f"a.npz: is damaged. Fix: {FIXES[fix]}" if fix else "a.npz: is damaged")
     assert Problem.from_json(document) == problem == pickle.loads(pickle.dumps(problem))
 
 
@@ -91,7 +91,7 @@ def test_problems_that_are_alike_are_shown_once() -> None:
     many = [Problem(f"{number}.npy", "is damaged", fix) for number in range(9)]
     alike = merged([*many, Problem("z.npy", "is empty"), Problem("z.npy", "is empty")])
     assert [str(problem) for problem in alike] == [
-        "0.npy, 1.npy, 2.npy, 3.npy and 5 more: is damaged (--exclude x)",
+        "0.npy, 1.npy, 2.npy, 3.npy and 5 more: is damaged. Fix: --exclude x",
         "z.npy (2 times): is empty",
     ]
 

@@ -108,7 +108,7 @@ def _facts(store: CachedStore) -> list[str]:
     if store.state != "finished":
         facts.append(store.state)
     if store.in_use:
-        facts.append(f"{store.in_use} is at work")
+        facts.append(f"in use by {store.in_use}")
     if store.pinned:
         facts.append("pinned")
     return facts
@@ -177,7 +177,7 @@ def remove_cached(names: tuple[str, ...], older_than: float | None, limit: str |
         say_done(f"{store.name}: removed, {size(store.bytes)}")
     _say_left(left)
     if above:
-        say_done(f"{size(above)} above --limit: what is left is pinned, or a process is at work on it")
+        say_done(f"{size(above)} above --limit: the stores that are left are pinned, or a process uses them")
 
 
 _PIN_EXAMPLES = (

@@ -50,7 +50,7 @@ def _parse_numbers(context: click.Context, option: click.Parameter, text: str | 
     try:
         return tuple(map(int, text.split(","))) if text is not None else ()
     except ValueError:
-        msg = f"{text!r} is not a list of numbers, as in 3,17,2040"
+        msg = f"{text!r} is not a list of numbers such as 3,17,2040"
         raise click.BadParameter(msg, context, option) from None
 
 
@@ -69,7 +69,7 @@ class InspectCommand(HelpCommand):
             if "--html" not in words[:-1]:
                 raise
             path = words[words.index("--html") + 1]
-            msg = f"PATH is missing, as --html took {path} as its FILE: unistore inspect {path} --html"
+            msg = f"PATH is missing, because --html took it as its FILE. Fix: unistore inspect {path} --html"
             raise click.UsageError(msg, ctx) from error
 
 
@@ -150,11 +150,11 @@ def inspect(
     if plot is not None and sample is None:
         raise click.UsageError("--plot needs --sample N")
     if samples and html is None:
-        raise click.UsageError("--samples needs --html FILE; --sample N shows one here")
+        raise click.UsageError("--samples needs --html; to print one sample, use --sample N")
     if sample is not None and html is not None:
-        raise click.UsageError("--sample shows one sample here, --html takes --samples N,N,…")
+        raise click.UsageError("--sample does not work with --html; use --samples N,N,… for the page")
     if plot is not None and not plot.lower().endswith(".png"):
-        raise click.UsageError("--plot takes the name of a PNG file, as in sample.png")
+        raise click.UsageError("--plot needs the name of a PNG file, such as sample.png")
     if html == _NAMED_LIKE_PATH:
         html = f"{Path(path).absolute().stem or 'page'}.html"
     if (target := plot if html is None else html) is not None:
@@ -250,7 +250,7 @@ def _parse_share(context: click.Context, option: click.Parameter, text: str | No
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        msg = f"{text!r} is not a share: expected one above 0 and up to 100%, as in 1% or 0.01"
+        msg = f"{text!r} is not a share above 0 and up to 100%, such as 1% or 0.01"
         raise click.BadParameter(msg, context, option)
     return share
 
@@ -302,12 +302,12 @@ def verify(
     from unistore import repair, verify
 
     if (against or repairing) != bool(sources) or (against and repairing):
-        message = "give sources with one of --against and --repair: unistore verify STORE --against SRC..."
+        message = "give SRC with one of --against and --repair: unistore verify STORE --against SRC..."
         raise click.UsageError(message)
     if sample < 1 and not against:
-        raise click.UsageError("--sample is a part of --against")
+        raise click.UsageError("--sample needs --against")
     if sources and scheduler:
-        raise click.UsageError("--scheduler checks a store alone; with SRC... give --workers N")
+        raise click.UsageError("--scheduler does not work with SRC...; use --workers N")
     with progress_bar() as bar:
         if repairing:
             verified: Verified = repair(store, sources, progress=bar, **options)
@@ -333,12 +333,12 @@ def _text(verified: Verified) -> str:
     lines += aligned(rows)
     if len(problems) > _MAX_SHOWN:
         lines.append(f"and {len(problems) - _MAX_SHOWN} more (all of them with --json)")
-    lines += [f"→ {fix}" for fix in dict.fromkeys(problem.advice for problem in problems if problem.fix)]
+    lines += [f"fix: {fix}" for fix in dict.fromkeys(problem.advice for problem in problems if problem.fix)]
     if verified.unchecked:
         unchecked = ", ".join(verified.unchecked)
-        lines.append(f"not checked, as arrays are damaged or contradict each other: {unchecked}")
+        lines.append(f"not checked, because arrays are damaged or contradict each other: {unchecked}")
     about = f"{verified.path}: {count_of(verified.files, 'file')}, {size(verified.bytes)}"
-    good = "as they were sealed; documents and values follow their rules"
+    good = "unchanged since the store was sealed; all metadata and values follow their rules"
     lines.append(f"{about}: {good if verified.ok else 'damaged'}")
     if verified.ok and verified.receipt is not None:
         lines.append(verified.receipt.line)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unistore.converters.family import Offer
 
 
-SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
+SAME = "same options, and names, sizes and times of the sources have not changed (values were not read)"
 SKIPPED = 3  # Exit code of a conversion that left something out because of problems
 # Options of a conversion that an append has, too; all others are the store's own
 _OF_APPEND = ("replace", "check", "exclude", "restart", "work", "workers", "scheduler", "memory", "on_error")
@@ -155,13 +155,16 @@ def _append(family: str | None, arguments: Mapping[str, Any]) -> int:
     further = sorted(arguments.keys() - {*_OF_APPEND, *_BESIDE})
     if foreign := [name for name in further if context.get_parameter_source(name) is command_line]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
-        msg = f"{flags}: with --append, options are those of the store"
+        fix = "remove it" if len(foreign) == 1 else "remove them"
+        if "codec" in foreign:
+            fix += f"; to change the codec, run unistore compact {arguments['destination']} NEW --codec CODEC"
+        msg = f"{flags}: cannot be set with --append, which uses the options of the store. Fix: {fix}"
         raise click.UsageError(msg)
     store = arguments["destination"]
     if family is not None:
         own_family = open_stores(store).stores[0].family
         if family != own_family:
-            msg = f"{store} is {own_family.replace('_', ' ')}; leave the family out"
+            msg = f"{store}: this is a {own_family.replace('_', ' ')} store. Fix: leave the family out"
             raise click.UsageError(msg)
     with progress_bar() as bar:
         options = {name: arguments[name] for name in _OF_APPEND}
@@ -175,13 +178,13 @@ def _append(family: str | None, arguments: Mapping[str, Any]) -> int:
 
 def _appended_text(appended: Appended) -> str:
     count = count_of(len(appended.skipped), "source")
-    skipped = f"skipped, as the store has or removed them: {count} ({first_few(appended.skipped)})"
+    skipped = f"skipped, because the store has them or removed them: {count} ({first_few(appended.skipped)})"
     lines = [f"{appended.store}: up to date: version {appended.version}"]
     if appended.report is not None:
         lines = [f"appended to {appended.store}: version {appended.version}"]
         lines += report_text(appended.report).splitlines()[1:-1]
     if appended.replaced:
-        lines.append(f"  in the place of old ones: {count_of(len(appended.replaced), 'source')}")
+        lines.append(f"  replaced: {count_of(len(appended.replaced), 'source')}")
     return "\n".join([*lines, *([f"  {skipped}"] if appended.skipped else [])])
 
 
@@ -272,7 +275,7 @@ def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings
         rows = ("about " if table.name in shown.estimated else "") + count_of(table.rows, "row")
         shards = count_of(len(list(table.tasks())), "shard")
         lines.append(f"  {table.name}: {rows}, {shards} of {table.shard_rows:,} rows")
-        rows_shown = [("array", "dtype", "shape", "chunks", "read / needed")]
+        rows_shown = [("array", "dtype", "shape", "chunks", "read amplification")]
         for array in table.arrays:
             form = (str(array.field.dtype), str(array.shape), str(array.chunk))
             rows_shown.append((array.column, *form, f"{array.amplification:.2f}×"))
@@ -281,9 +284,9 @@ def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings
     step = size(shown.estimate.step)
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
     if peak.workers < peak.wanted:
-        processes += f" (of {peak.wanted} requested: no more fit into {settings.memory})"
+        processes += f" (you asked for {peak.wanted}, but no more fit into {settings.memory})"
     lines.append(f"  uncompressed {size(shown.plan.raw_bytes)}")
-    lines.append(f"  peak memory about {size(peak.bytes)}: {processes}, {step} for the largest step of each")
+    lines.append(f"  peak memory about {size(peak.bytes)}: {processes}, {step} for the largest task of each")
     lines += _cost_lines(cost, destination, max(1, peak.workers))
     lines += [f"  note: {note}" for note in shown.scan.notes]
     lines += [f"  {offer}" for offer in shown.offers]
@@ -298,15 +301,15 @@ def _cost_lines(cost: Cost, destination: str, processes: int) -> list[str]:
     if local_path(destination) is None:
         files += ", each a PUT and a HEAD request"
     if cost.spilled_bytes:
-        files += f"; {size(cost.spilled_bytes)} of rows wait uncompressed in the build folder"
+        files += f"; meanwhile, the staging folder holds {size(cost.spilled_bytes)} of uncompressed rows"
     if cost.trial is None:
         return [files, f"  time unknown: {cost.no_trial}"]
     trial = cost.trial
     whole = duration(trial.total_seconds / processes)
     by = count_of(processes, "process")
     trial_sources = f"{count_of(trial.sources, 'source')} of {size(trial.bytes)}"
-    tried = f"in a trial here {trial_sources} took {trial.seconds:.1f} s and {size(trial.stored_bytes)}"
-    return [files, f"  about {whole} by {by}: {tried}"]
+    tried = f"a trial of {trial_sources} took {trial.seconds:.1f} s and wrote {size(trial.stored_bytes)}"
+    return [files, f"  about {whole} with {by}: {tried}"]
 
 
 def _offers(report: Report) -> Sequence[Offer]:
@@ -331,7 +334,8 @@ def report_text(report: Report) -> str:
     compression = f"{size(report.raw_bytes)} uncompressed, {ratio}"
     if report.unfinished_parts:
         missing = first_few([str(number) for number in report.unfinished_parts], 20)
-        return f"{report.destination}: this part is done; not finished: {missing}; the last part to end seals"
+        done = f"{report.destination}: this job is done"
+        return f"{done}; the last job to finish seals the store. Jobs that are not finished: {missing}"
     family = report.family.replace("_", " ")
     lines = [
         f"sealed {report.destination}",
@@ -365,7 +369,7 @@ def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         (entry["file"], _place_in_file(entry), shortened(entry["reason"], MAX_REASON))
         for entry in entries[:MAX_ROWS]
     ]
-    lines = [f"  left out because of problems: {left_out} (listed in unistore-report.json)"]
+    lines = [f"  skipped because of problems: {left_out} (listed in unistore-report.json)"]
     table = aligned([("file", "dataset", "reason"), *rows], terminal_width() - 4)
     lines += [f"    {line}" for line in table]
     more = len(entries) - len(rows)

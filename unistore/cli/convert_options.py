@@ -49,7 +49,7 @@ def click_option(
 def _parse_mapping(_: click.Context, option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
     wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
-        msg = f"{option.opts[0]} {wrong[0]}: expected {option.metavar}"
+        msg = f"{option.opts[0]} {wrong[0]}: there is no '=' in it; expected {option.metavar}"
         raise click.UsageError(msg)
     return dict(pair.split("=", 1) for pair in pairs)
 
@@ -251,7 +251,7 @@ class ConvertCommand(HelpCommand):
             name = str(ctx.info_name)
             msg = f"sources and a destination are needed: {ctx.command_path} SRC... DST"
             if Path(name).exists():
-                msg += f"; for the folder of that name: unistore convert ./{name} …"
+                msg += f"; to convert the folder '{name}': unistore convert ./{name} DST"
             raise click.UsageError(msg, ctx) from error
 
 
@@ -342,7 +342,8 @@ class FamilyGroup(HelpGroup):
         family = self._detect(parsed["sources"])
         if family in families_with_all:
             return family
-        msg = f"the sources are {family}, and {', '.join(own)} belongs to {', '.join(families_with_all)}"
+        owned = f"{', '.join(own)} is an option of {', '.join(families_with_all)}"
+        msg = f"the family of the sources is {family}, but {owned}"
         raise click.UsageError(msg, ctx)
 
     def _family(self, word: str, ctx: click.Context) -> str | None:

@@ -35,8 +35,8 @@ def explain(kind: str | None, as_json: bool) -> None:
         from difflib import get_close_matches
 
         close = get_close_matches(kind, texts, 1)
-        hint = f"did you mean {close[0]}?" if close else "unistore explain lists all kinds"
-        msg = f"{kind!r} is not a kind of error: {hint}"
+        hint = f"Did you mean {close[0]}?" if close else "'unistore explain' lists all kinds."
+        msg = f"{kind!r} is not a kind of error. {hint}"
         raise click.UsageError(msg)
     if as_json:
         say_json(texts if kind is None else {kind: texts[kind]}, indent=1)

@@ -154,8 +154,8 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
         shown = [indent(problem.paragraph, "  ") for problem in alike[:MAX_PROBLEMS]]
         lines = [f"error: {len(problems):,} problems", *shown]
         if len(alike) > MAX_PROBLEMS:
-            lines.append(f"  and {len(alike) - MAX_PROBLEMS:,} more (all of them with --json)")
-    if converting and problems and all(problem.source for problem in problems):
+            lines.append(f"  and {len(alike) - MAX_PROBLEMS:,} more (--json prints all)")
+    if converting and isinstance(error, InputError) and error.can_skip:
         names = list(dict.fromkeys(problem.source for problem in problems))
         options = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
         told = [fix.arguments for one in problems for fix in one.fixes if isinstance(fix, AddOptions)]
@@ -175,5 +175,6 @@ def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, MemoryError):
-        return f"out of memory: {error or 'nothing more can be allocated'}; give --memory, or fewer workers"
+        reason = error or "no more can be allocated"
+        return f"out of memory: {reason}. Fix: use fewer --workers, or limit a conversion with --memory"
     return f"{type(error).__name__}: {error} (unexpected; add --debug for the traceback)"

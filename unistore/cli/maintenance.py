@@ -51,7 +51,7 @@ def remove(store: str, patterns: tuple[str, ...], as_json: bool) -> None:
         return
     left = count_of(removed.samples, "sample")
     gone = count_of(len(removed.sources), "source")
-    say_done(f"{removed.store}: version {removed.version} is without {gone}, {left} left")
+    say_done(f"{removed.store}: removed {gone} in version {removed.version}, which has {left}")
 
 
 _VERSIONS_EXAMPLES = (
@@ -208,7 +208,7 @@ def clean(path: str, remove: bool, as_json: bool) -> None:
         say_json({"leftovers": [asdict(leftover) for leftover in leftovers]})
         return
     for leftover in leftovers:
-        state = "removed" if leftover.removed else leftover.kept or "--remove removes it"
+        state = "removed" if leftover.removed else leftover.kept or "add --remove to remove it"
         say(f"{leftover.path}: {count_of(leftover.files, 'file')}, {size(leftover.bytes)}: {state}")
     if not leftovers:
         say_done(f"{path}: no unfinished conversion")

@@ -116,14 +116,15 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
 
     target = Path(path)
     if any((folder / "zarr.json").exists() for folder in target.absolute().parents):
-        raise _target_error(path, "is inside a store, which is sealed", "name a place outside")
+        raise _target_error(path, "is inside a sealed store, which cannot change", "choose another folder")
     if not os.path.lexists(target):
         return
     if not target.is_file():
-        raise _target_error(path, "is not a plain file", "name another place")
+        raise _target_error(path, "exists and is not a plain file", "choose another name")
     with target.open("rb") as file:
         if MARK.encode() not in file.read(1024) and not overwrite:  # the mark is in the first bytes
-            raise _target_error(path, "is there, and is not a report", "name another place, or --overwrite")
+            message = "exists and was not written by unistore"
+            raise _target_error(path, message, "choose another name, or add --overwrite to replace it")
 
 
 def write_report(path: str, data: bytes) -> None:
@@ -136,7 +137,7 @@ def write_report(path: str, data: bytes) -> None:
         part.replace(target)
     except OSError as error:
         message = f"cannot be written ({error.strerror})"
-        fix = "check the folder and its rights"
+        fix = "check that the folder exists and that you may write to it"
         raise _target_error(path, message, fix) from error
     finally:
         part.unlink(missing_ok=True)

@@ -138,7 +138,7 @@ def _records(path: Path) -> Iterator[tuple[JsonObject, int]]:
             try:
                 record = _record(line)
             except (ValueError, RecursionError) as error:
-                msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
+                msg = f"{path}: line {number} of the journal is damaged. Fix: add --restart to start over"
                 raise ConversionError(msg) from error
             yield record, len(line)
 
@@ -174,6 +174,7 @@ class Build(ABC):
 
     output_path: Path
     overlap_message: str
+    overlap_fix: str
     sources: Sequence[str] = ()  # as they were given, for messages
     in_bucket: ClassVar[bool] = False  # whether the store is written to an object store
 
@@ -362,8 +363,8 @@ class Build(ABC):
         except OSError as error:
             finished = f"{self.destination}: the store is finished, but " if self.journal.of("sealed") else ""
             msg = (
-                f"{finished}{error.filename or self.folder}: cannot be removed ({error.strerror or error}); "
-                f"nothing in {self.folder} is needed any more: fix the cause, then remove that folder"
+                f"{finished}{error.filename or self.folder}: cannot be removed: {error.strerror or error}. "
+                f"Fix: remove the folder {self.folder} yourself, which is not needed any more"
             )
             raise ConversionError(msg) from error
 
@@ -407,8 +408,8 @@ class Build(ABC):
         if changed:
             lines = "\n  ".join(changed[:20])
             msg = (
-                f"{self.folder}: started with other sources or options:\n  {lines}\n"
-                "run the same command as before to continue it, or add --restart to start over"
+                f"{self.folder}: an unfinished conversion used other sources or options:\n  {lines}\n"
+                "Fix: run the earlier command to continue it, or add --restart to start over"
             )
             raise ConversionError(msg)
 
@@ -446,7 +447,8 @@ class FolderBuild(Build):
 
     # ``store/`` becomes the destination, ``old/`` is there while a store is being replaced
 
-    overlap_message = "the destination and a source overlap; choose another destination"
+    overlap_message = "overlaps with a source"
+    overlap_fix = "choose another destination"
 
     def __init__(self, destination: Path, *, restart: bool = False, part: JobPart | None = None) -> None:
         folder = build_folder(destination)
@@ -465,8 +467,8 @@ class FolderBuild(Build):
         if not os.path.lexists(destination):
             return
         if destination.is_symlink():
-            msg = f"{destination}: is a link and will not be touched: give the path that it points to"
-            raise InputError(msg)
+            message = "is a link, which unistore does not replace"
+            raise InputError.at(str(destination), message, "give the path that it points to", "target")
         if destination.is_dir() and not any(destination.iterdir()):
             return
         if is_store(destination):
@@ -477,8 +479,8 @@ class FolderBuild(Build):
 
         if find_grown(str(destination)) is not None:
             raise FinishedStoreError(str(destination), self.sources, is_grown=True)
-        msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another path"
-        raise InputError(msg)
+        message = "exists and is not a unistore store, so unistore does not touch it"
+        raise InputError.at(str(destination), message, "choose another path", "target")
 
     def move_into_place(self) -> None:
         """Rename the sealed store to the destination, moving an older one to ``old/`` first."""
@@ -505,8 +507,8 @@ class FolderBuild(Build):
             shutil.rmtree(self._old)
         else:
             msg = (
-                f"{self._old}: the store that was to be replaced, and {self.output_path} holds something "
-                "else now: move one of them away"
+                f"{self._old}: this is the store that an earlier run was replacing, and meanwhile something "
+                f"else was written to {self.output_path}. Fix: move one of them away"
             )
             raise ConversionError(msg)
 
@@ -526,11 +528,11 @@ class FinishedStoreError(InputError):
         self.destination = destination
         self.sources = sources
         self.is_grown = is_grown
-        message = "a finished store is there already"
+        message = "a finished store exists here"
         fix: Fix = AddOptions(("--overwrite",), "to replace it")
         if is_grown:
-            message += ", of several versions, which no conversion replaces"
-            fix = "choose another path"
+            message = "a versioned store exists here"
+            fix = "choose another path, because no conversion replaces a versioned store"
         super().__init__(Problem(destination, message, fix, "exists"))
 
     def __reduce__(self) -> tuple[Any, ...]:

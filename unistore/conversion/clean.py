@@ -93,14 +93,14 @@ def _clean_folders(path: Path, remove: bool) -> Iterator[Leftover]:
             builds += [Path(folder, name) for name in names if name.endswith(_SUFFIXES)]
             names[:] = [name for name in names if not name.endswith((*_SUFFIXES, ".zarr"))]
     elif not builds:
-        msg = f"{path}: no such folder, and no conversion to it was begun"
-        raise InputError(msg)
+        message = "there is no such folder, and no unfinished conversion to it"
+        raise InputError.at(str(path), message, "check the path", "option")
     for build in builds:
         found = _describe(build)
         removed = remove and not found.kept and _remove(build)
         yield replace(found, removed=removed)
     for error in unlisted:
-        kept = f"cannot be listed ({error.strerror}), so that conversions in it are unknown"
+        kept = f"cannot be listed ({error.strerror}), so it may contain unfinished conversions"
         yield Leftover(path=str(error.filename), files=0, bytes=0, kept=kept)
 
 
@@ -113,11 +113,11 @@ def _describe(build: Path) -> Leftover:
         kept = str(error)
     owners = filter(None, map(owner_of, sorted(build.glob("lock*"))))
     if owner := next(owners, None):
-        kept = f"{owner} is at work"
+        kept = f"{owner} is using it"
     elif is_there(build / "old"):
-        kept = f"{build / 'old'} is the store that was being replaced: run the same convert command"
+        kept = f"{build / 'old'} is a store that was being replaced; run the same convert command to finish"
     elif not any(file for pattern in _OWN for file in build.glob(pattern)):
-        kept = "it has no journal, so that unistore may not have made it"
+        kept = "it has no journal, so it may not be from unistore"
     files = [file for file in build.rglob("*") if file.is_file() and not file.is_symlink()]
     nbytes = sum(file.stat().st_size for file in files)
     return Leftover(path=str(build), files=len(files), bytes=nbytes, kept=kept)
@@ -134,7 +134,7 @@ def _remove(build: Path) -> bool:
                 shutil.rmtree(path)
         shutil.rmtree(build)
     except OSError as error:
-        msg = f"{error.filename or build}: cannot be removed ({error.strerror or error})"
+        msg = f"{error.filename or build}: cannot be removed: {error.strerror or error}"
         raise ConversionError(msg) from error
     finally:
         lock.release()
@@ -157,7 +157,7 @@ def _clean_bucket(url: str, remove: bool) -> Iterator[Leftover]:
         keys = [key for key in sizes if key.startswith(prefix)]
         if not sizes.keys().isdisjoint((f"{prefix}{ROOT}", f"{prefix}{FIRST_VERSION}")):
             keys = [mark]  # a finished store, or one that grew, of which the mark alone is left over
-        kept = "" if not prefix else f"name it to remove it: unistore clean {location}/{prefix[:-1]} --remove"
+        kept = "" if not prefix else f"to remove it: unistore clean {location}/{prefix[:-1]} --remove"
         removed = remove and not kept
         owner = place_of_owner(client.get(mark))
         if removed:

@@ -146,11 +146,12 @@ def _source_names(sources: PathLike | Iterable[PathLike]) -> list[str]:
     alone = isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable)
     several: list[Any] = [sources] if alone else list(cast("Iterable[PathLike]", sources))
     if not all(isinstance(source, str | os.PathLike) for source in several):
-        msg = f"sources are files and folders, got {sources!r}"
-        raise InputError(msg)
+        message = f"must be files and folders, got {sources!r}"
+        raise InputError.at("sources", message, "give a path, or a list of paths", "option")
     names = [os.fspath(source) for source in several]
     if not names or "" in names:
-        raise InputError("no source was named: sources are files and folders")
+        message = "no source was given, or its name is empty"
+        raise InputError.at("sources", message, "give files or folders", "option")
     return names
 
 
@@ -206,8 +207,7 @@ def check_exist(paths: Sequence[Path]) -> None:
         require_local_path(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
-        msg = f"no such file or folder: {', '.join(missing)} (check the path)"
-        raise InputError(msg)
+        raise InputError.at(", ".join(missing), "no such file or folder", "check the path", "missing")
 
 
 def shared_folder(settings: Settings, destination: PathLike) -> Path | None:
@@ -238,12 +238,12 @@ def detect_family(
     detections = surveyed.detected()
     # the scan of the only family tells what cannot be read, or leaves it out if the user says so
     if surveyed.unreadable and len(detections) != 1:
-        raise InputError(list(surveyed.unreadable.values()))
+        raise InputError(list(surveyed.unreadable.values()), can_skip=False)
     if len(detections) > 1:
         raise InputError(several_families(surveyed))
     if not detections:
         if refused := surveyed.refused():
-            raise InputError(refused)
+            raise InputError(refused, can_skip=False)
         raise InputError(nothing_found(surveyed))
     return detections[0]
 
@@ -268,7 +268,7 @@ def several_families(surveyed: Claims) -> Problem:
         conversion_of(family, surveyed.roots, exclude_words(family, surveyed), is_alone=False)
         for family in surveyed.counts()
     ]
-    message = f"holds files of several families: {', '.join(counts)}"
+    message = f"contains files of several families: {', '.join(counts)}"
     return Problem(", ".join(paths), message, tuple(commands), "family")
 
 
@@ -289,10 +289,10 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
 
         common = [field.name for field in fields(Settings)]
         meant = [difflib.get_close_matches(name, [*own_options, *common], 1)[:1] for name in unknown]
-        guess = f": did you mean {', '.join(chain(*meant))}?" if any(meant) else ""
-        has_none = f"{record.name} has no option {', '.join(map(repr, unknown))}{guess}"
-        msg = f"{has_none}; it has: {', '.join(own_options)}; every conversion has: {', '.join(common)}"
-        raise InputError(msg)
+        known = f"use one of {', '.join(own_options)}, or one of every conversion: {', '.join(common)}"
+        fix = f"did you mean {', '.join(chain(*meant))}?" if any(meant) else known
+        message = f"{record.name} has no such option"
+        raise InputError.at(", ".join(unknown), message, fix, "option")
     return converter_of(record, **options)
 
 

@@ -61,7 +61,7 @@ def cost_of(shown: DryRun, settings: Settings, options: Mapping[str, object]) ->
     try:
         trial = _try(shown, Settings(codec=settings.codec), {**options, "exclude": ()})
         if trial is None:
-            reason = "the sources are too large for a trial of a second"
+            reason = "each source is too large for a trial that takes a second"
     except (UnistoreError, OSError):  # files of a dataset that are no sources by themselves
         reason = "a few of these sources cannot be converted without the others"
     shards = 0

@@ -139,9 +139,10 @@ def _split_notes(scan: Scan, finalized: Finalized | None, rule: SplitRule | None
     if finalized is not None and (rule.by == SOURCE or finalized.samples <= _MAX_NAMES):
         return assign_splits(scan, finalized, rule).notes
     if rule.by != SOURCE:
-        return ("the shares of the splits are known once the samples are read",)
+        return ("the sizes of the splits are known only after the samples are read",)
     single = np.arange(len(scan.sources))
     by_source = Finalized(arrays=(), samples=len(single), sample_source=single)
     return tuple(
-        f"{note}; by samples: once they are counted" for note in assign_splits(scan, by_source, rule).notes
+        f"{note}; the samples are counted during the conversion"
+        for note in assign_splits(scan, by_source, rule).notes
     )

@@ -49,24 +49,26 @@ def compared(
     except (InputError, StoreError, OSError):  # what is wrong with either is told by another command
         return error
     counted = (
-        (new, "of these sources not in it"),
-        (changed, "changed since, or with other times"),
-        (missing, "in it and not given here"),
+        (new, "new"),
+        (changed, "changed or touched since"),
+        (missing, "not given now"),
     )
-    found_to = [f"{len(names):,} {what} ({first_few(names)})" for names, what in counted if names]
+    differing = [f"{len(names):,} {state} ({first_few(names)})" for names, state in counted if names]
     append = ("convert", *error.sources, error.destination, "--append")
     fixes: list[Fix] = []
     if changed:
-        purpose = f"to put what changed in the place of the old, {count_of(len(changed), 'source')} at most"
+        purpose = f"to replace the sources that changed, {len(changed):,} at most"
         purpose += f", and to add {len(new):,}" if new else ""
         fixes.append(RunCommand((*append, "--replace"), purpose))
     elif new:
         fixes.append(RunCommand(append, f"to add {count_of(len(new), 'source')}"))
-    if not found_to:
-        found_to = [_other_options(error.destination, converter, paths, settings, claims)]
+    if differing:
+        origin = f"other sources: {'; '.join(differing)}"
+    else:
+        origin = _other_options(error.destination, converter, paths, settings, claims)
         words = ("verify", error.destination, "--against", *error.sources)
         fixes.append(RunCommand(words, "to compare values"))
-    message = f"{error.problems[0].message}: {'; '.join(found_to)}"
+    message = f"{error.problems[0].message}, made from {origin}"
     return InputError.at(error.destination, message, (*fixes, *replacing), "exists")
 
 
@@ -125,5 +127,5 @@ def _other_options(
     if lines:
         return f"the same sources with other options: {first_few(lines, _SHOWN, '; ')}"
     if store.attributes.get("created_with") != versions():
-        return "the same sources and options, by another version of unistore or of its libraries"
+        return "the same sources and options by another version of unistore or of its libraries"
     return "the same sources and options"

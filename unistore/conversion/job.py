@@ -235,10 +235,10 @@ class RowsRead:
         try:
             values = np.fromfile(file, target.dtype, target.size, offset=offset)
         except OSError as error:
-            msg = f"{file}: rows cannot be read ({error.strerror}); run the same command again"
+            msg = f"{file}: cannot be read: {error.strerror}. Fix: run the same command again"
             raise ConversionError(msg) from error
         if values.size < target.size:
-            msg = f"{file}: rows are missing; run the same command again"
+            msg = f"{file}: has fewer rows than were written. Fix: run the same command again"
             raise ConversionError(msg)
         target[...] = values.reshape(target.shape)
 
@@ -480,7 +480,7 @@ class ShardJob(Job[ShardTask]):
         if watched.untouched:
             forgotten = ", ".join(sorted(watched.untouched))
             reader = self.inputs.converter.class_name
-            msg = f"{name}: {reader} did not read {forgotten} of table {table!r}; please report it"
+            msg = f"{name}: {reader} did not read {forgotten} of the table '{table}'. Fix: please report it"
             raise ConversionError(msg)
 
 

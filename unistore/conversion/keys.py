@@ -213,20 +213,20 @@ def check_unchanged(fingerprint: Fingerprint) -> None:
             now = _state_of(before.path)
         except OSError as error:
             msg = (
-                f"{before.path}: vanished while it was converted ({error.strerror}); "
-                "bring it back and run again"
+                f"{before.path}: disappeared during the conversion: {error.strerror}. "
+                "Fix: put it back and run the same command"
             )
             raise ConversionError(msg) from error
         if (now.size, now.modified) != (before.size, before.modified):
             msg = (
-                f"{before.path}: changed while it was converted ({before.size} → {now.size} bytes); "
-                "run again with --restart when nothing writes to it"
+                f"{before.path}: changed during the conversion, from {before.size:,} to {now.size:,} bytes. "
+                "Fix: wait until no program writes to it, then run the same command with --restart"
             )
             raise ConversionError(msg)
         if now.changed != before.changed:
             msg = (
-                f"{before.path}: its content, permissions or links changed while it was converted, its size "
-                "and modification time did not; the same command continues and reads it anew"
+                f"{before.path}: its content, permissions or links changed during the conversion, although "
+                "its size and modification time did not. Fix: run the same command, which reads it again"
             )
             raise ConversionError(msg)
 

@@ -115,8 +115,8 @@ class Lock:
                 return
             if owner:
                 msg = (
-                    f"{self._path.parent}: another converter is at work ({owner}); "
-                    "wait for it, or stop it and run the same command again"
+                    f"{self._path.parent}: {owner} is working on this conversion. "
+                    "Fix: wait for it, or stop it and run the same command"
                 )
                 raise LockedError(msg)
             if os.path.samestat(os.fstat(file.fileno()), self._path.stat()):  # not the lock of a newer owner
@@ -135,7 +135,7 @@ def _opened(path: Path, access: int) -> BinaryIO:
         return os.fdopen(descriptor, "rb" if access == os.O_RDONLY else "r+b")
     if descriptor is not None:
         os.close(descriptor)
-    msg = f"{path}: is a link or a special file in the place of a lock: remove it"
+    msg = f"{path}: is a link or a special file, but a lock file is expected. Fix: remove it"
     raise ConversionError(msg)
 
 
@@ -197,7 +197,7 @@ def check_plain(
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():
-        msg = f"{folder}: is not a folder that unistore made, and will not be touched: {_FIX}"
+        msg = f"{folder}: unistore did not make this folder, and does not touch it. Fix: {_FIX}"
         raise ConversionError(msg)
     ignored = {os.fspath(folder / name) for name in ignore}
     todo = [os.fspath(folder)]
@@ -207,9 +207,7 @@ def check_plain(
                 if entry.is_dir(follow_symlinks=False):
                     todo += [] if entry.path in ignored else [entry.path]
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                    msg = (
-                        f"{entry.path}: is a link or a special file, which unistore does not make: remove it"
-                    )
+                    msg = f"{entry.path}: unistore never makes links or special files. Fix: remove it"
                     raise ConversionError(msg)
 
 
@@ -221,5 +219,5 @@ def check_own(
     owner = folder.stat().st_uid
     user = new_file.stat().st_uid
     if owner != user:
-        msg = f"{folder}: belongs to another user (uid {owner}, not {user}): {_FIX}"
+        msg = f"{folder}: belongs to another user, with uid {owner} instead of {user}. Fix: {_FIX}"
         raise ConversionError(msg)

@@ -47,8 +47,8 @@ def check_fits(
     total = PROCESS + need
     if limit is not None and total > limit:
         message = (
-            f"{size(limit)} is too little: {size(PROCESS)} for the process + {size(need)} for {step} = "
-            f"{size(total)}"
+            f"is {size(limit)}, but the conversion needs {size(total)}: {size(PROCESS)} for the process and "
+            f"{size(need)} for {step}"
         )
         least = AddOptions(("--memory", f"{math.ceil(total * 1.005 / 1e6)}MB"))
         raise InputError.at("--memory", message, least, "memory")
@@ -81,11 +81,11 @@ def _implausible(scan: Scan, number: int, need: int) -> Sequence[Problem]:
         return ()
     name = scan.sources.names[number]
     message = (
-        f"its header states sizes that take {size(need)} to read, and it has {size(stored)}: more than "
-        f"{MOST_EXPANSION} times as much"
+        f"has {size(stored)}, but its header states data of {size(need)}, more than {MOST_EXPANSION} times "
+        "as much"
     )
     memory = AddOptions(("--memory", f"{math.ceil(2 * (PROCESS + need) / 1e6)}MB"), "if its sizes are right")
-    return [Problem(name, message, ("get or write it again", memory), "memory", name)]
+    return [Problem(name, message, ("copy or write it again", memory), "memory", name)]
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:
@@ -197,7 +197,7 @@ def estimate(converter: SourceReader, scan: Scan, budget: int) -> Estimate:
     for table in (*provisional_tables(scan), *possible):
         rows = max(rows, shard_memory(converter, table, 0))
         need = scan_memory(scan) + shard_memory(converter, table, reading_memory(scan))
-        bounds.append((need, f"a shard of table {table.name!r}"))
+        bounds.append((need, f"a shard of the table '{table.name}'"))
         shards += -(-table.rows // table.shard_rows)
     step, description = max(bounds, key=lambda bound: bound[0])
     return Estimate(step, max(steps, shards), description, implausible_sources(scan, rows))
@@ -225,9 +225,9 @@ def check_space(destination: Path, tables: Iterable[TablePlan], progress: Progre
     if room >= needed:
         return
     line = (
-        f"{destination}: the disk has room for {size(room)}; uncompressed, this takes up to {size(needed)} "
-        "(free space there, or choose another destination; if it fills up, the same command continues once "
-        "there is room)"
+        f"{destination}: the disk has {size(room)} free, but an uncompressed store takes {size(needed)}. "
+        "Fix: free space there, or choose another destination. If the disk fills up, free space and run "
+        "the same command, which continues"
     )
     if progress is NO_PROGRESS:
         warnings.warn(line, stacklevel=2)

@@ -101,7 +101,7 @@ def rows_by_table(scan: Scan, finalized: Finalized, tables: Sequence[TablePlan])
         return finalized.by_source
     counts = {table.name: table.source_rows for table in tables} | dict(finalized.rows)
     if scan.main_table not in counts:
-        msg = f"main table {scan.main_table!r} is not one of: {', '.join(counts)} (a converter bug)"
+        msg = f"main table '{scan.main_table}': is not one of {', '.join(counts)}. Fix: please report it"
         raise ConversionError(msg)
     if scan.sample_table not in counts:
         of_source = np.bincount(finalized.sample_source, finalized.sample_runs, len(scan.sources))
@@ -130,8 +130,8 @@ def _check_table_names(offsets: Mapping[str, str], paths: Iterable[str]) -> None
         groups = {group.as_posix() for group in PurePosixPath(path).parents}
         is_above = any(other.startswith(f"{path}/") for other in arrays)
         if path in arrays or is_above or not groups.isdisjoint({*arrays, *offsets}):
-            message = f"is no name for a table: its rows by source are {path}, which meets another array"
-            raise InputError(Problem(table, message, "give it another name", "name"))
+            message = f"cannot be the name of a table, because its index {path} would collide with an array"
+            raise InputError(Problem(table, message, "choose another name", "name"))
 
 
 def source_digests(plan: Plan, records: Callable[[], Iterable[Mapping[str, Any]]]) -> UInt8s:
@@ -216,10 +216,10 @@ def equal_sources_note(pairs: Sequence[tuple[str, str]], *, are_split: bool, whe
     shown = first_few([f"{printable(name)} = {printable(other)}" for name, other in pairs], _LISTED_COPIES)
     one = len(pairs) == 1
     count = "a source has" if one else f"{len(pairs):,} sources have"
-    parted = ", and the split may part it from its copy" if one else ", and the split may part copies"
+    parted = ", and the split may separate them"
     is_parted = parted if are_split else ""
-    fix = f"--exclude {printable(pairs[0][0])} leaves {'it' if one else 'the first'} out"
-    return f"{count} the values of another one{where}: {shown}; stored twice{is_parted} ({fix})"
+    fix = f"--exclude {printable(pairs[0][0])} skips {'it' if one else 'the first'}"
+    return f"{count} the same values as another one{where}: {shown}; both are stored{is_parted}; {fix}"
 
 
 def write_root(
@@ -256,7 +256,7 @@ def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     sizes = target.sizes()
     for entry in entries:
         if sizes.get(entry.key) != entry.bytes:
-            msg = f"{entry.key}: missing or changed since it was written; run the same command again"
+            msg = f"{entry.key}: is missing or changed since it was written. Fix: run the same command again"
             raise ConversionError(msg)
     return entries
 
@@ -583,7 +583,7 @@ def check_plan(new_store: NewStore) -> None:
         for array in plan.columns():
             spec = rules.of(array.field.path)
             if spec.ascending or spec.offsets_of is not None:
-                message = "has a rule over all rows, and is written shard by shard"
+                message = "has a rule over all rows, but is written shard by shard"
                 problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
         shapes[""] = (new_store.samples,)
         for field, values in new_store.arrays:
@@ -593,5 +593,7 @@ def check_plan(new_store: NewStore) -> None:
                 problems += [Problem(field.path, error, kind="schema") for error in errors]
     if problems:
         lines = "\n  ".join(str(problem) for problem in problems)
-        msg = f"the planned arrays do not match the schema of {plan.family}; please report it:\n  {lines}"
+        msg = (
+            f"the planned arrays do not match the schema of {plan.family}. Fix: please report it:\n  {lines}"
+        )
         raise ConversionError(msg)

@@ -91,7 +91,10 @@ def copy_objects(source: StoreLocation, location: StoreLocation, sizes: Mapping[
     copied = writing_client(location).list()
     wrong = [key for key, size in sizes.items() if copied.get(key) != size]
     if wrong:
-        msg = f"{location}: {len(wrong)} objects were not copied whole, {wrong[0]} among them; run again"
+        msg = (
+            f"{location}: {len(wrong):,} objects were not copied completely, for example {wrong[0]}. "
+            "Fix: run the same command again"
+        )
         raise ConversionError(msg)
     return copied
 
@@ -114,11 +117,11 @@ def bucket_location(url: str) -> StoreLocation:
     location = parse_url(url)
     if location.scheme not in BUCKETS:
         places = ", ".join(f"{scheme}://" for scheme in BUCKETS)
-        msg = f"{location}: stores are written to {places} or a folder"
-        raise InputError(msg)
+        message = f"a store cannot be written to {location.scheme}://"
+        raise InputError.at(str(location), message, f"give a folder, or a URL with {places}", "option")
     if not location.prefix:
-        msg = f"{location}: name a place in the bucket: {location}/name.zarr"
-        raise InputError(msg)
+        message = "is a bucket, but a store needs a name in it"
+        raise InputError.at(str(location), message, f"write to {location}/name.zarr", "option")
     return location
 
 
@@ -141,7 +144,8 @@ class ObjectBuild(Build):
     # so that two machines never mix theirs
 
     in_bucket = True
-    overlap_message = "the build folder would lie in a source; choose another place with --work"
+    overlap_message = "the staging folder would be inside a source"
+    overlap_fix = "choose another folder with --work"
 
     def __init__(
         self,
@@ -177,20 +181,17 @@ class ObjectBuild(Build):
         begun = self._begun
         if self._client.size(ROOT) is not None:
             if not is_store(str(self.location)):
-                msg = f"{self.location}: holds something that is not a unistore store: choose another place"
-                raise InputError(msg)
+                raise self._not_a_store()
             if begun is not None and not begun["staged"]:
-                msg = (
-                    f"{self.location}: another store was finished there meanwhile; add --restart --overwrite"
-                )
-                raise InputError(msg)
+                message = "another store was finished here meanwhile"
+                fix = "add --restart --overwrite to replace it"
+                raise InputError.at(str(self.location), message, fix, "exists")
             if not overwrite:
                 raise FinishedStoreError(str(self.location), self.sources)
         elif begun is None and self._client.size(BUILD_MARK) is None and self._client.list(limit=1):
             if self._client.size(FIRST_VERSION) is not None:
                 raise FinishedStoreError(str(self.location), self.sources, is_grown=True)
-            msg = f"{self.location}: holds objects that are not a unistore store: choose another place"
-            raise InputError(msg)
+            raise self._not_a_store()
 
     def discard_on_input_error(self) -> None:
         """Claim the destination, before objects are written."""
@@ -200,8 +201,8 @@ class ObjectBuild(Build):
             self.journal.append(self._begun)
         client = writing_client(self._written)
         if self._begun["staged"] and client.size(BUILD_MARK) is None and client.list(limit=1):
-            msg = f"{self._written}: the new store is made there, but it holds other objects: remove them"
-            raise InputError(msg)
+            message = "the new store would be written here, but other objects are here"
+            raise InputError.at(str(self._written), message, "remove these objects", "target")
         owner = client.create(BUILD_MARK, self._mark()) or client.get(BUILD_MARK)
         if owner is None:  # where there is no conditional put, two may begin at once
             client.put(BUILD_MARK, [self._mark()])
@@ -262,9 +263,13 @@ class ObjectBuild(Build):
 
     def _taken_message(self, mark: bytes | None) -> str:
         return (
-            f"{self.location}: another conversion to it was started {place_of_owner(mark)}: continue it "
-            "there, or add --restart to take its place"
+            f"{self.location}: another conversion to this place was started {place_of_owner(mark)}. "
+            "Fix: continue it there, or add --restart to replace it"
         )
+
+    def _not_a_store(self) -> InputError:
+        message = "contains objects that are not a unistore store, so unistore does not touch them"
+        return InputError.at(str(self.location), message, "choose another place", "target")
 
     def _clear(self, location: StoreLocation) -> None:
         # The mark goes last

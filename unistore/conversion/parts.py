@@ -30,7 +30,8 @@ class JobPart:
             number, count = map(int, match.groups())
             if 1 <= number <= count:
                 return cls(number, count)
-        raise InputError.at("--part", f"is {text!r}, expected i/N from 1/N to N/N: 3/8", kind="option")
+        message = f"is {text!r}, but I/N with I from 1 to N is expected"
+        raise InputError.at("--part", message, "give for example 3/8", "option")
 
     @property
     def suffix(self) -> str:
@@ -54,8 +55,8 @@ def sealing_part(folder: Path, *, is_sealed: bool) -> JobPart:
     """Return the part that seals what was begun in a build folder, of no parts where that is done."""
     counts = begun_counts(folder)
     if not counts and not is_sealed:
-        msg = f"{folder}: no part of a conversion was begun there: nothing to seal"
-        raise InputError(msg)
+        message = "no job of a conversion was started here, so there is no store to seal"
+        raise InputError.at(str(folder), message, "run the jobs with --part first", "option")
     return JobPart(0, min(counts, default=0))
 
 
@@ -63,13 +64,13 @@ def check_begun_parts(folder: Path, part: JobPart | None) -> None:
     """Refuse to continue a conversion with another number of parts."""
     alone = (folder / "journal.jsonl").exists()
     counts = begun_counts(folder)
-    fix = "continue it so, or remove it: unistore clean"
+    fix = "Fix: continue it in the same way, or remove it with unistore clean"
     if part is None and counts:
-        msg = f"{folder}: was begun in {min(counts)} parts (--part): {fix}"
+        msg = f"{folder}: this conversion was started as {min(counts)} jobs with --part. {fix}"
         raise ConversionError(msg)
     if part is not None and (alone or counts - {part.count}):
-        how = "without --part" if alone else f"in {min(counts - {part.count})} parts"
-        msg = f"{folder}: was begun {how}, not in {part.count} parts: {fix}"
+        how = "without --part" if alone else f"as {min(counts - {part.count})} jobs"
+        msg = f"{folder}: this conversion was started {how}, not as {part.count} jobs. {fix}"
         raise ConversionError(msg)
 
 

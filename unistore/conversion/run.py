@@ -373,7 +373,7 @@ class Conversion:
                         self._derive_batches(job, sorted(still_missing))
                     elif not is_told:
                         is_told = True
-                        self.progress.tell(f"part {other.number} reads its sources: waiting for it")
+                        self.progress.tell(f"waiting: job {other.number} is reading its sources")
             self._raise_if_stopped()
             wait_turn()
         return self._derived_before()
@@ -458,20 +458,25 @@ class Conversion:
                 self.progress.advance(size(item) - outcome.told)
                 done += 1
         if problems:
-            raise InputError(tuple(problems))
+            bad = {problem.source for problem in problems}
+            names = self.inputs.scan.sources.names
+            raise InputError(tuple(problems), can_skip=any(name not in bad for name in names))
         if done < len(items):
             self._raise_if_stopped()
 
     def _raise_if_stopped(self) -> None:
         if STOP.is_set():
-            msg = f"{self.build.destination}: stopped by a signal, nothing is lost: run the same command"
+            msg = (
+                f"{self.build.destination}: a signal stopped the conversion; all finished work is kept. "
+                "Fix: run the same command to continue"
+            )
             raise StoppedError(msg)
 
 
 def _not_ready(build: Build, parts: Sequence[int]) -> ConversionError:
     numbers = first_few([str(number) for number in parts], 20)
     return ConversionError(
-        f"{build.destination}: parts that are not finished: {numbers}; run them, then --seal"
+        f"{build.destination}: jobs that are not finished: {numbers}. Fix: run them, then --seal"
     )
 
 
@@ -594,8 +599,10 @@ def _build_of(destination: PathLike, work: PathLike | None, *, restart: bool, pa
         folder = None if work is None else Path(work)
         return ObjectBuild(os.fspath(destination), work=folder, restart=restart, part=part)
     if work is not None:
-        msg = f"--work {work}: only for an object store; beside {folder} the store can be renamed when done"
-        raise InputError(msg)
+        message = "is only for a destination in a bucket"
+        fix = f"leave --work out; unistore builds {folder} in its own parent folder and renames it when done"
+        option = f"--work {work}"
+        raise InputError.at(option, message, fix, "option")
     path = Path(os.path.abspath(folder))  # noqa: PTH100  links stay links
     return FolderBuild(path, restart=restart, part=part)
 
@@ -736,5 +743,5 @@ def _check_no_overlap(paths: Sequence[Path], build: Build) -> None:
     for path in map(real_path, paths):
         target = build.output_path.resolve()
         if path == target or target in path.parents or path in target.parents:
-            msg = f"{build.output_path}: {build.overlap_message}; the source is {path}"
-            raise InputError(msg)
+            message = f"{build.overlap_message}, {path}"
+            raise InputError.at(str(build.output_path), message, build.overlap_fix, "target")

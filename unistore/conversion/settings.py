@@ -49,10 +49,10 @@ class Settings:
             check.flag(f"--{name}", getattr(self, name))
         check.path("--work", self.work, none=True)
         is_scheduler = isinstance(self.scheduler, str) or hasattr(self.scheduler, "submit")
-        expected = "an address, as in tcp://host:8786, or a distributed.Client"
+        expected = "an address such as tcp://host:8786, or a distributed.Client"
         check.expect("--scheduler", self.scheduler, is_scheduler, expected, none=True)
         is_split = isinstance(self.split, (str, Mapping, SplitRule))
-        check.expect("--split", self.split, is_split, "shares, as in train=0.8,val=0.2", none=True)
+        check.expect("--split", self.split, is_split, "shares such as train=0.8,val=0.2", none=True)
         check.text("--split-by", self.split_by)
         check.integer("--split-seed", self.split_seed)
         check.path("--split-from", self.split_from, none=True)
@@ -61,9 +61,10 @@ class Settings:
         check.text("--part", self.part, none=True)
         for option, is_set in {"--restart": self.restart, "--on-error skip": self.skips}.items():
             if is_set and self.is_shared:
-                check.refuse(option, "is not for a conversion in parts", "leave it out, or leave out --part")
+                message = "does not work with a conversion by several jobs"
+                check.refuse(option, message, "remove it, or remove --part and --seal")
         if self.part is not None and self.seal:
-            check.refuse("--seal", "is a job of its own", "leave out --part")
+            check.refuse("--seal", "does not work together with --part", "remove --part")
         check.raise_problems()
         _ = self.rule, self.limit, self.own_part
 

@@ -88,7 +88,7 @@ def _write_once(path: Path, content: Iterator[bytes], lock: Lock, progress: Prog
             continue
         if not is_told:
             is_told = True
-            progress.tell("another job scans the sources: waiting for it")
+            progress.tell("waiting: another job is scanning the sources")
         wait_turn()
 
 

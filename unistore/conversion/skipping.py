@@ -53,8 +53,8 @@ def check_resumed(journal: Journal, *, skips: bool) -> None:
     if problems and not skips:
         names = dict.fromkeys(problem.source for problem in problems)
         msg = (
-            f"{journal.path.parent}: an unfinished conversion left out {', '.join(names)}; "
-            "add --on-error skip to continue it, or --restart to start over"
+            f"{journal.path.parent}: an unfinished conversion skipped {', '.join(names)}. "
+            "Fix: add --on-error skip to continue it, or --restart to start over"
         )
         raise ConversionError(msg)
 
@@ -99,7 +99,7 @@ def scan_valid_sources(
             if skip and new:
                 problems += new
             elif problems:
-                raise InputError([*problems, *error.problems_at("sources")]) from error
+                raise InputError([*problems, *error.problems_at("sources")], can_skip=False) from error
             else:
                 raise
 
@@ -116,7 +116,7 @@ def _check_names(scan: Scan) -> None:
 
 
 def _how_to_avoid(name: str) -> Fixes:
-    return "rename it", AddOptions(("--exclude", name), "to leave it out")
+    return "rename it", AddOptions(("--exclude", name), "to skip it")
 
 
 def sources_of(problems: Iterable[Problem]) -> set[str]:

@@ -182,10 +182,10 @@ class SpilledBatch:
             try:
                 block = np.fromfile(file, np.uint8, max(count, AHEAD), offset=position)
             except OSError as error:
-                msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
+                msg = f"{file}: these rows cannot be read: {error.strerror}. Fix: add --restart to start over"
                 raise ConversionError(msg) from error
             if len(block) < count:
-                msg = f"{file}: spilled rows are missing; start over with --restart"
+                msg = f"{file}: has fewer rows than were written. Fix: add --restart to start over"
                 raise ConversionError(msg)
             if count < AHEAD:
                 self._ahead[name] = start, block

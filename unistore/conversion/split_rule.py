@@ -122,8 +122,9 @@ class SplitRule:
         """Return the rule for the sources of a scan under the given paths."""
         sample = sample_noun(scan)
         if self.by not in (SOURCE, sample):
-            msg = f"--split-by {self.by}: splits can be assigned by {SOURCE} or by {sample} here"
-            raise InputError(msg)
+            message = f"these samples can be assigned to splits only by {SOURCE} or by {sample}"
+            option = f"--split-by {self.by}"
+            raise InputError.at(option, message, f"give {SOURCE} or {sample}", "option")
         below = ""
         if self.method in ("hash", "list"):
             below = _below(paths, scan)
@@ -164,11 +165,11 @@ def check_pattern(group_by: str) -> None:
     try:
         compiled = re.compile(group_by)
         if compiled.groups > 1:
-            reason = "has more than one pair of brackets"
+            reason = f"has {compiled.groups} groups in brackets, but at most one is allowed"
     except (re.error, RecursionError, OverflowError) as error:
-        reason = f"is no regular expression: {error}"
+        reason = f"is not a regular expression: {error}"
     if reason:
-        fix = r"as in 'patient_\d+', or '(\w+)/' for the first folder"
+        fix = r"give a pattern such as 'patient_\d+', or '(\w+)/' for the first folder"
         raise InputError(Problem(f"--group-by {group_by}", reason, fix, "option"))
 
 
@@ -195,13 +196,14 @@ def parse_split(
     else:
         shares = parse_shares(split)
     if seed and method != "hash":
-        fix = "give shares without exact:"
-        raise InputError.at("--split-seed", "has no effect here", fix, "option")
+        used = "with a --split that begins with exact:" if method == "exact" else "without --split"
+        fix = "remove it, or give --split without exact:, for example train=0.8,val=0.2"
+        raise InputError.at("--split-seed", f"has no effect {used}", fix, "option")
     origin = None
     if split_from is not None:
         if method == "exact":
-            message = "exact shares are of all samples, and some are listed"
-            fix = "give --split without exact: for those that are not listed"
+            message = "does not work with exact shares, which count all samples, also listed ones"
+            fix = "give --split without exact: for samples that are not listed"
             raise InputError.at("--split-from", message, fix, "option")
         origin = read_split_list(split_from)
     return SplitRule(shares=shares, method=method, by=by, seed=seed, group_by=group_by, taken=origin)
@@ -233,10 +235,15 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
             shares[name.strip()] = 0.0
     # NaN compares false and is refused
     positive = all(share > 0 for share in shares.values())
-    whole = abs(sum(shares.values()) - 1) <= 1e-6
-    if not (positive and whole) or "" in shares or len(shares) < text.count(",") + 1:
-        msg = f"--split {text}: expected shares above 0 that add up to 1, as in train=0.8,val=0.2"
-        raise InputError(msg)
+    total = sum(shares.values())
+    message = ""
+    if not positive or "" in shares or len(shares) < text.count(",") + 1:
+        message = "is not a list of names that differ, each with a share above 0"
+    elif abs(total - 1) > 1e-6:
+        message = f"the shares add up to {total:.6g}, not 1"
+    if message:
+        option = f"--split {text}"
+        raise InputError.at(option, message, "give for example train=0.8,val=0.2", "option")
     return shares
 
 
@@ -263,7 +270,7 @@ MAX_PROBLEMS = 20  # Problems of a list that are told
 _CSV = ".csv"
 _JSON = ".json"
 _HEADERS = {("source", "split"), ("sample", "split"), ("name", "split")}
-_FORM = 'expected lines "NAME,SPLIT" in a .csv file, or {"NAME": "SPLIT"} in a .json file'
+_FORM = 'write lines NAME,SPLIT in a .csv file, or {"NAME": "SPLIT"} in a .json file'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,23 +316,23 @@ def _text(file: Path) -> str:
     with file.open("rb") as opened:
         data = opened.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        msg = f"is larger than {MAX_BYTES >> 20} MiB, the most that a list may have"
+        msg = f"is larger than {MAX_BYTES >> 20} MiB, the limit for a list of splits"
         raise ValueError(msg)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        msg = f"is not UTF-8 at byte {error.start}"
+        msg = f"is not UTF-8 text: byte {error.start:,} is wrong"
         raise ValueError(msg) from error
 
 
 def _json_pairs(text: str) -> list[tuple[Any, Any]]:
     if not text.lstrip().startswith("{"):
-        raise ValueError("holds no JSON object")
+        raise ValueError("is not a JSON object")
     # pairs, not a dict: a name that comes twice must be seen
     pairs: list[tuple[Any, Any]] = json.loads(text, object_pairs_hook=list)
     wrong = [name for name, split in pairs if not isinstance(split, str)]
     if wrong:
-        msg = f"{wrong[0]!r} has a split that is no text"
+        msg = f"the split of {wrong[0]!r} is not a text"
         raise ValueError(msg)
     return pairs
 
@@ -337,7 +344,7 @@ def _csv_pairs(text: str) -> list[tuple[str, str]]:
         if not any(cells):
             continue
         if len(cells) != 2:
-            msg = f"row {number} has {len(cells)} cells"
+            msg = f"line {number:,} has {len(cells)} cells, but 2 are expected"
             raise ValueError(msg)
         if not pairs and (cells[0].lower(), cells[1].lower()) in _HEADERS:
             continue
@@ -350,18 +357,18 @@ def _without_contradictions(pairs: Iterable[tuple[str, str]], location: str) -> 
     problems = []
     for name, split in pairs:
         if not name:
-            problems.append(Problem(location, f"a line of split {split!r} has no name", _FORM, "split"))
+            problems.append(Problem(location, f"a line with the split {split!r} has no name", _FORM, "split"))
         elif not split:
             problems.append(Problem(location, f"{name!r} has no split", _FORM, "split"))
         elif splits.setdefault(name, split) != split:
-            message = f"{name} is in {splits[name]} and in {split}"
+            message = f"'{name}' is in two splits, {splits[name]} and {split}"
             problems.append(Problem(location, message, "keep one of the two lines", "split"))
     if not splits and not problems:
-        problems.append(Problem(location, "names nothing", _FORM, "split"))
+        problems.append(Problem(location, "the list is empty", _FORM, "split"))
     count = len(set(splits.values()))
     if count > MAX_SPLITS:
-        message = f"names {count:,} splits, and a store has at most {MAX_SPLITS}"
-        problems.append(Problem(location, message, "is the split in the second column?", "split"))
+        message = f"names {count:,} splits, but a store has at most {MAX_SPLITS}"
+        problems.append(Problem(location, message, "put the split into the second column", "split"))
     if problems:
         raise InputError(problems[:MAX_PROBLEMS])
     return splits
@@ -373,11 +380,13 @@ def _of_store(path: str) -> SplitList:
         codes, names = store.splits()
         sources = store.text("sources/path")
         if not names:
-            msg = f"{path}: has no splits"
+            msg = f"{path}: this store has no splits"
             raise StoreError(msg)
         splits = _splits_of_names(store, sources, np.array(names, object)[codes])
     except StoreError as error:
-        problem = Problem("--split-from", str(error), "give a store with splits, or a list", "split")
+        problem = Problem(
+            "--split-from", str(error), "give a store with splits, or a .csv or .json list", "split"
+        )
         raise InputError(problem) from error
     below = store.attributes.get("options", {}).get("split_below", "")
     if below:
@@ -393,7 +402,7 @@ def _splits_of_names(store: Store, sources: list[str], splits: AnyArray) -> dict
     if (splits == split_of_source[owner]).all():
         return {sources[number]: split_of_source[number] for number in present}
     if len(owner) > MAX_NAMES:
-        msg = f"{store.path}: has splits by sample, and more than {MAX_NAMES:,} samples"
+        msg = f"{store.path}: assigns samples one by one to splits, and has more than {MAX_NAMES:,} samples"
         raise StoreError(msg)
     names = sample_names(sources, owner, _own_names(store))
     return dict(zip(names, splits.tolist(), strict=True))

@@ -156,6 +156,9 @@ class Units:
             parts.append(f"{name} {share:.3g} %")
         methods = {"hash": f"--split-seed {self.rule.seed}", "list": "as listed"}
         method = methods.get(self.rule.method, "exact")
+        if self.rule.method == "hash":
+            asked = " / ".join(f"{100 * share:.3g}" for share in self.rule.shares.values())
+            method = f"asked for {asked} %, {method}"
         samples_text = count_of(total, "sample")
         return f"splits of {samples_text}: {', '.join(parts)} ({method})"
 
@@ -206,21 +209,21 @@ class Units:
         if not empty or not self.sizes.any():
             return
         units = count_of(len(self.sizes), self.rule.by)
-        message = f"none of {units} falls into {first_few(empty)}"
-        fixes: list[Fix] = ["give more of them, or fewer splits"]
+        message = f"{first_few(empty)} would be empty: the {units} all fall into the other splits"
+        fixes: list[Fix] = [f"give more {self.rule.by}s, or fewer splits"]
         if self.rule.method == "hash":
             filling = (seed for seed in range(_SEEDS) if not self._empty(self._hashed(seed)))
-            exact = AddOptions(
-                ("--split", f"{EXACT}{self.rule.text}"), "which moves samples when data is added"
-            )
-            fixes = [AddOptions(("--split-seed", str(seed)), "to fill all") for seed in islice(filling, 1)]
+            exact = AddOptions(("--split", f"{EXACT}{self.rule.text}"), "(new data may then move samples)")
+            purpose = "to fill every split"
+            fixes = [AddOptions(("--split-seed", str(seed)), purpose) for seed in islice(filling, 1)]
             fixes.append(exact)
         raise InputError(Problem(f"--split {self.rule.text}", message, tuple(fixes), "split"))
 
     def _from_list(self, split_list: SplitList) -> UnitSplits:
         names = tuple(dict.fromkeys((*split_list.splits.values(), *self.rule.shares)))
         if len(names) > MAX_SPLITS:
-            raise InputError(split_list.problem(f"has more than {MAX_SPLITS} splits", "name fewer"))
+            message = f"makes {len(names):,} splits, but a store has at most {MAX_SPLITS}"
+            raise InputError(split_list.problem(message, "use fewer splits"))
         codes = self._listed(split_list, names)
         has_parts = len(np.unique(self.first)) < len(self.first)
         if self.rule.group_by is not None or has_parts:
@@ -229,9 +232,9 @@ class Units:
         if missing.any():
             if not self.rule.shares:
                 unlisted = list(compress(self.names(), missing))
-                split = AddOptions(("--split", "train=0.8,val=0.2"), "for those that are not listed")
-                fix = "list them", split
-                raise InputError(split_list.problem(f"does not name {first_few(unlisted, 5)}", fix))
+                split = AddOptions(("--split", "train=0.8,val=0.2"), "for names that are not in the list")
+                fix = "add them to the list", split
+                raise InputError(split_list.problem(f"does not contain {first_few(unlisted, 5)}", fix))
             code_of_share = np.array([names.index(name) for name in self.rule.shares])
             codes = np.where(missing, code_of_share[self._hashed(self.rule.seed)], codes)
         # splits of a store may have no source any more
@@ -263,10 +266,11 @@ class Units:
             if name not in used and {name, name.partition(": ")[0]}.isdisjoint(self.excluded)
         ]
         if unknown:
-            fix = f"{self.rule.by}s are named as 'unistore inspect' shows them, below their common folder"
+            fix = f"write each {self.rule.by} as 'unistore inspect' shows it, from the common folder on"
             if self.rule.by == SOURCE and any(": " in name for name in unknown):
-                fix = "to name single samples, add --split-by"
-            raise InputError(split_list.problem(f"names what is not here: {first_few(unknown, 5)}", fix))
+                fix = "add --split-by, which allows names of single samples"
+            message = f"has {len(unknown):,} names that do not exist here: {first_few(unknown, 5)}"
+            raise InputError(split_list.problem(message, fix))
 
     def _of_groups(self, split_list: SplitList, names: tuple[str, ...], codes: Int64s) -> Int64s:
         keys = list(self._keys())
@@ -284,8 +288,8 @@ class Units:
         split_of_group: dict[str, str] = {}
         for key, split in splits:
             if split_of_group.setdefault(key, split) != split:
-                message = f"has {key} in {split_of_group[key]} and in {split}"
-                fix = "one group is in one split: change the list or --group-by"
+                message = f"puts the group '{key}' into two splits, {split_of_group[key]} and {split}"
+                fix = "change the list or --group-by, so that each group is in one split"
                 raise InputError(split_list.problem(message, fix))
         code_of = {group: names.index(split) for group, split in split_of_group.items()}
         return np.array([code_of.get(key, _UNASSIGNED) for key in keys])
@@ -325,8 +329,8 @@ def _groups(names: Iterable[str], pattern: str) -> Iterator[str]:
         else:
             without.append(name)
     if without:
-        message = f"does not match {first_few(without, 5)}"
-        fix = "give a pattern that matches every name, as in 'patient_\\d+|phantom'"
+        message = f"does not match {len(without):,} names: {first_few(without, 5)}"
+        fix = "extend the pattern until it matches every name, for example 'patient_\\d+|phantom'"
         raise InputError(Problem(f"--group-by {pattern}", message, fix, "option"))
 
 
@@ -339,8 +343,8 @@ Codes: TypeAlias = UInt8s | RepeatedRows  # Split code of each sample, (samples,
 ReadColumn = Callable[[str], Sequence[Any]]  # Values of a column of the sample table, one a sample
 
 OTHER = "other"  # Split of sources without one, if others have one
-KEPT = "the splits that the sources name were kept; --split was ignored"
-MOVES = "splits by exact shares: sources that are added or left out move others to another split"
+KEPT = "the splits that the sources name are kept, and --split is ignored"
+MOVES = "the splits have exact shares: adding or skipping a source can move others to another split"
 
 
 class Assigned(NamedTuple):
@@ -364,11 +368,13 @@ def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) ->
     sources = len(scan.sources)
     if sources < len(rule.shares) and rule.taken is None and not rule.is_recorded:
         names = ", ".join(rule.shares)
-        msg = (
-            f"--split: {len(rule.shares)} splits ({names}) of {count_of(sources, 'source')}: a source is "
-            f"never divided, so give at least one source for each split, or --split-by {sample_noun(scan)}"
+        message = (
+            f"asks for {len(rule.shares)} splits ({names}) of {count_of(sources, 'source')}, but a source is "
+            "never divided"
         )
-        raise InputError(msg)
+        fix = f"add --split-by {sample_noun(scan)}, or give at least one source for each split"
+        option = f"--split {rule.text}"
+        raise InputError.at(option, message, fix, "split")
     Units.of_sources(scan, prepared, np.ones(sources, np.int64)).assign()
     return prepared
 
@@ -381,10 +387,8 @@ def _two_kinds_of_splits(rule: SplitRule, scan: Scan) -> Problem:
     if isinstance(rule.taken, SplitList):
         option = f"--split-from {rule.taken.origin}"
     noun = sample_noun(scan)
-    message = (
-        f"each {noun} has a split already, by groups of the file: {first_few(names)} ({', '.join(splits)})"
-    )
-    return Problem(option, message, "leave it out, or take the columns of one group with --map", "split")
+    message = f"each {noun} has a split already, given by groups in {first_few(names)}: {', '.join(splits)}"
+    return Problem(option, message, "remove it, or read the columns of one group with --map", "split")
 
 
 def assign_splits(
@@ -491,8 +495,12 @@ def column_values(
         whole: list[Any] = arrays[name][:].tolist()
         return whole
     columns = sorted({*direct, *texts, *numbers})
-    fix = f"columns of whole numbers or texts, one a {sample_noun(scan)}: {first_few(columns) or 'none'}"
-    raise InputError(Problem(f"--group-by column:{name}", "is no column to group by", fix, "option"))
+    option = f"--group-by column:{name}"
+    message = f"is not a column of whole numbers or texts with one value for each {sample_noun(scan)}"
+    if not columns:
+        message += "; these sources have no such column"
+    fix = f"use one of {first_few(columns)}" if columns else "use a pattern of names instead"
+    raise InputError(Problem(option, message, fix, "option"))
 
 
 def _is_whole(dtype: Any, row_shape: Shape) -> bool:

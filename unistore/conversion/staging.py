@@ -44,7 +44,7 @@ def stage(urls: Sequence[str], folder: Path, progress: Progress) -> list[Path]:
     is_told = False
     while not lock.take():
         if not is_told:
-            progress.tell(f"{folder}: another process copies the sources: waiting for it")
+            progress.tell(f"waiting: another process is copying the sources to {folder}")
             is_told = True
         wait_turn()
     try:
@@ -91,9 +91,9 @@ class _Copies:
         problems = []
         for key in self.objects:
             if key in folders:
-                problems.append(Problem(url, f"{key!r} is an object and a folder", fix))
+                problems.append(Problem(url, f"{key!r} is both an object and a folder", fix))
             elif reason := file_name_problem(key):
-                problems.append(Problem(url, f"the key {key!r} is no file name: {reason}", fix))
+                problems.append(Problem(url, f"the key {key!r} cannot be a file name: {reason}", fix))
         if problems:
             raise InputError(problems[:_MAX_PROBLEMS])
 
@@ -132,8 +132,8 @@ class _Copies:
         needed = sum(self.objects[key].bytes for key in missing)
         free = shutil.disk_usage(self._folder).free
         if needed > free:
-            message = f"{size(needed)} of sources to copy, and {self._folder.parent} has {size(free)} free"
-            fix = "convert a part of them, and the next ones with --append, or choose a larger disk"
+            message = f"the sources have {size(needed)}, but {self._folder.parent} has only {size(free)} free"
+            fix = "convert some sources first and add the others with --append, or use a larger disk"
             raise InputError.at(str(self.client.location), message, fix)
 
     def _fetch(self, keys: Sequence[str], progress: Progress) -> None:
@@ -153,7 +153,7 @@ class _Copies:
         )
         changed = [key for key, entry in self.objects.items() if now.get(key) != entry]
         if changed:
-            message = f"{count_of(len(changed), 'object')} changed while being copied: {first_few(changed)}"
+            message = f"{count_of(len(changed), 'object')} changed during the copy: {first_few(changed)}"
             raise InputError.at(str(self.client.location), message, "run the same command again")
 
 

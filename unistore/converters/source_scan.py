@@ -266,7 +266,9 @@ class _FamilyScan:
         self._problems += exclusion.not_found(must_exclude, (part.name for part in found_sources.parts))
         if scan is None or self._problems:
             # A file that cannot be read is told by the survey and by the scan.
-            raise InputError(list(dict.fromkeys(self._with_commands(parts))))
+            problems = list(dict.fromkeys(self._with_commands(parts)))
+            bad = {problem.source for problem in problems}
+            raise InputError(problems, can_skip=any(part.name not in bad for part in parts))
         notes = _notes(left_out, unnamed=scan.unnamed)
         options = scan.options
         if self._shown_by:  # which an append leaves out again

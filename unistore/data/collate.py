@@ -256,9 +256,11 @@ class Collate:
         if self.coords is not None:
             check.one_of("coords", self.coords, ("batch-first",))
             if self.ragged != "packed":
-                check.refuse("coords", f"number the samples of packed batches, got ragged={self.ragged!r}")
+                message = f"works only with packed batches, got ragged={self.ragged!r}"
+                check.refuse("coords", message, 'remove coords, or give ragged="packed"')
         if not matches_type(self.groups, Mapping[str, str]):
-            check.refuse("groups", f"must map keys to groups, got {self.groups!r}", "as in {'points': ''}")
+            message = f"must be a mapping of keys to groups, got {self.groups!r}"
+            check.refuse("groups", message, "give for example {'points': ''}")
         check.names("as_tuple", self.as_tuple)
         check.raise_problems()
         object.__setattr__(self, "as_tuple", as_names(self.as_tuple))
@@ -291,7 +293,7 @@ class Collate:
         if keys is None:
             return batch
         if missing := [key for key in keys if key not in batch]:
-            msg = f"the batch has no {', '.join(missing)} for as_tuple; it has {', '.join(batch)}"
+            msg = f"as_tuple: the batch has no {', '.join(missing)}. Fix: use keys of {', '.join(batch)}"
             raise ValueError(msg)
         return tuple(batch[key] for key in keys)
 
@@ -309,7 +311,7 @@ class Collate:
         in_some_only = set[str]().union(*(sample.keys() ^ keys for sample in samples))
         uncommon = sorted(map(str, in_some_only))
         if uncommon:
-            msg = f"samples of one batch have different keys: {', '.join(uncommon)} are in some only"
+            msg = f"the samples of a batch have different keys: only some have {', '.join(uncommon)}"
             raise ValueError(msg)
         ragged_keys: dict[str, RaggedKey] = dict(getattr(samples[0], "ragged", {}))
         ragged_keys |= {key: RaggedKey(group) for key, group in self.groups.items()}
@@ -326,7 +328,10 @@ class Collate:
             return batch
         coordinate_keys = [key for key in ragged if key == "coords" or key.endswith("_coords")]
         if not coordinate_keys:
-            msg = f"coords={self.coords!r}: samples have no coords or voxel_coords, but {', '.join(batch)}"
+            msg = (
+                f"coords={self.coords!r}: the samples have no coords or voxel_coords, but "
+                f"{', '.join(batch)}. Fix: remove coords"
+            )
             raise ValueError(msg)
         for key in coordinate_keys:
             group = ragged[key].group
@@ -363,7 +368,12 @@ class Collate:
             for what, values in index.items():
                 name = f"{group}_{what}" if group else what
                 if not torch.equal(shared.setdefault(name, values), values):
-                    msg = f"{key} differs in length from other keys of its group: {name} {values.tolist()}"
+                    lengths = shared[name].tolist()
+                    msg = (
+                        f"the keys of one group have different lengths: {name} is {values.tolist()} for "
+                        f"{key}, but {lengths} for the others. Fix: give {key} another group in "
+                        "Collate(groups=…)"
+                    )
                     raise ValueError(msg)
         return batch | shared
 
@@ -409,7 +419,8 @@ default_collate_fn_map[Sample] = _collate_by_default
 def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sample]:
     odd = {len(sample) for sample in samples} - {len(names)}
     if odd:
-        msg = f"samples are tuples of {', '.join(map(str, sorted(odd)))} items, expected {len(names)}"
+        sizes = " or ".join(map(str, sorted(odd)))
+        msg = f"some samples are tuples of {sizes} items, but {len(names)} are expected"
         raise ValueError(msg)
     return [Sample(dict(zip(names, sample, strict=True))) for sample in samples]
 
@@ -445,7 +456,7 @@ def _stacked(key: str, values: list[Any]) -> Any:
     if len(shapes) > 1:
         shown_shapes = ", ".join(map(str, sorted(shapes)))
         fix = f'Collate(groups={{"{key}": ""}})'
-        msg = f"{key} has different shapes in one batch: {shown_shapes}; if it is ragged: {fix}"
+        msg = f"{key} has different shapes in one batch: {shown_shapes}. Fix: if it is ragged, use {fix}"
         raise ValueError(msg)
     return default_collate(values)
 

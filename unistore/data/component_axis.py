@@ -99,16 +99,16 @@ def _axis_asked_for(
     if isinstance(asked, str):
         found = [index for index in range(-len(names), 0) if _is_called(names[index], asked)]
         if len(found) != 1:
-            there = f"has the axes {', '.join(names)}" if names else "has axes without names in the store"
-            message = f"must be the name of one axis, got {asked!r}, and {key} {there}"
+            there = f"has the axes {', '.join(names)}" if names else "has axes without names"
+            message = f"is {asked!r}, but {key} {there}"
             raise wrong_argument("axis", message, _ways(shape, names))
         return _axis(found[0], names)
     if not is_integer(asked):
-        message = f"must be a number below 0, the name of an axis, None or 'auto', got {asked!r}"
+        message = f"must be a negative number, the name of an axis, None or 'auto', got {asked!r}"
         raise wrong_argument("axis", message)
     if not -len(shape) <= asked < 0:
-        what = f"values of {key} are {shape}" if shape else f"values of {key} are single numbers"
-        message = f"counts from the end of a value, got {asked}, and {what}"
+        form = f"have the shape {shape}" if shape else "are single numbers"
+        message = f"must be a negative number that counts from the end, got {asked}; values of {key} {form}"
         is_from_start = 0 <= asked < len(shape)
         fix = f"give axis={asked - len(shape)}" if is_from_start else _ways(shape, names)
         raise wrong_argument("axis", message, fix)
@@ -116,7 +116,7 @@ def _axis_asked_for(
 
 
 def _undecided(key: str, shape: Shape, names: Sequence[str]) -> InputError:
-    message = f"values of {key} are {shape}, and several of their axes may be the components"
+    message = f"values of {key} have the shape {shape}, and more than one axis may be the components"
     return wrong_argument("axis", message, _ways(shape, names))
 
 
@@ -128,4 +128,4 @@ def _ways(shape: Shape, names: Sequence[str]) -> str:
         name = _axis(index, names).name
         about = f"{shape[index]} components" if name is None else f"{name}, {shape[index]} components"
         ways.append(f"axis={index} ({about})")
-    return f"give {', '.join(ways)}, or axis=None (all values together)"
+    return f"give {', '.join(ways)}, or axis=None for all values together"

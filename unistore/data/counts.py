@@ -359,8 +359,8 @@ def _rows_of_boxes(packed: Packed, axis: ComponentAxis) -> tuple[AnyArray, Int64
     samples = [_by_component(packed[number], axis) for number in range(len(packed))]
     extents = sorted({sample.shape[1] for sample in samples})
     if len(extents) > 1:
-        message = f"{axis.index} has {' and '.join(map(str, extents))} components in different samples"
-        raise wrong_argument("axis", message, "give axis=None, all values together")
+        message = f"is {axis.index}, but samples have {' and '.join(map(str, extents))} components along it"
+        raise wrong_argument("axis", message, "give axis=None for all values together")
     rows = np.concatenate(samples) if samples else packed.values.reshape(-1, 1)
     return rows, np.array([len(sample) for sample in samples], np.int64)
 

@@ -65,7 +65,9 @@ else:
 Index = SupportsIndex | EpochIndex
 _HAS_TORCH = MapDataset.__module__ != "typing"
 # Begins the message about samples where torch is missing
-_TENSORS = "samples are tensors (read_batch reads numpy arrays) and need"
+_TENSORS = "samples are tensors (read_batch returns numpy arrays instead) and need"
+_ONE_VERSION = "works only with one store, but several are given"
+_OPEN_EACH = "open each store in its own Dataset"
 # Samples whose labels are read together
 _COUNTED = 16
 # Stores of which a notebook shows samples
@@ -222,9 +224,9 @@ class Dataset(MapDataset[SampleT]):
         if not isinstance(paths, Sequence) or not all(isinstance(path, (str, os.PathLike)) for path in paths):
             check.refuse("path", f"must be a path, or a list of paths, got {path!r}")
         elif version is not None and len(paths) != 1:
-            check.refuse("version", "is of one store, and several are given", "open each by itself")
+            check.refuse("version", _ONE_VERSION, _OPEN_EACH)
         is_version = isinstance(version, str) or (type(version) is int and version > 0)
-        check.expect("version", version, is_version, "a number from 1 on, or a name", none=True)
+        check.expect("version", version, is_version, "a number of at least 1, or a name", none=True)
         check.names("fields", fields)
         check.names("split", split)
         check.function("transform", transform)
@@ -270,7 +272,7 @@ class Dataset(MapDataset[SampleT]):
     def store(self) -> Store:
         """The store. With several stores, use `parts`: this raises AttributeError."""
         if len(self.parts) > 1:
-            msg = f"this dataset has {len(self.parts)} stores: use parts, and the store of each"
+            msg = f"this Dataset reads {len(self.parts)} stores. Fix: use the store of each of its parts"
             raise AttributeError(msg)
         return self.parts[0].store
 
@@ -308,7 +310,7 @@ class Dataset(MapDataset[SampleT]):
         >>> paper = dataset.at_version("paper-v1")  # doctest: +SKIP
         """
         if len(self._paths) > 1:
-            raise wrong_argument("version", "is of one store, and several are given", "open each by itself")
+            raise wrong_argument("version", _ONE_VERSION, _OPEN_EACH)
         other = copy(self)
         other.__dict__ |= self.__getstate__()
         kind = self._given_kind  # what fits one version may not fit another
@@ -351,7 +353,7 @@ class Dataset(MapDataset[SampleT]):
         try:
             content = f"{len(self)} samples of {first_few(self.fields)}"
         except InputError:
-            content = "invalid: samples do not fit their data, or there are none"
+            content = "invalid: samples do not fit the data, or there are no samples"
         return f"Dataset({stores}, {as_code(self.parts[0].kind)}{split}, {content})"
 
     def _repr_html_(self) -> str:
@@ -492,7 +494,10 @@ class Dataset(MapDataset[SampleT]):
             else:
                 values = self._ahead.read(self.reader, picks, allocate)
         except MemoryError as error:
-            msg = f"{self.path}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
+            msg = (
+                f"{self.path}: a batch of {len(picks.index):,} samples does not fit into memory: {error}. "
+                "Fix: use a smaller batch_size"
+            )
             raise StoreError(msg) from error
         batch = {INDEX: packed_copy(picks.index, allocate)}
         batch |= {self.names.get(key, key): values[key] for key in self.fields}
@@ -581,8 +586,10 @@ class Dataset(MapDataset[SampleT]):
         {1: 2106, 2: 742}
         """
         if key not in self.fields:
-            message = f"{key} is not read; there are {', '.join(self.fields)}"
-            raise wrong_argument("key", message)
+            message = f"the Dataset does not read {key!r}"
+            raise wrong_argument(
+                "key", message, f"use one of {', '.join(self.fields)}, or add it to fields=[…]"
+            )
         reader = bind_parts(self._parts_of(split, subset), [key]).reader
         every = np.arange(len(reader))
         chosen = every if subset is None else sample_indices("subset", subset, len(reader))
@@ -592,7 +599,7 @@ class Dataset(MapDataset[SampleT]):
             picks = SampleIndices(index, np.full(len(index), self.epoch), self.seed)
             values = reader.read(picks, np.empty)[key].values
             if values.dtype.kind not in "biu":
-                message = f"{key} is {values.dtype}, and labels are integers"
+                message = f"{key!r} is {values.dtype}, but labels must be integers"
                 raise wrong_argument("key", message)
             for label, count in zip(*np.unique(values, return_counts=True), strict=True):
                 counts[int(label)] += int(count)
@@ -604,8 +611,8 @@ class Dataset(MapDataset[SampleT]):
         if split is None:
             return self.parts
         if subset is not None:
-            message = "was given with split, and its numbers are those of the dataset's own samples"
-            raise wrong_argument("subset", message, "give one of the two")
+            message = "does not work with split, because it numbers the samples of the whole Dataset"
+            raise wrong_argument("subset", message, "give only subset or only split")
         parts = tuple(part._replace(splits=as_names(split)) for part in self.parts)
         for part in parts:
             part.check_splits()
@@ -720,9 +727,16 @@ class Dataset(MapDataset[SampleT]):
         most = max(counts, default=-1) + 1 if classes is None else classes
         outside = [label for label in counts if not 0 <= label < most]
         if outside or not counts:
-            message = f"has labels {first_few([*map(str, outside)], 8)}, outside of {most} classes"
-            fix = "give the value that stands for no class: unlabelled=…"
-            raise wrong_argument(key, message if outside else "has no labels", fix)
+            if not outside:
+                raise wrong_argument(key, "has no labels", "choose a key, split or subset with labels")
+            shown = first_few([*map(str, outside)], 8)
+            message = f"contains the labels {shown}, but {most} classes allow only 0 to {most - 1}"
+            fix = (
+                f'give classes={max(counts) + 1}, or unlabelled={outside[0]} if {outside[0]} means "no class"'
+            )
+            if min(outside) < 0:
+                fix = f'give unlabelled={min(outside)} if {min(outside)} means "no class"'
+            raise wrong_argument(key, message, fix)
         weights = torch.zeros(most)
         mean = sum(counts.values()) / len(counts)
         for label, count in counts.items():
@@ -822,8 +836,8 @@ class Dataset(MapDataset[SampleT]):
         outside = (index < 0) | (index >= count)
         if outside.any():
             wrong = int(numbers[outside][0, 0])
-            span = f"0 to {count - 1}, or {-count} to -1" if count else "none"
-            msg = f"sample {wrong} does not exist: this dataset has {count} samples ({span})"
+            span = f": 0 to {count - 1}, or {-count} to -1 from the end" if count else ""
+            msg = f"there is no sample {wrong}: this Dataset has {count:,} samples{span}"
             raise IndexError(msg)
         return SampleIndices(index, epoch, self.seed)
 
@@ -835,11 +849,14 @@ def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> 
         try:
             return np.array(numbers, np.int64).reshape(-1, 2)
         except OverflowError:
-            msg = f"there is no sample or epoch {max(numbers, key=abs)}"
+            msg = f"there is no sample or epoch {max(numbers, key=abs):,}"
             raise IndexError(msg) from None
     is_right = indices.dtype.kind in "iu" and (indices.ndim == 1 or indices.shape[1:] == (2,))
     if not is_right:
-        msg = f"indices must be integers (B,) or (B, 2) with epochs, found {indices.dtype} {indices.shape}"
+        msg = (
+            "indices must be integers of shape (B,), or (B, 2) with epochs, "
+            f"got {indices.dtype} of shape {indices.shape}"
+        )
         raise IndexError(msg)
     as_int64 = indices.astype(np.int64)
     return as_int64 if indices.ndim == 2 else np.stack((as_int64, np.full_like(as_int64, epoch)), axis=1)

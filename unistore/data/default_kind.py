@@ -16,8 +16,8 @@ def default_kind(store: Store) -> SampleKind:
     try:
         return parse_kind(default)
     except InputError as error:
-        msg = f"{store.path}: {error}; or give the kind of samples, as in samples=unistore.Rows()"
-        raise InputError(msg) from error
+        fix = "give the sample kind, for example samples=unistore.Rows()"
+        raise InputError.at(store.path, str(error), fix, "family") from error
 
 
 def natural_kind(store: Store) -> SampleKind:

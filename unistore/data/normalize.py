@@ -116,8 +116,9 @@ class Normalize(torch.nn.Module):
 
 def _centre_and_scale(statistics: Statistics, mode: Mode) -> tuple[Float64s, Float64s]:
     if not np.all(statistics.count):
-        message = f"of {statistics.key} have no finite value in {np.sum(statistics.count == 0)} components"
-        raise wrong_argument("statistics", message, "leave the key out")
+        empty = np.sum(statistics.count == 0)
+        message = f"{empty:,} components of {statistics.key!r} have no finite value"
+        raise wrong_argument("statistics", message, f"leave out the key {statistics.key!r}")
     if mode == "mean-std":
         centre = statistics.mean
         scale = statistics.std

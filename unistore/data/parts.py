@@ -130,7 +130,9 @@ def _check_forms(empty: Mapping[str, Batch]) -> None:
             stores.setdefault(_form(batch[key]), []).append(name)
         if len(stores) > 1:
             forms = "; ".join(f"{form} in {', '.join(members)}" for form, members in stores.items())
-            fix = "convert these sources into one store, or leave the field out with fields=[…]"
+            fix = (
+                f"list the other fields in fields=[…], without {key!r}, or convert all sources into one store"
+            )
             problems.append(Problem(f"field {key!r}", f"differs between stores: {forms}", fix, "fields"))
     if problems:
         raise InputError(problems)
@@ -139,7 +141,7 @@ def _check_forms(empty: Mapping[str, Batch]) -> None:
 def _form(packed: Packed) -> str:
     dtype = "text" if packed.values.dtype.kind == "U" else str(packed.values.dtype)
     if packed.shapes is not None:
-        return f"{dtype} boxes"
+        return f"{dtype} of varying shape"
     shape = ["*"] * (packed.offsets is not None) + [str(extent) for extent in packed.values.shape[1:]]
     return f"{dtype} ({', '.join(shape)})"
 
@@ -306,10 +308,8 @@ class DatasetPart(NamedTuple):
             starts.append(new + lo)
             names += sources[new].tolist()
         if len(set(names)) < len(names):
-            message = (
-                "samples of one source do not follow one another, so that they cannot be taken file by file"
-            )
-            raise wrong_argument(self.store.path, message, 'shuffle="blocks"')
+            message = "the samples of a source are not consecutive, so they cannot be read source by source"
+            raise wrong_argument(self.store.path, message, 'use shuffle="blocks"')
         return np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
 
     def check_splits(self) -> None:
@@ -320,9 +320,13 @@ class DatasetPart(NamedTuple):
             split_names = []
         unknown = [repr(name) for name in self.splits or () if name not in split_names]
         if unknown:
-            available = ", ".join(split_names) or "none (unistore convert --split)"
-            msg = f"{self.store.path}: no split {', '.join(unknown)}; it has {available}"
-            raise InputError(msg)
+            if split_names:
+                message = f"there is no split {', '.join(unknown)}"
+                fix = f"use one of {', '.join(map(repr, split_names))}, or leave split out"
+            else:
+                message = f"there is no split {', '.join(unknown)}, because this store has no splits"
+                fix = "leave split out, or convert with --split train=0.8,val=0.2"
+            raise InputError.at(self.store.path, message, fix, "split")
 
 
 def open_parts(
@@ -359,22 +363,22 @@ def open_parts(
         If an argument is invalid, or stores differ in their samples. It contains the problems of all stores.
     """
     if not paths:
-        raise InputError("no store is given: Dataset takes a path, or a list of paths")
+        raise wrong_argument("path", "the list is empty", "give a path, or a list of paths")
     if isinstance(kind, str):
         kind = parse_kind(kind)
     if not isinstance(kind, SampleKind | None):
-        fix = "give an instance, as in samples=unistore.Rows()"
-        raise wrong_argument("samples", f"is {kind!r}, not a kind of samples", fix)
+        fix = "give for example samples=unistore.Rows()"
+        raise wrong_argument("samples", f"must be a sample kind, got {kind!r}", fix)
     kind_of = first_natural_kind() if kind is None else lambda _: kind
     listed: list[DatasetPart] = []
     for path, name in zip(paths, _short_names(paths), strict=True):
         prefix = "" if len(paths) == 1 else f"{name}/"
         opened = open_stores(path, version, **cache)
         if where is not None and where.top_fraction is not None and len(opened.stores) > 1:
-            message = f"is a share of one store, and {path} consists of {len(opened.stores)}"
+            message = f"works only with a single store, but {path} has {len(opened.stores)} parts"
             whole = f"{path.rstrip('/').removesuffix('.zarr')}-whole.zarr"
             raise wrong_argument(
-                "top_fraction", message, RunCommand(("compact", path, whole), "makes it one")
+                "top_fraction", message, RunCommand(("compact", path, whole), "to make it a single store")
             )
         own_kind = kind_of(opened.stores[0])
         example = DatasetPart(opened.stores[0], own_kind, splits, name, where, prefix, version=opened.version)
@@ -385,8 +389,8 @@ def open_parts(
     for number, part in enumerate(parts):
         samples = f"{part.kind} of a {part.store.family} store"
         if part.like == number and samples != first:
-            message = f"its samples are {samples}, and those of {parts[0].store.path} are {first}"
-            fix = "a Dataset has samples of one kind: give it as samples=…, or open the stores separately"
+            message = f"its samples are {samples}, but the samples of {parts[0].store.path} are {first}"
+            fix = "give one sample kind for all stores as samples=…, or open the stores separately"
             problems.append(Problem(part.store.path, message, fix, "family"))
     if problems:
         raise InputError(problems)
@@ -461,8 +465,8 @@ def common_fields(
             message = f"is in {first_few(present)}, but not in {first_few(absent)}"
             problems.append(Problem(f"field {key!r}", message, kind="fields"))
     if problems:
-        fix = f"to read the common ones: fields={common}" if common else ""
-        message = "have different fields" if common else "have different fields and no common ones"
+        fix = f"read the common ones with fields={common}" if common else "open the stores separately"
+        message = "have different fields" if common else "have no common fields"
         raise InputError([*problems, Problem("the stores", message, fix, "fields")])
     return selected[0]
 
@@ -516,8 +520,8 @@ def _bind_each(parts: Sequence[DatasetPart], fields: Sequence[str], *, fits: boo
 
 
 _PAD = (
-    'pad them with pad="edge", "zero" or a number; kinds that are cut from larger data also have "valid" '
-    '(zeros, with keys for the valid extent) and "drop", which leaves such samples out'
+    'give pad="edge", pad="zero" or a number; sample kinds cut from larger data also take pad="valid", which '
+    'adds keys for the valid extent, and pad="drop", which skips such samples'
 )
 
 
@@ -532,7 +536,7 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
         if reach.beyond and not reach.padded:
             beyond.append(Problem(path, reach.problem, _fix(reach.fitting), "padding"))
         elif reach.problem:
-            fix = f"{as_code(reach.fitting)} has samples" if reach.fitting else ""
+            fix = f"use {as_code(reach.fitting)}, which has samples" if reach.fitting else ""
             empty.append(Problem(path, reach.problem, fix, "empty"))
     problems = beyond or ([] if has_samples else empty)
     if problems:
@@ -542,8 +546,8 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
 def _fix(fitting: SampleKind | None) -> str:
     if fitting is None or getattr(fitting, "pad", None) is not None:
         return _PAD
-    fits = f"{as_code(fitting)} fits"
-    return f"{fits}; or {_PAD}" if hasattr(fitting, "pad") else fits
+    fits = f"use {as_code(fitting)}, which fits"
+    return f"{fits}, or {_PAD}" if hasattr(fitting, "pad") else fits
 
 
 def _in_runs(
@@ -581,14 +585,16 @@ def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dic
     """Check the argument `names` of a Dataset, and return the new names by key."""
     check = Arguments()
     are_names = matches_type(names, Mapping[str, str])
-    check.expect("names", names, are_names, "names by key, as in {'voxel': 'spike_vox'}", none=True)
+    check.expect("names", names, are_names, "a mapping such as {'voxel': 'spike_vox'}", none=True)
     check.raise_problems()
     new_names = dict(names or {})
     if unknown := sorted(set(new_names) - set(fields)):
-        check.refuse("names", f"{', '.join(unknown)}: no such field is read; there are {', '.join(fields)}")
+        message = f"the Dataset does not read {', '.join(map(repr, unknown))}"
+        check.refuse("names", message, f"use keys of {', '.join(fields)}")
     keys = Counter([INDEX, *(new_names.get(key, key) for key in fields if key != INDEX)])
     if twice := sorted(key for key, count in keys.items() if count > 1):
-        check.refuse("names", f"several keys would be called {', '.join(twice)}")
+        message = f"several keys would get the name {', '.join(map(repr, twice))}"
+        check.refuse("names", message, "give each key another name")
     check.raise_problems()
     return new_names
 
@@ -597,12 +603,13 @@ def checked_weights(weights: Sequence[float], parts: Sequence[DatasetPart]) -> t
     """Check the argument `weights` of a Dataset, and return a float for each store."""
     check = Arguments()
     if len(parts) == 1:
-        check.refuse("weights", "need several stores, and this is one")
+        check.refuse("weights", "have an effect only with several stores", "remove them, or give more paths")
     if any(part.version is not None for part in parts):
-        check.refuse("weights", "are one a store, and grown ones consist of several", "compact these")
+        fix = "run unistore compact STORE NEW for each of these, and open the new stores"
+        check.refuse("weights", "do not work with versioned stores", fix)
     is_right = matches_type(weights, Sequence[float]) and len(weights) == len(parts)
     is_right = is_right and min(weights) >= 0 and max(weights) > 0
-    expected = f"one number a store, {len(parts)} in all, not negative and one of them positive"
+    expected = f"{len(parts)} numbers, one for each store, none below 0 and at least one above 0"
     check.expect("weights", weights, is_right, expected)
     check.raise_problems()
     return tuple(map(float, weights))
@@ -613,8 +620,8 @@ def check_drawable(weights: Sequence[float], parts: Sequence[DatasetPart], count
     problems = []
     for part, weight, count in zip(parts, weights, counts, strict=True):
         if weight and not count:
-            message = f"has no samples, and its weight is {weight:g}"
-            problems.append(Problem(part.store.path, message, "give it weight 0", "option"))
+            message = f"has no samples, but its weight is {weight:g}"
+            problems.append(Problem(part.store.path, message, "give it the weight 0", "option"))
     if problems:
         raise InputError(problems)
 
@@ -626,7 +633,12 @@ def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]
         try:
             results.append(function(part))
         except InputError as error:
-            problems.append(Problem(part.store.path, str(error).removeprefix(f"{part.store.path}: ")))
+            path = part.store.path
+            for problem in error.problems_at(path):
+                message = (
+                    problem.message if problem.file == path else f"{problem.location}: {problem.message}"
+                )
+                problems.append(Problem(path, message, problem.fix, problem.kind))
     if problems:
         raise InputError(problems)
     return results

@@ -52,12 +52,13 @@ def conversion_options(
         import_module(_OPTIONS).check_keywords(caller, keywords)
     check = Arguments()
     is_mapping = isinstance(convert, Mapping) and all(isinstance(name, str) for name in convert)
-    check.expect("convert", convert, is_mapping, 'options by name, as in {"voxel_size": 0.2}', none=True)
+    check.expect("convert", convert, is_mapping, 'a mapping such as {"voxel_size": 0.2}', none=True)
     check.raise_problems()
     if convert is None:
         return keywords or None
     if twice := [name for name in keywords if name in convert]:
-        raise wrong_argument(", ".join(twice), "is given by keyword and in convert", "give it once")
+        message = "is given twice, as a keyword and in convert"
+        raise wrong_argument(", ".join(twice), message, "remove one of the two")
     return {**convert, **keywords}
 
 
@@ -86,14 +87,14 @@ def store_paths(paths: Sequence[PathLike], convert: Mapping[str, Any] | None) ->
     sources = [path for path in matches if _is_source(path)]
     if not sources:
         if convert is not None:
-            message = "is for the conversion of source files, and the path is a store or does not exist"
-            fix = "leave it out, or give source files"
+            message = "is an option to convert source files, but the path is a store or does not exist"
+            fix = "remove it, or give source files"
             raise wrong_argument(", ".join(convert) or "convert", message, fix)
         return matches
     if len(sources) < len(matches):
         others = ", ".join(os.fspath(path) for path in matches if path not in sources)
-        msg = f"source files are given together with a store, or a path that does not exist: {others}"
-        raise InputError(msg)
+        message = "is a store or does not exist, but the other paths are source files"
+        raise InputError.at(others, message, "give only stores, or only source files", "option")
     given = [local_folder(path) for path in paths]
     found = [absolute(path) for path in sources]
     store: str = import_module(_CACHE).store_of_sources(given, found, convert or {})

@@ -190,9 +190,10 @@ class StatisticsQuery:
         for number, (summary, own) in zip(drawn, counted, strict=True):
             if len(own.count) != len(counts[0].count) or not _has_same_axis(summary, first):
                 message = (
-                    f"{self.key} has {len(own.count)} components, in the first store {len(counts[0].count)}"
+                    f"{self.key!r} has {len(own.count)} components here, but {len(counts[0].count)} in the "
+                    "first store"
                 )
-                fix = "ask for the statistics of each store"
+                fix = "compute the statistics of each store separately"
                 raise wrong_argument(parts[number].store.path, message, fix)
         are_whole_numbers = all(summary.dtype.kind in "biu" for summary, _ in counted)
         together = merge(counts, None if weights is None else [weights[number] for number in drawn])
@@ -202,7 +203,7 @@ class StatisticsQuery:
         whole_kind = self._whole(part)
         if whole_kind is None or (subset is not None and whole_kind != part.kind):
             if not part.kind.select(part.store, (self.key,)):
-                raise wrong_argument("key", f"{self.key} is no value of a sample")
+                raise wrong_argument("key", f"{self.key!r} is not a value of the samples")
             whole_kind = part.kind
             reader = self._reader(part.store, whole_kind, part.units())
             check_reach([reader], [part.store.path])
@@ -254,7 +255,7 @@ class StatisticsQuery:
         if problems:
             raise InputError(problems)
         if self.key not in axes:
-            message = f"{self.key} is text in {store.path}, and statistics are of numbers"
+            message = f"{self.key!r} is text in {store.path}, but statistics need numbers"
             raise wrong_argument("key", message)
         validity = {self.key: kind.validity(store, self.key)}
         return summarise(reader, axes, index, splits, self.epoch, self.seed, validity)[self.key]
@@ -274,8 +275,8 @@ def _splits_of(store: Store) -> UInt8s:
 def _whole_kind(store: Store) -> SampleKind:
     kind = default_kind(store).whole
     if kind is None:
-        message = "its family's kind of samples does not say how they are read whole"
-        raise InputError(Problem(store.path, message, "ask a Dataset for statistics", "family"))
+        message = "the default sample kind of this store cannot read whole samples"
+        raise InputError(Problem(store.path, message, "use Dataset.statistics instead", "family"))
     return kind
 
 
@@ -341,7 +342,7 @@ def keep_statistics(
     opened = open_stores(os.fspath(path), version)
     kind = _whole_kind(opened.stores[0])
     for problem in undecided_axes(opened.stores[0], kind):
-        warnings.warn(f"not kept: {problem}", stacklevel=2)
+        warnings.warn(f"the statistics are not saved: {problem}", stacklevel=2)
     summaries: Summaries = {}
     with resolve_progress(progress) as callbacks:
         for store in opened.stores:
@@ -376,14 +377,14 @@ def kept_of_version(opened: OpenedStores) -> dict[str, Statistics]:
 def _keep(store: Store, kind: SampleKind, progress: Progress) -> dict[str, Summary]:
     folder = local_path(store.place)
     if folder is None:
-        message = "is in an object store, where no file is added to a sealed store"
-        fix = "run the command on a copy in a folder, and upload its unistore-statistics.npz"
+        message = "is in a bucket, where unistore adds no file to a sealed store"
+        fix = f"run 'unistore statistics' on a local copy, and upload its {STATISTICS}"
         raise wrong_argument(store.path, message, fix)
     summaries = _count_all(store, kind, progress)
     try:
         Folder(Path(folder)).put(STATISTICS, [_to_bytes(store, repr(kind), summaries)])
     except OSError as error:
-        message = f"{STATISTICS} cannot be written ({error.strerror})"
+        message = f"{STATISTICS} cannot be written: {error.strerror}"
         raise wrong_argument(store.path, message, "make the folder writable") from error
     return summaries
 
@@ -443,8 +444,8 @@ def read_kept(store: Store, kind: str | None = None) -> dict[str, Summary] | Non
     try:
         return _parse(store, content, kind)
     except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        message = f"{STATISTICS} is damaged ({error})"
-        msg = f"{store.path}: {message}; remove it, or run 'unistore statistics {store.path}'"
+        fix = f"Fix: run 'unistore statistics {store.path}', which writes it again"
+        msg = f"{store.path}: {STATISTICS} is damaged: {error}. {fix}"
         raise StoreError(msg) from error
 
 
@@ -452,7 +453,7 @@ def _parse(store: Store, content: bytes, kind: str | None) -> dict[str, Summary]
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
     if unpacked > _LIMIT:
-        msg = f"holds {unpacked} bytes, {_LIMIT} at most"
+        msg = f"it has {unpacked:,} bytes, but at most {_LIMIT:,} are allowed"
         raise ValueError(msg)
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         about = parse_document(arrays[_ABOUT].tobytes())
@@ -469,7 +470,9 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
     def array(name: str, kind: str, *shape: int) -> AnyArray:
         values = arrays[f"{number}.{name}"]
         if values.dtype.kind != kind or values.shape != shape:
-            msg = f"{name} is {values.dtype} {values.shape}, expected kind {kind} and shape {shape}"
+            msg = (
+                f"{name} is {values.dtype} of shape {values.shape}, expected kind '{kind}' and shape {shape}"
+            )
             raise ValueError(msg)
         return values
 
@@ -482,7 +485,7 @@ def _summary(about: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Summar
     by_split = {}
     for row, (split, (lo, hi)) in enumerate(zip(splits, pairwise(offsets), strict=True)):
         if (np.diff(bins[lo:hi], prepend=-1, append=components * CODES) <= 0).any():
-            raise ValueError("bins are not in their order")
+            raise ValueError("the bins are not in ascending order")
         arrays_of_split: list[Any] = [*(values[row] for values in moments), bins[lo:hi], counts[lo:hi]]
         by_split[split] = ValueCounts(*arrays_of_split)
     name = None if about["axis_name"] is None else str(about["axis_name"])
@@ -501,10 +504,10 @@ def kept_problem(store: Store) -> str | None:
     kind = _whole_kind(store)
     computed = _count_all(store, kind)
     if read_kept(store, repr(kind)) is None or [*kept] != [*computed]:
-        return "has other keys than the samples"
+        return "does not have the same keys as the samples"
     for key, summary in kept.items():
         if not _is_same(summary, computed[key]):
-            return f"has statistics of {key} that are not those of its values"
+            return f"has statistics of {key!r} that differ from the values"
     return None
 
 

@@ -65,7 +65,7 @@ def stitch(
     check = Arguments()
     kind = dataset.samples
     is_grid = isinstance(kind, Patches) and not kind.random
-    check.expect("dataset", kind, is_grid, "one of Patches(…, random=False)")
+    check.expect("dataset", kind, is_grid, "a Dataset of samples=unistore.Patches(…, random=False)")
     check.one_of("weights", weights, ("constant", "gaussian"))
     check.raise_problems()
     assert isinstance(kind, Patches)
@@ -82,11 +82,11 @@ def _joined(
         is_of_boxes = batch.ndim in (4, 5) and tuple(batch.shape[-3:]) == shape
         if not is_of_boxes or len(batch) != len(numbers):
             expected = f"({len(numbers)}, …, {', '.join(map(str, shape))})"
-            message = f"have shape {tuple(batch.shape)}, expected {expected} as the boxes"
+            message = f"have the shape {tuple(batch.shape)}, but {expected} is expected, as of the patches"
             raise _refusal(message, "shape")
         if not batch.is_floating_point():
-            message = f"are {batch.dtype}: the mean of classes is none"
-            raise _refusal(message, "dtype", "stitch scores, then argmax")
+            message = f"are {batch.dtype}, but class numbers cannot be averaged where patches overlap"
+            raise _refusal(message, "dtype", "stitch the scores, then take argmax")
         for sample, values_of_cell in zip(numbers.tolist(), batch, strict=True):
             cell = grid.cell(sample)
             if cell.volume not in unfinished:
@@ -97,8 +97,8 @@ def _joined(
                 yield cell.volume, volume if isinstance(values, torch.Tensor) else volume.numpy()
     if unfinished:
         missing = sum(part.missing for part in unfinished.values())
-        message = f"end while {missing} boxes of {len(unfinished)} volumes are missing"
-        fix = "read the whole grid: shuffle=False, drop_last=False, one rank"
+        message = f"end although {missing:,} patches of {len(unfinished):,} volumes are missing"
+        fix = "read the whole grid: shuffle=False, drop_last=False, and one rank"
         raise _refusal(message, "missing", fix)
 
 
@@ -117,7 +117,7 @@ class _Grid:
 
     def cell(self, sample: int) -> GridCell:
         if not 0 <= sample < self._first[-1]:
-            message = f"are of sample {sample}, and the dataset has {self._first[-1]}"
+            message = f"have the index {sample:,}, but the Dataset has {self._first[-1]:,} samples"
             raise _refusal(message, "index")
         store = int(np.searchsorted(self._first, sample, side="right")) - 1
         cell = self._readers[store].cell(sample - int(self._first[store]))
@@ -135,11 +135,13 @@ class _Sum:
 
     def add(self, sample: int, values: torch.Tensor, corner: Shape) -> None:
         if sample in self._came:
-            message = f"of sample {sample} came twice"
-            raise _refusal(message, "duplicate", "read each cell once: shuffle=False")
+            message = f"sample {sample:,} was given twice"
+            raise _refusal(message, "duplicate", "read each sample once, with shuffle=False")
         if values.shape[:-3] != self._sum.shape[:-3]:
             channels = tuple(values.shape[:-3]), tuple(self._sum.shape[:-3])
-            message = f"of sample {sample} have {channels[0]} channels, others of its volume {channels[1]}"
+            message = (
+                f"sample {sample:,} has {channels[0]} channels, but others of its volume have {channels[1]}"
+            )
             raise _refusal(message, "shape")
         self._came.add(sample)
         self.missing -= 1

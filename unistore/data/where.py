@@ -34,7 +34,7 @@ Condition: TypeAlias = Number | str | tuple[Number | None, Number | None] | Sequ
 Known: TypeAlias = Mapping[str, Callable[[], AnyArray]]
 
 _LISTS = (list, set, frozenset)
-_FORMS = "a number, a pattern as in 'lab_a/*', a range (50, None), or a list of values"
+_FORMS = "a number, a pattern such as 'lab_a/*', a range such as (50, None), or a list of values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class Where:
         readers = known_of(store)
         names = [*self.conditions] if self.top_fraction is None else [*self.conditions, self.top_fraction[0]]
         if unknown := [name for name in names if name not in readers]:
-            message = f"{', '.join(unknown)}: {store.path} does not tell this of its samples"
-            raise wrong_argument("where", message, f"it tells {', '.join(readers)}")
+            message = f"{store.path} has no {', '.join(map(repr, unknown))} of its samples"
+            raise wrong_argument("where", message, f"use one of {', '.join(readers)}")
 
     def nothing_left(self, paths: Sequence[str]) -> InputError:
         """Return the error of conditions that no sample meets, for you to raise."""
-        message = f"no sample of {first_few(paths)} fulfils all of {dict(self.conditions)!r:.200}"
-        return wrong_argument("where", message, "leave one out, or widen it")
+        message = f"no sample of {first_few(paths)} meets all conditions {dict(self.conditions)!r:.200}"
+        return wrong_argument("where", message, "remove or widen a condition")
 
     def units(self, store: Store, units: Int64s | None) -> Int64s:
         """Return the selected rows of the sample table.
@@ -123,7 +123,7 @@ def parse_where(
         "top_fraction",
         top_fraction,
         _is_name_and_share(top_fraction),
-        "a name and a share, as in ('episode.return', 0.1)",
+        "a name and a share above 0 and up to 1, such as ('episode.return', 0.1)",
         none=True,
     )
     return Where(by_name, top_fraction)
@@ -162,8 +162,13 @@ def _fulfil(name: str, values: AnyArray, condition: Condition) -> AnyArray:
 
 def _check_kind(name: str, values: AnyArray, *, is_text: bool) -> None:
     if is_text != (values.dtype.kind == "U"):
-        message = f"{name} is {'a number' if is_text else 'text'}, as {str(values[:1].tolist())[:60]}"
-        fix = "give a number, or a range, as in (50, None)" if is_text else "give a pattern, as in 'lab_a/*'"
+        example = f", for example {str(values[0])[:60]!r}" if len(values) else ""
+        if is_text:
+            message = f"{name!r} contains numbers{example}, but the condition is a text"
+            fix = "give a number, or a range such as (50, None)"
+        else:
+            message = f"{name!r} contains texts{example}, but the condition is a number"
+            fix = "give a pattern such as 'lab_a/*'"
         raise wrong_argument("where", message, fix)
 
 

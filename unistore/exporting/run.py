@@ -156,14 +156,14 @@ def _write(file: File, disk: _FailSafeFile) -> None:
 
     for name in (*file.values, *file.attributes):
         if "\0" in name or (name and "" in name.split("/")):
-            msg = f"{file.name}: dataset or group {name!r} cannot be written: not a valid name in HDF5"
+            msg = f"{file.name}: {name!r} cannot be written, because it is not a valid name in HDF5"
             raise StoreError(msg)
     with h5py.File(disk, "w", libver=("v108", "latest")) as out:  # 1.8 on: attributes above 64 KiB
         for name, values in file.values.items():
             try:
                 _write_dataset(out, name, values, disk, compressed=file.compressed)
             except (ValueError, TypeError) as error:
-                msg = f"{file.name}: dataset {name!r} cannot be written ({error})"
+                msg = f"{file.name}: the dataset {name!r} cannot be written: {error}"
                 raise StoreError(msg) from error
         for name, attributes in file.attributes.items():
             if VALUE in attributes and name not in out:
@@ -283,13 +283,12 @@ class FileNames:
             If the name is not valid on every file system, or is taken.
         """
         if reason := file_name_problem(name):
-            msg = f"{self._store}: the store names a file {name!r}, which is not written: {reason}"
+            msg = f"{self._store}: the name {name!r} of a file cannot be written: {reason}"
             raise StoreError(msg)
         parts = tuple(name.split("/"))
         parents = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
         if name in self._files or name in self._folders or self._files.intersection(parents):
-            clash = f"two files {name!r}, or one inside another"
-            msg = f"{self._store}: the store names {clash}: only one can be written"
+            msg = f"{self._store}: two files have the name {name!r}, or one is inside the other"
             raise StoreError(msg)
         self._files.add(name)
         self._folders.update(parents)
@@ -511,11 +510,11 @@ def export(
                 os.sync()
                 (work / "files").rename(target)
         except OSError as error:
-            then = "then export again: nothing was left"
+            then = "then export again"
             raise ConversionError(refusal(named(error, target), then)) from error
     sides = dict.fromkeys(name for part in opened.stores for name in side_names(part))
     if sides:
-        done.notes[f"side tables are not exported: {', '.join(sides)}"] = None
+        done.notes[f"added columns are not exported: {', '.join(sides)}"] = None
     return Exported(
         destination=str(target),
         family=opened.stores[0].family,
@@ -553,8 +552,10 @@ class _Export:
                 self.progress.advance(sum(sizes[current : file.source]))
             current = file.source
             if file.scope == "all" and self.is_joined:
-                message = f"{file.name} holds all sources, and these are in several stores, or left out"
-                fix = "make them one, and export that: unistore compact STORE DST"
+                message = (
+                    f"{file.name} needs all sources, but they are in several parts, or some were removed"
+                )
+                fix = "merge the parts with unistore compact STORE DST, and export DST"
                 raise InputError.at(store.path, message, fix, "version")
             if file.source not in removed and not (file.scope == "shared" and file.name in self.shared):
                 self._write(store, file)
@@ -584,8 +585,8 @@ def _store_errors(store: Store) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}".rstrip(": ")
         msg = (
-            f"{store.path}: cannot be exported: the description of its sources contradicts its arrays "
-            f"({reason}); run 'unistore verify {store.path}'"
+            f"{store.path}: cannot be exported, because the description of its sources contradicts its "
+            f"arrays: {reason}. Fix: unistore verify {store.path}"
         )
         raise StoreError(msg) from error
 
@@ -600,21 +601,20 @@ def _exporter(
         msg = f"{store.path}: cannot be exported: {error}"
         raise StoreError(msg) from error
     if files_of is None:
-        other_formats = f" or as {', '.join(family.exports)}" if family.exports else ""
-        message = f"{family.command()} stores are not exported as {to!r}"
-        fix = f"they are in the layout of their sources{other_formats}: leave --to out, or change it"
-        raise InputError.at(store.path, message, fix, "option")
+        message = f"{family.command()} stores cannot be exported as '{to}'"
+        fixes = tuple(f"give --to {name}" for name in family.exports)
+        remove = "remove --to, which writes the layout of the sources"
+        raise InputError.at(store.path, message, (remove, *fixes), "option")
     chosen = {name: value for name, value in choices.items() if value is not None}
     for name in sorted(chosen.keys() - signature(files_of).parameters.keys()):
-        raise InputError.at(store.path, f"this export has no --{name}", "leave it out", "option")
+        raise InputError.at(store.path, f"this export has no --{name}", f"remove --{name}", "option")
     return partial(files_of, **chosen)
 
 
 def _check_destination(target: Path, store: Path | None) -> None:
     if os.path.lexists(target):
-        msg = f"{target}: exists; an export never writes into an existing folder, choose another folder"
-        raise InputError(msg)
+        message = "exists, and an export never writes into an existing folder"
+        raise InputError.at(str(target), message, "choose another folder", "target")
     real = target.parent.resolve() / target.name
     if store is not None and real.is_relative_to(store.resolve()):
-        msg = f"{target}: is inside the store; choose another folder"
-        raise InputError(msg)
+        raise InputError.at(str(target), "is inside the store", "choose another folder", "target")

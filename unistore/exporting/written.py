@@ -18,7 +18,7 @@ from unistore.store.reader import open_zarr
 from unistore.system.types import AnyArray, Attributes, Dtype, Shape
 
 _BLOCK = 16 << 20  # bytes that are read at a time
-_FIX = "the disk or a library changed what was written: export again, onto another disk"
+_FIX = "export again, to another disk"
 # ``read(lo, hi)``: rows of an array of a file
 _ReadRows = Callable[[int, int], AnyArray]
 
@@ -105,7 +105,7 @@ def check_written(path: Path, form: Form, written: Mapping[str, Written]) -> Non
     except (StoreError, OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         reason = f"{type(error).__name__}: {error}"
     if reason:
-        msg = f"{path.name}: was written, and does not open as what is stored: {reason}; {_FIX}"
+        msg = f"{path.name}: was written, but reading it back gives other values: {reason}. Fix: {_FIX}"
         raise ConversionError(msg)
 
 

@@ -33,8 +33,8 @@ from unistore.store.reader import Store
 from unistore.system.types import AnyArray, Attributes, Int64s, JsonObject
 from unistore.zarr3.documents import is_list_of
 
-_FILL = AddOptions(("--columns", "union"), "to fill what is missing and pad smaller rows")
-_KEEP_APART = "keep what no one dtype and shape holds in a store of its own"
+_FILL = AddOptions(("--columns", "union"), "to fill missing columns and pad smaller rows")
+_KEEP_APART = "convert sources with another dtype or shape into a separate store"
 _DTYPE = "source_dtype"
 # What an array is called in the sources
 _NAMES = ("source_array", "source_field", "source_position")
@@ -190,14 +190,16 @@ class _Joining:
             dtype = promote([np.dtype(field.dtype) for field in forms])
             if form is None and dtype is None:
                 dtypes = " and ".join(sorted({field.dtype for field in forms}))
-                problems.append(Problem(path, f"is {dtypes} in its parts", FIX, "compact"))
+                problems.append(Problem(path, f"has different dtypes in the parts: {dtypes}", FIX, "compact"))
             elif len({len(field.row_shape) for field in forms}) == 1:
                 field = self._joined(forms, form, "" if dtype is None else dtype.name)
                 names = self._names_in_sources(path, sources)
                 attributes = {**field.attributes, **names}
                 joined[path] = replace(field, attributes=attributes, rule=self._rules[path])
             elif not problems:
-                problems.append(Problem(path, "has rows of several axes in its parts", FIX, "compact"))
+                problems.append(
+                    Problem(path, "has rows with different numbers of axes in the parts", FIX, "compact")
+                )
         if problems:
             raise InputError(problems)
         return joined
@@ -324,7 +326,7 @@ def _united(values: Sequence[Attributes], where: str) -> JsonObject:
     for own in values:
         for key, value in own.items():
             if united.setdefault(key, value) != value:
-                message = f"{key} is {united[key]!r} and {value!r} in its parts"
+                message = f"{key} differs between the parts: {united[key]!r} and {value!r}"
                 raise InputError(Problem(where, message, FIX, "compact"))
     return united
 
@@ -417,7 +419,7 @@ class _Completed:
         elif is_bound and {*spec.needs}.isdisjoint(self._before):
             absent = 0
         elif absent is None:
-            message = f"array {path} is in some of its parts alone"
+            message = f"only some parts have the array {path}"
             self.problems.append(Problem(self._store.path, message, FIX, "compact"))
             absent = field.fill
         row = np.full(field.row_shape, absent, field.dtype)

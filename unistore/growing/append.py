@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
     from unistore.converters.adapter.converter import Converter
 
-_REPLACE = AddOptions(("--replace",), "to put it in the place of the old one")
-_FIX = "convert these sources into a store of their own; unistore compact STORE OTHER NEW makes them one"
+_REPLACE = AddOptions(("--replace",), "to replace the old one")
+_FIX = "convert these sources into another store, then merge both with unistore compact STORE OTHER NEW"
 _SOME_FIX = (
-    "append them with a source that lacks columns or has smaller rows, or convert all sources together"
+    "append them together with a source that has fewer columns or smaller rows, or convert all together"
 )
 # Options that select sources or follow from them, and may differ between the parts of a store
 _MAY_DIFFER = ("codecs", "compacted", "exclude", "skipped", "split_below", "splits")
@@ -113,16 +113,16 @@ class _Sources:
         scan = inputs.scan
         problems = []
         if scan.numbered:
-            message = "are named by numbers, which further sources change"
-            fix = "convert all of them together, into a new store"
+            message = "have numbers as names, which change when sources are added"
+            fix = "convert all of them together into a new store"
             problems.append(Problem("the sources", message, fix, "name"))
         for name, size in zip(scan.sources.names, inputs.sizes().tolist(), strict=True):
             known = self.known.get(name)
             # one of the same size is told apart by its values, once these were read
             if known is None or self.replaces or known.size == size:
                 continue
-            message = f"the store has {known.size:,} bytes of this name, and these are {size:,}"
-            above = "give the folder above if it is another source, so that names differ"
+            message = f"has {size:,} bytes, but the source of this name in the store has {known.size:,}"
+            above = "give the folder above it, so that the names differ, if it is another source"
             problems.append(Problem(name, message, (_REPLACE, above), "changed", name))
         if problems:
             raise InputError(problems)
@@ -135,7 +135,7 @@ class _Sources:
         problems = []
         for name in rows:
             if name not in same and not self.replaces:
-                message = "was changed after it was converted into the store, in name and size the same"
+                message = "has the name and size of a source in the store, but other values"
                 problems.append(Problem(name, message, _REPLACE, "changed", name))
         if problems:
             raise InputError(problems)
@@ -156,8 +156,8 @@ class _Sources:
                     pairs[name, other] = self.known[other], row
         problems = []
         for name, other in self._same_values(new, pairs):
-            message = f"holds the values of {other}, which the store has"
-            fix = AddOptions(("--exclude", name)), "give the folder at which its names begin"
+            message = f"has the same values as '{other}', which the store has already"
+            fix = AddOptions(("--exclude", name)), "give the folder from which the store was converted"
             problems.append(Problem(name, message, fix, "changed", name))
         if problems:
             raise InputError(problems)
@@ -384,12 +384,12 @@ def _split_rule(growth: Growth, options: Attributes) -> SplitRule | None:
     try:
         rule = SplitRule.recorded(options)
     except (KeyError, TypeError, ValueError) as error:
-        msg = f"{growth.store}: its options do not say how it was converted ({error})"
+        msg = f"{growth.store}: its options do not state how it was converted: {error}"
         raise StoreError(msg) from error
     if rule is None or (rule.method == "hash" and rule.taken is None):
         return rule
-    message = "has splits that depend on all sources (exact: shares, or a list)"
-    fix = "convert all sources together, with --split train=0.8,val=0.2, whose splits stay when it grows"
+    message = "has splits from exact shares or from a list, which new sources could change"
+    fix = "convert all sources together, with --split train=0.8,val=0.2, which can grow"
     raise InputError(Problem(growth.store, message, fix, "split"))
 
 
@@ -403,7 +403,7 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
                 Problem(name, f"is not in {first_few([*map(str, folders)])}", "", "missing", name)
             )
         elif not known.replaces and not known.is_stored(found[name], claims.listing.given):
-            message = "has another size or change time than when it was converted"
+            message = "has another size or modification time than when it was converted"
             words = ("verify", store, "--against", *map(str, folders))
             fixes = _REPLACE, RunCommand(words, "to compare its values")
             problems.append(Problem(name, message, fixes, "changed"))
@@ -418,17 +418,19 @@ def _check_forms(first: Store, new: Store) -> None:
     fields = [part.kind.select(part.store, None) for part in parts]
     problems = []
     for key in sorted({*fields[0]}.symmetric_difference(fields[1])):
-        where = "the store" if key in fields[0] else "the new sources"
+        has_it = "the store has" if key in fields[0] else "the new sources have"
         is_of_some = key in fields[0] and key.endswith((PRESENT_SUFFIX, MASK_SUFFIX))
         fix = _SOME_FIX if is_of_some else _FIX
-        problems.append(Problem(f"field {key!r}", f"is in {where} alone", fix, "fields"))
+        problems.append(Problem(f"field {key!r}", f"only {has_it} it", fix, "fields"))
     if problems:
         raise InputError(problems)
     bind_parts(parts, fields[0], fits=True)
     problems = differing_options(first, new)
     for path in filter(first.has, new.paths()):
         if _contradict(first.array(path).attributes, new.array(path).attributes):
-            problems.append(Problem(path, "has other attributes than in the store", _FIX, "attributes"))
+            problems.append(
+                Problem(path, "has other attributes in the new sources than in the store", _FIX, "attributes")
+            )
     if problems:
         raise InputError(problems)
 
@@ -443,7 +445,7 @@ def differing_options(first: Store, new: Store, ignored: Collection[str] = ()) -
     problems = []
     for name in sorted({*before, *now}.difference(ignored)):
         if before.get(name) != now.get(name):
-            message = f"is {before.get(name)!r} in {first.path}, and {now.get(name)!r} in {new.path}"
+            message = f"is {before.get(name)!r} in {first.path}, but {now.get(name)!r} in {new.path}"
             problems.append(Problem(f"option {name}", message, _FIX, "option"))
     return problems
 

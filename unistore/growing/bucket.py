@@ -31,7 +31,7 @@ from unistore.zarr3.durable import write_file
 
 _NEW_STORE = "new.zarr"
 _OTHER_MARK = b"{}"
-_FIX = "grow a copy in a folder, and upload it: parts first, versions last"
+_FIX = "append to a local copy, and upload it with the parts first and the versions last"
 
 
 class BucketPlace(Place):
@@ -63,16 +63,17 @@ class BucketPlace(Place):
             path.unlink()
         if owner in (None, _OTHER_MARK):
             self._growth.delete([BUILD_MARK])
-            msg = f"{self.store}: this server has no conditional put (If-None-Match): {_FIX}"
-            raise InputError(msg)
+            message = "this server has no conditional put (If-None-Match), which an append needs"
+            raise InputError.at(self.store, message, _FIX, "target")
         self._check_owner(owner)
         self._recover()
 
     def _check_owner(self, owner: bytes | None) -> None:
         if owner != self._mark:
             msg = (
-                f"{self.store}: another process makes its next version {place_of_owner(owner)}: wait for it, "
-                f"or run its command there again; unistore clean {self._growth.location} --remove discards it"
+                f"{self.store}: another process is writing the next version {place_of_owner(owner)}. "
+                "Fix: wait for it, or run its command there again, or discard it with "
+                f"unistore clean {self._growth.location} --remove"
             )
             raise ConversionError(msg)
 
@@ -84,8 +85,8 @@ class BucketPlace(Place):
             return
         side_tables = self._client.location.with_suffix(f".{SIDE_TABLES}")
         if writing_client(side_tables).list(limit=1):
-            msg = f"{side_tables}: side tables do not move in a bucket: move them away, or {_FIX}"
-            raise InputError(msg)
+            message = "added columns cannot be kept when a store in a bucket grows"
+            raise InputError.at(str(side_tables), message, ("move them away", _FIX), "side")
         self._client.delete([FIRST_VERSION])
 
     def _part(self, key: str) -> ObjectClient:
@@ -98,7 +99,7 @@ class BucketPlace(Place):
     def create(self, key: str, data: bytes) -> None:
         self._check_owner(self._growth.get(BUILD_MARK))
         if self._client.create(key, data) != data:
-            msg = f"{self.store}/{key}: was made by another process meanwhile; run the same command again"
+            msg = f"{self.store}/{key}: another process wrote it meanwhile. Fix: run the same command again"
             raise ConversionError(msg)
 
     def take_place(self) -> None:
@@ -137,7 +138,10 @@ def _sizes(store: ObjectClient, key: str) -> dict[str, int]:
     """Return keys and sizes of the objects of the sealed store of a part but for its root."""
     manifest = store.get(MANIFEST, MANIFEST_LIMIT) or b""
     if xxhash.xxh3_128_hexdigest(manifest) != split_part_key(f"{key}/")[0]:
-        msg = f"{store.location}/{MANIFEST}: is not that of the seal; restore it from a copy, then run again"
+        msg = (
+            f"{store.location}/{MANIFEST}: differs from the manifest that was sealed. "
+            "Fix: restore it from a copy, then run the same command"
+        )
         raise ConversionError(msg)
     entries = parse_manifest(manifest, str(store.location))
     sizes = {entry.key: entry.bytes for entry in entries}

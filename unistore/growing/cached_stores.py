@@ -91,8 +91,8 @@ def cache_folder() -> Path:
         try:
             folder = os.fspath(Path.home() / ".cache" / "unistore")
         except RuntimeError as error:
-            message = "this user has no home folder for stores of source files"
-            fix = f"set {FOLDER} to a folder with room that you may write to"
+            message = "this user has no home folder, where the stores of source files are kept"
+            fix = f"set {FOLDER} to a folder with space that you may write to"
             raise InputError.at("~", message, fix, kind="missing") from error
     return Path(absolute(folder), "stores")
 
@@ -221,7 +221,7 @@ def _members(folder: Path) -> dict[str, list[Path]]:
     except OSError as error:
         fix = f"set {FOLDER} to the folder of the cache"
         raise InputError.at(
-            str(folder), f"cannot be listed ({error.strerror})", fix, kind="unreadable"
+            str(folder), f"cannot be listed: {error.strerror}", fix, kind="unreadable"
         ) from error
     members: dict[str, list[Path]] = {}
     for path in paths:
@@ -328,9 +328,9 @@ def _named(names: Sequence[str]) -> list[CachedStore]:
 
 def _kept_problem(store: CachedStore) -> Problem:
     if store.pinned:
-        unpin = RunCommand(("cache", "pin", store.name, "--unpin"), "to let it be removed")
+        unpin = RunCommand(("cache", "pin", store.name, "--unpin"), "to allow its removal")
         return Problem(store.name, "is pinned", unpin, "option")
-    return Problem(store.name, f"{store.in_use} is at work on it", "wait for it, or stop it", "option")
+    return Problem(store.name, f"{store.in_use} is using it", "wait for it, or stop it", "option")
 
 
 def _remove(store: CachedStore) -> None:
@@ -350,5 +350,5 @@ def _remove(store: CachedStore) -> None:
             for member in members:
                 member.unlink(missing_ok=True)
         except OSError as error:
-            msg = f"{error.filename or path}: cannot be removed ({error.strerror or error})"
+            msg = f"{error.filename or path}: cannot be removed: {error.strerror or error}"
             raise ConversionError(msg) from error

@@ -108,7 +108,7 @@ def _groups(stores: Sequence[Store]) -> dict[str, Attributes]:
     for name in dict.fromkeys(chain.from_iterable(groups)):
         attributes = joined_attributes([own[name] for own in groups if name in own])
         if attributes is None:
-            message = f"group {name} says different things in its parts"
+            message = f"the attributes of the group {name} differ between the parts"
             raise InputError(Problem(stores[0].path, message, "convert all sources together", "compact"))
         joined[name] = attributes
     return joined
@@ -286,8 +286,8 @@ def compact(
             left_out += _not_selected(one, split, conditions) if is_selected else one.removed
         kept = kept_sources(stores, left_out, by_name=order == "name")
         if not kept:
-            message = "has no source of this split that fulfils these conditions"
-            raise InputError(Problem(folders[0], message, "leave one out, or widen it", "option"))
+            message = "no source is in this split and meets all conditions"
+            raise InputError(Problem(folders[0], message, "remove or widen a condition", "option"))
         _check_names(kept)
         options["exclude"] = _excluded(stores, left_out)
         united = unite(stores, kept, options.get("columns"))
@@ -318,7 +318,9 @@ def compact(
 def _opened(folders: Sequence[str], version: VersionLike) -> list[OpenedStores]:
     """Open stores. Refuse those that no one store can hold."""
     if version is not None and len(folders) > 1:
-        raise wrong_argument("version", f"is of one store, and these are {len(folders)}", "compact it first")
+        message = f"works only with one store, but {len(folders)} are given"
+        fix = "first compact that version into a single store, then compact the stores"
+        raise wrong_argument("version", message, fix)
     opened = [open_stores(folder, version) for folder in folders]
     for store in chain.from_iterable(one.stores for one in opened):
         store.array("sources/bytes")  # reads the root of a part, of which the version tells little
@@ -326,7 +328,7 @@ def _opened(folders: Sequence[str], version: VersionLike) -> list[OpenedStores]:
     problems = []
     for store in chain.from_iterable(one.stores for one in opened[1:]):
         if store.family != first.family:
-            message = f"is a {store.family} store, and {first.path} a {first.family} store"
+            message = f"is a {store.family} store, but {first.path} is a {first.family} store"
             raise InputError(Problem(store.path, message, FIX, "family"))
         problems += differing_options(first, store, ("columns",))
     if problems:
@@ -336,8 +338,10 @@ def _opened(folders: Sequence[str], version: VersionLike) -> list[OpenedStores]:
 
 def _check_names(sources: Sequence[KeptSource]) -> None:
     counts = Counter(source.name for source in sources)
-    message = "is in several of the stores"
-    fix = "remove it from one (unistore remove), or convert at a folder above, so that names differ"
+    message = "several of the stores have a source of this name"
+    fix = (
+        "remove it from one with unistore remove, or convert again from a folder above, so that names differ"
+    )
     problems = [Problem(name, message, fix, "name", name) for name, count in counts.items() if count > 1]
     if problems:
         raise InputError(problems)
@@ -360,8 +364,11 @@ def _not_selected(
         selected = np.bincount(sources if units is None else sources[units], minlength=len(names))
         left_out.append(tuple(np.flatnonzero(selected == 0).tolist()))
         for number in np.flatnonzero((selected > 0) & (selected < samples)).tolist():
-            message = f"{selected[number]:,} of its {samples[number]:,} samples are selected"
-            fix = "sources are taken whole; Dataset(split=…, where=…) selects samples"
+            message = (
+                f"only {selected[number]:,} of its {samples[number]:,} samples match, but a source is always "
+                "copied whole"
+            )
+            fix = "change the condition, or select samples with Dataset(split=…, where=…)"
             problems.append(Problem(names[number], message, fix, "option", names[number]))
     if problems:
         raise InputError(problems)

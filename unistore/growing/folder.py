@@ -92,8 +92,8 @@ class FolderPlace(Place):
     def _check_names(self) -> None:
         for name in (VERSIONS, PARTS, TAGS):
             if durable.is_there(self._store / ROOT) and durable.is_there(self._store / name):
-                message = f"has a folder {name!r} of its own, and a grown store keeps something else there"
-                fix = "convert all sources together, into a new store"
+                message = f"has a folder '{name}' with data, but a versioned store needs this name"
+                fix = "convert all sources together into a new store"
                 raise InputError(Problem(self.store, message, fix, "name"))
 
     def move_in(self, key: str) -> None:
@@ -189,4 +189,6 @@ def _move_file(path: Path, target: Path) -> None:
 
 def other_store(store: str, grown: object) -> ConversionError:
     """Return the error for a store that is not the first part of the grown one that is to take its place."""
-    return ConversionError(f"{store}: is not the store that {grown} continues; move one of them away")
+    return ConversionError(
+        f"{store}: this is not the store that the version in {grown} continues. Fix: move one of them away"
+    )

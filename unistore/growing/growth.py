@@ -93,7 +93,10 @@ class Growth:
             self.place.move_in(key)
             return
         if present.attributes["seal"] != new.attributes["seal"]:
-            msg = f"{place}: is not the store of this name; restore it from a copy, then run this again"
+            msg = (
+                f"{place}: its content does not match its name. "
+                "Fix: restore it from a copy, then run the same command"
+            )
             raise ConversionError(msg)
 
 
@@ -106,8 +109,8 @@ def _place_of(path: PathLike, work: PathLike | None) -> Place:
         return BucketPlace(bucket_location(os.fspath(path)), Path(require_local_path(work or ".", "--work")))
     store = Path(os.path.abspath(folder))  # noqa: PTH100  links stay links
     if store.is_symlink():
-        msg = f"{store}: is a link and will not be touched: give the path that it points to"
-        raise InputError(msg)
+        message = "is a link, which unistore does not change"
+        raise InputError.at(str(store), message, "give the path that it points to", "target")
     return FolderPlace(store)
 
 
@@ -150,14 +153,14 @@ def tag_version(path: PathLike, name: str, version: int | None = None) -> int:
     check_tag(name)
     with growing(path) as growth:
         if growth.is_plain:
-            msg = f"{growth.store}: has one version, which needs no name; append something first"
-            raise InputError(msg)
+            message = "has only one version, which cannot get a name"
+            raise InputError.at(growth.store, message, "append sources first", "version")
         grown = GrownStore(growth.store)
         number = grown.number_of(version)
         before = grown.tags().get(name)
         if before is None:
             growth.place.create(f"{TAGS}/{name}", f"{number}\n".encode())
         elif before != number:
-            msg = f"{growth.store}: {name!r} is version {before}; choose another name"
-            raise InputError(msg)
+            message = f"the name '{name}' belongs to version {before}, and names never change"
+            raise InputError.at(growth.store, message, "choose another name", "version")
     return number

@@ -114,16 +114,18 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
             names = [name for name in known if name == name_or_pattern or fnmatchcase(name, name_or_pattern)]
             chosen |= dict.fromkeys(names)
             if not names:
-                message = f"matches no source of {growth.store}"
-                fix = f"as {first_few([*known])}"
+                message = f"{growth.store} has no source of this name"
+                fix = f"give names or patterns of its sources, such as {first_few([*known])}"
                 problems.append(Problem(name_or_pattern, message, fix, "option"))
         if problems:
             raise InputError(problems)
         schemas: list[Attributes] = list(growth.version.schemas)
         parts = without_sources(growth, [known[name] for name in chosen], schemas)
         if not parts:
-            msg = f"{growth.store}: nothing would be left; remove the folder to remove the store"
-            raise InputError(msg)
+            message = "no source would be left"
+            raise InputError.at(
+                growth.store, message, "to remove the store, remove its folder", "nothing left"
+            )
         version = growth.commit(parts, schemas)
     return Removed(store=growth.store, version=version.number, sources=tuple(chosen), samples=version.samples)
 

@@ -94,7 +94,7 @@ def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options:
     store, how = found
     request.record(store)
     left_out = list(skipped_since(open_stores(str(store)).stores))
-    without = f" without {first_few(left_out)}, which had errors" if left_out else ""
+    without = f" without {first_few(left_out)}, skipped because of errors" if left_out else ""
     _say(f"{request.shown}: {how}{without}: {store}")
     return str(store)
 
@@ -105,8 +105,9 @@ class _Request:
     def __init__(self, sources: Sequence[PathLike], paths: Sequence[str], options: Mapping[str, Any]) -> None:
         names = {field.name for field in fields(Settings)}
         if refused := sorted(_REFUSED & options.keys()):
-            fix = "run unistore convert SRC DST with it, and open DST"
-            raise wrong_argument("convert", f"has no {', '.join(refused)} for a store in the cache", fix)
+            fix = "run unistore convert SRC DST with this option, and open DST"
+            message = f"{', '.join(refused)} cannot be used for a store in the cache"
+            raise wrong_argument("convert", message, fix)
         chosen = dict(options)
         self._family: str | None = chosen.pop("family", None)
         self._settings = Settings(**{name: chosen.pop(name) for name in names & chosen.keys()})
@@ -149,7 +150,7 @@ class _Request:
             if changes is not None and not any(changes):  # another process has made it meanwhile
                 return store, "found"
             if self._damage:
-                _say(f"{self._damage}; it stays: unistore cache remove {store.name}")
+                _say(f"{self._damage}; to remove it: unistore cache remove {store.name}")
             if changes is not None and changes.new and not changes.changed and not changes.missing:
                 appended = self._append(store, len(changes.new))
                 if appended is not None:
@@ -191,11 +192,12 @@ class _Request:
             if kinds == {NOTHING_LEFT}:
                 return store, "found"
             if settings.skips and NOTHING_LEFT in kinds:
-                return store, f"found; nothing can be added ({str(error).splitlines()[0]})"
+                return store, f"found; no source can be added ({str(error).splitlines()[0]})"
             if growth_folder(store).exists():
                 with growing(store):  # removes what the append has left
                     pass
-            _say(f"{self.shown}: cannot be added, so all are converted: {str(error).splitlines()[0]}")
+            reason = str(error).splitlines()[0]
+            _say(f"{self.shown}: converting all sources, because some cannot be appended: {reason}")
             return None
         return store, f"version {done.version}"
 
@@ -268,7 +270,7 @@ def _alone(path: Path) -> Iterator[None]:
             break
         except LockedError:
             if not is_told:
-                _say(f"waiting for {owner_of(path) or 'another process'}, which converts these sources")
+                _say(f"waiting: {owner_of(path) or 'another process'} is converting these sources")
             is_told = True
             time.sleep(_PAUSE)
     try:
@@ -279,10 +281,10 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _cannot_write(error: OSError) -> str:
     """Return one line: the file in the cache, the reason, and where to put the cache."""
-    fix = f"set {FOLDER} to a folder with room that you may write to"
+    fix = f"set {FOLDER} to a folder with space that you may write to"
     if error.errno not in _WRONG_PLACE:
         fix = f"{writing_fix(error)}, or {fix}"
-    return f"{error.filename}: {error.strerror or error}; {fix}, then start again: a conversion continues"
+    return f"{error.filename}: {error.strerror or error}. Fix: {fix}, then start again, which continues"
 
 
 def _say_notes(notes: Sequence[str]) -> None:

@@ -34,14 +34,14 @@ def check_keywords(caller: Callable[..., Any], names: Iterable[str]) -> None:
     title = caller.__qualname__.partition(".")[0]
     for name in names:
         if name in of_dataset:
-            msg = f"{title}() has no argument {name!r}, and Dataset has: {title}(Dataset(path, {name}=…))"
+            msg = f"{title}() has no argument {name!r}. Fix: write {title}(Dataset(path, {name}=…))"
             raise TypeError(msg)
         if name not in options:
             import difflib
 
             own = [argument for argument in inspect.signature(caller).parameters if argument != "self"]
             similar = difflib.get_close_matches(name, [*own, *options], 1)
-            guess = f"did you mean {similar[0]!r}? " if similar else ""
-            msg = f"{title}() got an unexpected keyword argument {name!r}: {guess}"
-            msg += "Options of conversions are allowed, too: unistore convert --help"
+            guess = f"Did you mean {similar[0]!r}? " if similar else ""
+            msg = f"{title}() got an unexpected keyword argument {name!r}. {guess}"
+            msg += "Options of unistore.convert are allowed, too; 'unistore convert --help' lists them"
             raise TypeError(msg)

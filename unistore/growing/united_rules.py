@@ -38,7 +38,7 @@ def united_rules(of_stores: Sequence[Rules]) -> dict[str, ArraySpec]:
     for path, rules in by_path.items():
         differing = _differing(rules)
         if differing:
-            message = f"has another rule in some of its parts ({', '.join(differing)})"
+            message = f"its rules differ between the parts: {', '.join(differing)}"
             problems.append(Problem(path, message, FIX, "compact"))
     if problems:
         raise InputError(problems)

@@ -45,6 +45,7 @@ from unistore.errors import (
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Attributes, JsonObject
 from unistore.zarr3.writer import compressor_of
 
@@ -91,7 +92,7 @@ def plan_recorded_conversion(
         for chosen in codecs.values():
             compressor_of(str(chosen), np.dtype(np.uint8))
     except (KeyError, TypeError, ValueError, InputError) as error:
-        msg = f"the store's options are not those of a converter of this unistore ({error})"
+        msg = f"this version of unistore does not know the options of the store: {error}"
         raise StoreError(msg) from error
     ask = parallel_map(executor, progress, "scanning")
     scan = scan_sources(converter, sources, (), ask, stored=Stored(names=others))
@@ -117,7 +118,9 @@ def encoder_differences(attributes: Attributes) -> list[str]:
     versions_then = attributes["created_with"]
     now = versions()
     differing = [name for name in _differing(versions_then, now) if name in now]
-    return [f"{name}: {versions_then.get(name)} made the store, this is {now[name]}" for name in differing]
+    return [
+        f"{name}: the store was made with {versions_then.get(name)}, now {now[name]}" for name in differing
+    ]
 
 
 def differences(store: Store, new_store: NewStore) -> list[str]:
@@ -139,7 +142,8 @@ def differences(store: Store, new_store: NewStore) -> list[str]:
         if is_later(store, path):
             continue
         if path not in forms or not store.has(path):
-            lines.append(f"array {path}: only {'the store' if store.has(path) else 'now'} has it")
+            owner = "only the store has it" if store.has(path) else "the store does not have it"
+            lines.append(f"array {path}: {owner}")
             continue
         try:
             array = store.array(path)
@@ -166,7 +170,7 @@ def is_later(store: Store, path: str) -> bool:
 
 def _other_sources(path: str, lines: Sequence[str], fixes: tuple[Fix, ...] = ()) -> InputError:
     shown = "\n  ".join(lines)
-    message = f"these are not the sources that it was made from:\n  {shown}"
+    message = f"the store was not made from these sources:\n  {shown}"
     return InputError(Problem(path, message, fixes, "source"))
 
 
@@ -182,12 +186,12 @@ def _check_names(store: Store, path: str, given: Sequence[Path], scan: Scan) -> 
     gone = sorted(before.difference(scan.sources.names))
     fixes: list[Fix] = []
     if before.issuperset(scan.sources.names):
-        fixes.append("give the folders of all of its sources")
+        fixes.append("give the folders of all sources of the store")
     else:
         words = ("convert", family_of(store.attributes).command(), *map(str, given), path, "--append")
-        fixes.append(RunCommand(words, "to take what is new"))
+        fixes.append(RunCommand(words, "to add the new sources"))
     if gone:
-        purpose = "to leave out what is gone, and then unistore compact to a new store"
+        purpose = "to remove the missing sources, and then unistore compact to a new store"
         fixes.append(RunCommand(("remove", path, *gone), purpose))
     raise _other_sources(path, lines, tuple(fixes))
 
@@ -197,14 +201,14 @@ def _source_lines(store: Store, now: Sequence[str]) -> list[str]:
         before = store.text("sources/path")
     except (StoreError, UnicodeDecodeError):
         return []
-    gone = [f"source {name}: not among those given" for name in before if name not in now]
-    new = [f"source {name}: not one of the store's" for name in now if name not in before]
+    gone = [f"source {name}: in the store, but not given" for name in before if name not in now]
+    new = [f"source {name}: given, but not in the store" for name in now if name not in before]
     lines = gone[:_SHOWN] + new[:_SHOWN]
     more = len(gone) + len(new) - len(lines)
     if more:
-        lines.append(f"and {more} further sources")
+        lines.append(f"and {more:,} more sources")
     if not lines and before != [*now]:
-        return ["the order of the sources"]
+        return ["the sources are in another order"]
     return lines
 
 
@@ -222,7 +226,7 @@ def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:
             lines += [f"source {name}: {attribute_label(path, attribute)}" for path, attribute in differing]
     except (StoreError, ValueError, TypeError, AttributeError):
         return []  # the store's text is damaged
-    more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
+    more = [f"and {len(lines) - _SHOWN:,} more attributes"] if len(lines) > _SHOWN else []
     return [printable(line) for line in lines[:_SHOWN]] + more
 
 
@@ -238,7 +242,7 @@ def _differing(before: Mapping[T, Any], after: Mapping[T, Any]) -> list[T]:
     return [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
 
 
-_FIX = "a source changed, or the store was not made from it: convert again"
+_FIX = "convert again, if a source has changed since, or give the sources of this store"
 # The comparison stops after so many differences
 _MAX_DIFFERENCES = 50
 # Bytes that are compared at a time
@@ -291,16 +295,20 @@ class Receipt:
     @property
     def line(self) -> str:
         """The summary as one line of text."""
-        part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
-        unread = f"; not read by another library: {', '.join(self.unread)}" if self.unread else ""
-        if not self.files:  # there is no second way to read the sources
-            return f"as converted: {self.stored_values:,} stored values equal{part}{unread}"
-        verb = "reads" if len(self.libraries) == 1 else "read"
-        readers = f"as {' and '.join(self.libraries)} {verb} them"
-        equal = f"{self.values:,} values of {self.files:,} files equal, {readers}{part}"
-        if not self.left_out:
-            return f"{equal}{unread}" if unread else f"lossless: {equal}"
-        return f"{equal}; in the sources and not in the store: {', '.join(self.left_out)}{unread}"
+        all_of = "all" if self.sample >= 1 else f"in a sample of {100 * self.sample:g} %, all"
+        again = f"{all_of} {self.stored_values:,} values are equal to a new conversion of the sources."
+        equal = (
+            f"{all_of} {self.values:,} values of {count_of(self.files, 'file')} are equal to the store "
+            f"(read with {' and '.join(self.libraries)})."
+        )
+        first = equal if self.files else again  # without files, no other library reads the sources
+        is_lossless = bool(self.files) and not self.left_out and not self.unread
+        sentences = [f"lossless: {first}" if is_lossless else first[0].upper() + first[1:]]
+        if self.left_out:
+            sentences.append(f"Not in the store: {', '.join(self.left_out)}.")
+        if self.unread:
+            sentences.append(f"Not read by another library: {', '.join(self.unread)}.")
+        return " ".join(sentences)
 
 
 @dataclass(slots=True)
@@ -400,7 +408,7 @@ def _temporary_folder() -> Iterator[Path]:
             yield Path(work)
     except (OSError, WritingError) as error:
         refused = error if isinstance(error, OSError) else error.error
-        then = "or set TMPDIR to a folder with room, then verify again"
+        then = "or set TMPDIR to a folder with space, then verify again"
         raise ConversionError(refusal(named(refused, Path(tempfile.gettempdir())), then)) from error
 
 
@@ -484,12 +492,13 @@ class _Comparison:
             if described.path not in skipped and not is_later(store, described.path):
                 _compare_block(store, described.path, (0,), values, self.findings)
         if complete and not _equal_json(merged_statistics(plan, records), store.attributes["statistics"]):
-            self.findings.refuse("zarr.json", "its statistics are not those of the sources")
+            self.findings.refuse("zarr.json", "its statistics differ from the statistics of the sources")
 
     def compare_files(self) -> None:
         sizes = self.conversion.sizes.tolist()
         step = _CompareSource(self.store, self.conversion.inputs)
-        for of_source in self._ask("receipt", step, range(len(sizes)), sizes.__getitem__):
+        stage = "comparing with other libraries"
+        for of_source in self._ask(stage, step, range(len(sizes)), sizes.__getitem__):
             self.findings.add(of_source)
 
     def _ask(
@@ -528,7 +537,7 @@ def _compare_box(store: Store, path: str, corner: Corner, expected: AnyArray, fi
     high = [first + extent for first, extent in zip(low, expected.shape, strict=True)]
     array = store.array(path)
     if high[0] > array.shape[0]:
-        findings.refuse(path, f"has {array.shape[0]} rows, the sources make {high[0]}")
+        findings.refuse(path, f"has {array.shape[0]:,} rows, but the sources have {high[0]:,}")
         return False
     try:
         stored = array.read_box(low, high)

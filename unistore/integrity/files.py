@@ -28,7 +28,7 @@ from unistore.zarr3.storage import AbsentError, Storage, read_parts
 BATCH_BYTES = 64 << 20  # Bytes of files that one step checks
 SMALL_FILE_BYTES = 64 << 10  # that are checked in the time that it takes to open a file
 BATCHES_AT_ONCE = 8  # of objects in a bucket, so that requests seldom wait for the end of a step
-FIX = "repair it from its sources: unistore verify STORE --repair SRC..."
+FIX = "repair it from its sources with unistore verify STORE --repair SRC..."
 _EXTRA = "extra"
 UNKNOWN_FAMILY = "family"  # Kinds of problems that leave the content of a store intact
 
@@ -150,7 +150,7 @@ def check_files(
     storage = open_storage(path)
     problems: list[Problem] = []
     if not root.intact:
-        problems.append(Problem(ROOT, "differs from what was sealed (its own digest)", FIX, "root"))
+        problems.append(Problem(ROOT, "does not match the checksum of its seal", FIX, "root"))
     manifest, entries, manifest_intact = _check_manifest(storage, root, problems)
     store = None
     if manifest_intact:
@@ -168,7 +168,9 @@ def check_files(
             if problem is None:
                 sound.add(entry.key)
             elif problem.kind == "checksum" and not manifest_intact:
-                problems.append(replace(problem, message=f"{problem.message}; one of both is damaged"))
+                problems.append(
+                    replace(problem, message=f"{problem.message}; the file or the manifest is damaged")
+                )
             else:
                 problems.append(problem)
     folder = local_path(path)
@@ -218,22 +220,22 @@ def _check_manifest(
     try:
         data = storage.get(MANIFEST, MANIFEST_LIMIT)
     except AbsentError:
-        problems.append(Problem(MANIFEST, "is missing, so that no file can be checked", FIX, "missing"))
+        problems.append(Problem(MANIFEST, "is missing, so no file can be checked", FIX, "missing"))
         return b"", {}, False
     except StoreError as error:
-        problems.append(Problem(MANIFEST, f"cannot be read ({error})", FIX, "unreadable"))
+        problems.append(Problem(MANIFEST, f"cannot be read: {error}", FIX, "unreadable"))
         return b"", {}, False
     intact = xxhash.xxh3_128_hexdigest(data) == root.seal.get("digest")
     if not intact:
-        whose = "the root's seal" if root.intact else "the seal of a damaged root"
-        problems.append(Problem(MANIFEST, f"differs from what {whose} says (its digest)", FIX, "manifest"))
+        seal = "the seal in the root" if root.intact else "the seal in the root, which is damaged"
+        problems.append(Problem(MANIFEST, f"does not match the checksum of {seal}", FIX, "manifest"))
     entries: dict[str, Entry] = {}
     for number, entry in parse_lines(data):
         if not isinstance(entry, str):
             entries[entry.key] = entry
         elif intact:
             problems.append(
-                Problem.at(Location(MANIFEST, f"line {number}"), f"is damaged ({entry})", FIX, "manifest")
+                Problem.at(Location(MANIFEST, f"line {number}"), f"is damaged: {entry}", FIX, "manifest")
             )
     return data, entries, intact and root.intact
 
@@ -247,16 +249,16 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
         if size is None:
             return Problem(entry.key, f"is missing{rows}", FIX, "missing")
         if size != entry.bytes:
-            message = f"has {size} bytes, the manifest says {entry.bytes}{rows}"
+            message = f"has {size:,} bytes, but the manifest states {entry.bytes:,}{rows}"
             return Problem(entry.key, message, FIX, "size")
         with portion(size):
             for part in read_parts(storage, entry.key, size):
                 digest.update(part)
                 advanced(len(part))
     except StoreError as error:
-        return Problem(entry.key, f"cannot be read ({error})", FIX, "unreadable")
+        return Problem(entry.key, f"cannot be read: {error}", FIX, "unreadable")
     if digest.hexdigest() != entry.checksum:
-        message = f"xxh3-128 is {digest.hexdigest()}, the manifest says {entry.checksum}{rows}"
+        message = f"its checksum is {digest.hexdigest()}, but the manifest states {entry.checksum}{rows}"
         return Problem(entry.key, message, FIX, "checksum")
     return None
 
@@ -270,7 +272,7 @@ def _unlisted(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
                 keys.add(file.relative_to(path).as_posix())
     problems = []
     for key in sorted(keys - {*entries, ROOT, MANIFEST, STATISTICS, SOURCES}):
-        left = " (left behind by a process that was killed)" if key.endswith(PART_SUFFIX) else ""
-        message = f"is not in the manifest{left}: no part of the store"
-        problems.append(Problem(key, message, "remove it, if nobody needs it", _EXTRA))
+        left = "; a killed process left it behind" if key.endswith(PART_SUFFIX) else ""
+        message = f"is not in the manifest, so it does not belong to the store{left}"
+        problems.append(Problem(key, message, "remove it if nobody needs it", _EXTRA))
     return problems

@@ -190,7 +190,7 @@ def repair(
     paths = source_paths(sources)
     folder = local_path(store)
     if folder is None:
-        msg = f"{os.fspath(store)}: only a store in a local folder can be repaired: repair a copy of it"
+        msg = f"{os.fspath(store)}: only a store in a local folder can be repaired. Fix: repair a local copy"
         raise StoreError(msg)
     folder = folder.absolute()
     with resolve_progress(progress) as callbacks, make_executor(workers) as executor:
@@ -330,7 +330,7 @@ class _Repair:
     ) -> tuple[Conversion, NewStore]:
         attributes = checked.root.attributes or {}
         if not isinstance(attributes.get("plan_digest"), str):
-            msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
+            msg = f"{self.folder}: {ROOT} is damaged and does not state how the store was made. Fix: {_AGAIN}"
             raise StoreError(msg)
         conversion, new_store = plan_recorded_conversion(
             attributes, sources, self.work, self.progress, self.executor, self.others
@@ -342,11 +342,10 @@ class _Repair:
             # Without a difference, an older unistore described the same arrays in other words: what is
             # written again is compared with the manifest.
             if lines or not (self.checked.root.intact and checked.manifest_intact):
-                reasons = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
-                msg = (
-                    f"{self.folder}: these sources, read by this unistore, would not become it:\n  {reasons}"
-                )
-                raise InputError(msg)
+                root_differs = "options or descriptions in the root, which is damaged"
+                reasons = "\n  ".join(lines or [root_differs])
+                message = f"converting these sources now would give another store:\n  {reasons}"
+                raise InputError.at(str(self.folder), message, _AGAIN, "source")
         return conversion, new_store
 
     def _move(self, new_files: Path, keys: Sequence[str], document: bytes | None) -> list[str]:
@@ -370,6 +369,6 @@ class _Repair:
 def _values_differ(keys: Sequence[str]) -> ConversionError:
     shown_keys = first_few(keys, 10, "\n  ")
     return ConversionError(
-        f"the sources no longer give the same values as when they were converted:\n  {shown_keys}\n"
-        f"nothing was changed; find the sources as they were, or {_AGAIN}"
+        f"the sources do not have the values any more that were converted:\n  {shown_keys}\n"
+        f"The store was not changed. Fix: give the unchanged sources, or {_AGAIN}"
     )

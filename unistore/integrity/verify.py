@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from unistore.conversion.executors.dask_executor import Dask
 
-_FIX = "convert the sources again; if it comes back, report it"
+_FIX = "convert the sources again; if the problem comes back, report it"
 
 
 def check_structure(
@@ -85,7 +85,9 @@ def check_structure(
     if len(documents) == len(keys):
         consolidated = {"kind": "inline", "must_understand": False, "metadata": documents}
         if parse_document(root.document).get("consolidated_metadata") != consolidated:
-            problems.append(_wrong(ROOT, "does not repeat the documents of its groups and arrays"))
+            problems.append(
+                _wrong(ROOT, "its copies of the documents of groups and arrays differ from these")
+            )
     problems += _manifest_problems(attributes["fields"], metadata, entries)
     if len(metadata) == len(attributes["fields"]):
         problems += _schema_problems(metadata, attributes)
@@ -117,14 +119,14 @@ def _manifest_problems(
         if key not in entries:
             yield _wrong(key, f"is not in the manifest, but {what}")
         elif shard_rows is not None and entries[key].rows != shard_rows:
-            yield _wrong(key, f"holds rows {shard_rows}, the manifest says {entries[key].rows}")
+            yield _wrong(key, f"has the rows {shard_rows}, but the manifest states {entries[key].rows}")
     known = {REPORT, *expected}
     for path in fields:
         known.update(f"{group}/{ROOT}" for group in PurePosixPath(path).parents)
     unknown = tuple(f"{path}/" for path in fields if path not in metadata)
     for key in entries:
         if key not in known and not key.startswith(unknown):
-            yield _wrong(key, "is in the manifest, but belongs to no array")
+            yield _wrong(key, "is in the manifest, but does not belong to an array")
 
 
 def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attributes) -> Iterator[Problem]:
@@ -144,7 +146,9 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
         problems += rules.problems(arrays, samples)
         problems += _table_problems(attributes, rules.rules())
         other = [path for path, rule in declared.items() if not is_kept(rule, rules.of(path))]
-        problems += [Problem(path, "has another rule in the root than its family states") for path in other]
+        problems += [
+            Problem(path, "has a rule in the root that differs from the rule of its family") for path in other
+        ]
     except RuleError as error:
         problems.append(Problem(ROOT, error.reason))
     for problem in dict.fromkeys(problems):
@@ -160,11 +164,11 @@ def _table_problems(attributes: Attributes, rules: Mapping[str, ArraySpec]) -> I
         rule = rules[path] if path in rules else ArraySpec()
         first = str(rule.offsets_of)
         if rule.rows != (SOURCE_BOUNDS, 0) or not first.startswith(f"{table}/"):
-            yield Problem(path, f"is no array whose rule says that it divides rows of {table} by source")
+            yield Problem(path, f"is not an array whose rule divides the rows of {table} by source")
             continue
         for name in tables.get(table, ()):
             if counting_array(f"{table}/{name}", rules) != counting_array(first, rules):
-                yield Problem(f"{table}/{name}", f"is a column of {table}, and its rule counts other rows")
+                yield Problem(f"{table}/{name}", f"is a column of {table}, but its rule counts other rows")
 
 
 # Value rules of every store (offsets, text, sources, splits), and running rules.
@@ -189,7 +193,7 @@ def _not_text(view: RuleView, path: str) -> Iterator[Problem]:
     try:
         text_values(values, offsets)
     except UnicodeDecodeError as error:
-        yield broken(path, f"is not UTF-8 ({error})")
+        yield broken(path, f"is not UTF-8: {error}")
 
 
 def sources(view: RuleView) -> Iterator[Problem]:
@@ -199,7 +203,7 @@ def sources(view: RuleView) -> Iterator[Problem]:
     is_complete = True
     for path in store.paths():
         rule = view.spec(path)
-        message = "gives sources other rows than the offsets of their table do"
+        message = "assigns other rows to the sources than the offsets of their table do"
         try:
             if rule.indexes == (SOURCE_BOUNDS, -1):
                 counts = rows.of(path)
@@ -234,10 +238,10 @@ def splits(view: RuleView) -> Iterator[Problem]:
         return
     (count,) = view.shape("splits/code")
     if count != view.store.sample_count:
-        yield broken("splits/code", f"has {count} rows, but there are {view.store.sample_count} samples")
+        yield broken("splits/code", f"has {count:,} rows, but there are {view.store.sample_count:,} samples")
     most = max((int(codes.max()) for _, codes in view.blocks("splits/code")), default=0)
     if most >= max(1, len(names)):
-        yield broken("splits/code", f"holds code {most}, but there are {len(names)} names")
+        yield broken("splits/code", f"contains the code {most}, but there are only {len(names)} names")
 
 
 def statistics(view: RuleView) -> Iterator[Problem]:
@@ -399,7 +403,7 @@ def verify(
     )
     check.integer("workers", workers, most=MAX_WORKERS)
     if scheduler is not None and against:
-        check.refuse("--scheduler", "checks a store, and compares none with its sources", "--workers N")
+        check.refuse("--scheduler", "does not work with sources to compare", "use --workers N instead")
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
     with resolve_progress(progress) as callbacks, make_executor(workers, scheduler, callbacks) as executor:
@@ -445,9 +449,9 @@ def source_names(opened: OpenedStores) -> list[frozenset[str]]:
         kept |= {*own} - left_out
         names.append(frozenset(own))
     if replaced := sorted(removed & kept):
-        message = f"a part holds {replaced[0]} as it was before it was replaced"
+        message = f"an older part contains '{replaced[0]}', which was replaced later"
         whole = f"{opened.path.rstrip('/').removesuffix('.zarr')}-whole.zarr"
-        fix = RunCommand(("compact", opened.path, whole), "and take that"), "name a part"
+        fix = RunCommand(("compact", opened.path, whole), "and use the new store"), "give the path of a part"
         raise InputError.at(opened.path, message, fix, "version")
     return names
 
@@ -497,7 +501,7 @@ def _listing_problems(opened: OpenedStores) -> Iterator[Problem]:
             arrays = {**dict.fromkeys(listed), **describe_arrays(store)}
             described = describe_part(store, schemas, part.removed), arrays
         if described != (part, listed):
-            message = f"says of {part.key} what that is not"
+            message = f"its description of {part.key} does not match that part"
             key = f"{VERSIONS}/{opened.version.number}.json"
             yield Problem(key, message, "restore it from a copy, or open another version", "metadata")
 
@@ -567,7 +571,7 @@ def _side_problems(store: Store, executor: Executor) -> list[Problem]:
                 problems.append(Problem(name, side.stale(store), kind="side"))
                 continue
             checked = check_files(str(side.folder), executor=executor)
-            fix = "make this side table again"
+            fix = "make this added column again"
             for problem in checked.problems:
                 own = replace(problem, file=f"{name}: {problem.file}", fix=problem.fix and fix)
                 problems.append(own)

@@ -81,8 +81,8 @@ class CacheFile:
                 reserve(file.fileno(), self.start, self.start + self.capacity)
                 return os.dup(file.fileno())
         except OSError as error:
-            message = f"cannot be made in {tempfile.gettempdir()} ({error.strerror})"
-            fix = "free space there, set TMPDIR to a folder with room, or leave cache out"
+            message = f"cannot be created in {tempfile.gettempdir()}: {error.strerror}"
+            fix = "free space there, set TMPDIR to a folder with space, or remove cache"
             raise wrong_argument("cache", message, fix) from error
 
     def close(self) -> None:
@@ -283,8 +283,8 @@ def load_samples(region: CacheRegion, offsets: Int64s, described: bytes, allocat
 def check_cache(dataset: Any, fetch: Fetch, cache: str | int) -> None:
     """Raise InputError if the dataset cannot be cached as the argument ``cache`` states."""
     if not (hasattr(dataset, "parts") and hasattr(dataset, "arrays")):
-        message = f"keeps what a unistore.Dataset decodes, and this dataset is a {type(dataset).__name__}"
-        fix = "leave cache out, or convert the files; a part of a unistore.Dataset is subset=… of the Loader"
+        message = f"works only with a unistore.Dataset, got {type(dataset).__name__}"
+        fix = "remove cache; if you need a part of a unistore.Dataset, give subset=… to the Loader"
         raise wrong_argument("cache", message, fix)
     if cache == "disk":
         _check_disk_cache(dataset, fetch)
@@ -425,14 +425,16 @@ _NAME = re.compile(r"samples-[0-9a-f]{32}")
 
 def _check_disk_cache(dataset: Any, fetch: Fetch) -> None:
     if dataset.cache_options["cache_dir"] is None:
-        message = "is 'disk', and the Dataset has no folder for it"
-        raise wrong_argument("cache", message, "Dataset(…, cache_dir=FOLDER)")
+        message = "is 'disk', but the Dataset has no cache_dir"
+        raise wrong_argument("cache", message, "open Dataset(…, cache_dir=FOLDER)")
     if not keeps_samples(dataset, fetch):
         kind = dataset.samples
-        message = f"is 'disk', which keeps samples, and those of {kind} share chunks or differ in each epoch"
+        message = (
+            f"is 'disk', but samples of {kind} share chunks or differ in each epoch, so they are not kept"
+        )
         if dataset.repeats:
-            message = "is 'disk', which keeps samples before any transform and collate_fn"
-        raise wrong_argument("cache", message, "cache='all' keeps decoded chunks")
+            message = "is 'disk', which works only without a transform and a collate_fn of your own"
+        raise wrong_argument("cache", message, "give cache='all', which keeps decoded chunks in memory")
 
 
 def disk_cache_file(dataset: Any, fetch: Fetch) -> CacheFile:
@@ -448,10 +450,9 @@ def disk_cache_file(dataset: Any, fetch: Fetch) -> CacheFile:
             os.close(folder)
     except (OSError, NotOwnError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        message = f"cannot be kept in {path} ({reason})"
-        raise wrong_argument(
-            "cache", message, "free space there, or choose another cache_dir of your own"
-        ) from error
+        message = f"cannot be written to {path}: {reason}"
+        fix = "free space there, or choose another cache_dir that belongs to you"
+        raise wrong_argument("cache", message, fix) from error
 
 
 def _name(dataset: Any) -> str:
@@ -491,7 +492,7 @@ def _open_complete(name: str, folder: int, samples: int) -> int | None:
         os.utime(descriptor)
         return descriptor
     os.close(descriptor)
-    warnings.warn(f"{name} in cache_dir is damaged, and is made again", stacklevel=2)
+    warnings.warn(f"{name} in cache_dir is damaged and is written again", stacklevel=2)
     return None
 
 
@@ -520,7 +521,8 @@ def _make(dataset: Any, fetch: Fetch, name: str, folder: int, limit: int) -> Non
                     for values in dump_sample(batch, number):
                         file.write(values.ljust(aligned(len(values)), b"\0"))
                 if file.tell() > limit:
-                    message = f"has {sample + 1:,} of {len(dataset):,} samples in cache_limit, {size(limit)}"
+                    fitting = f"only {sample + 1:,} of {len(dataset):,} samples fit"
+                    message = f"{fitting} into cache_limit, which is {size(limit)}"
                     raise wrong_argument("cache", message, "give a larger cache_limit, or cache='all'")
             end = file.tell()
             offsets[0] = end - index_end(len(dataset))

@@ -100,7 +100,7 @@ class ToDevice:
         if self._device.type != "cpu":
             self._module = getattr(torch, self._device.type, None)
             if not hasattr(self._module, "Stream") or not self._module.is_available():
-                msg = f"this machine, or this torch, has no {self._device.type} with streams"
+                msg = f"this machine or this version of torch does not support streams of {self._device.type}"
                 raise RuntimeError(msg)
 
     @cached_property

@@ -40,8 +40,8 @@ class EpochBatches:
         loader = self._loader
         if difference := _difference(loader):
             msg = (
-                f"a DataLoader cannot make the batches of this Loader: {difference}; "
-                "resume with loader.load_state_dict(state), which needs no other loader"
+                f"a DataLoader cannot produce the batches of this Loader, because {difference}. "
+                "Fix: iterate the Loader itself, and resume with loader.load_state_dict(state)"
             )
             raise LoaderError(msg)
         epoch = loader.upcoming_epoch()
@@ -56,7 +56,7 @@ def _difference(loader: Any) -> str:
     if not hasattr(loader.dataset, "read_batch"):
         return "it seeds the samples of a dataset without read_batch"
     if loader.finishes_batches:
-        return "it copies batches to a device or transforms them (device=, batch_transform=)"
+        return "device or batch_transform is set"
     if takes_rng(loader.collate_fn):
-        return "it gives collate_fn its rng"
+        return "it passes rng to collate_fn"
     return ""

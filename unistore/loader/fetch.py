@@ -226,7 +226,7 @@ def choose_fetch(dataset: Any, collate: Collate | None, seed: int, *, single: bo
     # Whole batches are read in one go where nothing has to see single samples: without a transform, and
     # with a collation that only arranges the arrays that were read
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
+        msg = f"dataset: must have __len__ and __getitem__, got {type(dataset).__name__}"
         raise TypeError(msg)
     if single:
         return SampleFetch(dataset, collate, seed, single=True)

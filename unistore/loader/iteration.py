@@ -518,27 +518,32 @@ class EpochProgress:
         fields = state if isinstance(state, Mapping) else {}
         missing = [name for name, kind in _FIELDS.items() if type(fields.get(name)) is not kind]
         if missing or state["version"] != VERSION:
-            fault = f"lacks {', '.join(sorted(missing))}" if missing else f"has version {state['version']!r}"
-            msg = f"this is not a loader state of version {VERSION}: it {fault}"
+            fault = f"has no {', '.join(sorted(missing))}" if missing else f"has version {state['version']!r}"
+            msg = f"load_state_dict: this is not a Loader state of version {VERSION}: it {fault}"
             raise LoaderError(msg)
         mine = sequence.describe()
         theirs = {str(name): value for name, value in state["order"].items()}
         differences = [
-            f"{name} was {theirs.get(name)!r} and is {mine.get(name)!r}"
+            f"{name} was {theirs.get(name)!r}, and is now {mine.get(name)!r}"
             for name in sorted(mine.keys() | theirs.keys())
             if not isinstance(theirs.get(name), str | Integral) or theirs[name] != mine.get(name)
         ]
         if state["digest"] != self._digest:
-            differences.append("the dataset holds other samples")
+            differences.append(
+                "it had other samples: the store, split, sample kind, seed or condition differs"
+            )
         if differences:
-            msg = f"this state is of another run and cannot be continued exactly: {'; '.join(differences)}"
+            msg = (
+                f"load_state_dict: the state was saved by a different run: {'; '.join(differences)}. "
+                "Fix: open the dataset and the Loader with the arguments of that run"
+            )
             raise LoaderError(msg)
         epoch = state["epoch"]
         delivered = state["delivered"]
         if not 0 <= epoch <= MAX_EPOCH or not 0 <= delivered <= len(sequence):
             msg = (
-                f"the state says epoch {epoch}, {delivered} samples delivered of {len(sequence)}: "
-                "no run of this loader comes there"
+                f"load_state_dict: the state is invalid: epoch {epoch:,}, {delivered:,} of {len(sequence):,} "
+                "samples delivered"
             )
             raise LoaderError(msg)
         self.epoch = epoch

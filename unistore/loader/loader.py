@@ -224,7 +224,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         check.integer("seed", seed, None)
         check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
         right = shuffle is None or isinstance(shuffle, bool) or shuffle in NAMED
-        expected = "True, False, 'full', 'blocks' or 'sources' (an order of your own is a sampler)"
+        expected = "True, False, 'full', 'blocks' or 'sources'"
         check.expect("shuffle", shuffle, right, expected)
         refuse_torch_options(
             check,
@@ -247,7 +247,7 @@ class Loader(Generic[DatasetT, CollatedT]):
             try:
                 self._to_device = ToDevice(device or "cpu", batch_transform)
             except (RuntimeError, TypeError) as error:
-                check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
+                check.refuse("device", f"{device!r} cannot be used: {str(error).splitlines()[0]}")
         resolve_start_method(check, multiprocessing_context, dataset)
         self._are_ranks_stated = rank is not None or world_size is not None or is_distributed(sampler)
         self.rank, self.world_size = ranks_of(check, sampler, rank, world_size)
@@ -415,17 +415,18 @@ class Loader(Generic[DatasetT, CollatedT]):
         is_older = version is not None and fields.get("digest") != digest and saved != version
         if is_older and not extend:
             msg = (
-                f"this state is of version {saved!r} of {dataset.path}, and version {version} is read: open "
-                f"Dataset(…, version={saved!r}), or finish its epoch by load_state_dict(state, extend=True)"
+                f"load_state_dict: the state was saved with version {saved!r} of {dataset.path}, but version "
+                f"{version} is open. Fix: open Dataset(…, version={saved!r}), or finish that epoch with "
+                "load_state_dict(state, extend=True)"
             )
             raise LoaderError(msg)
         if is_older:
             dataset = dataset.at_version(saved)
             if not self.dataset.extends(dataset):
                 msg = (
-                    f"version {version} of {dataset.path} has not all samples of version {saved!r}, or "
-                    "samples of another kind: begin a new epoch (leave the state out, and set_epoch), or "
-                    "open that version"
+                    f"load_state_dict: version {version} of {dataset.path} does not have all samples "
+                    f"of version {saved!r}, or has another sample kind. "
+                    f"Fix: open Dataset(…, version={saved!r}), or start a new epoch without the state"
                 )
                 raise LoaderError(msg)
             digest = dataset_digest(dataset)
@@ -625,9 +626,8 @@ class Loader(Generic[DatasetT, CollatedT]):
             raise StopIteration
         if self._current is None or self._current() is not iteration or not self._producer:
             msg = (
-                "this iteration is over: another one of the same loader was started (in another thread, "
-                "maybe), the loader was closed, or this process was forked from the one that iterates; "
-                "iterate the loader again, and use a loader of its own in each thread"
+                "this iteration has ended, because the Loader was closed, iterated again, or used in another "
+                "thread or forked process. Fix: iterate it again, and use a separate Loader in each thread"
             )
             raise LoaderError(msg)
         from unistore.data.collate import as_tensors, pin  # loads torch
@@ -673,5 +673,5 @@ def _can_pin() -> bool:
     accelerator = getattr(torch, "accelerator", torch.cuda)  # torch has the former since 2.6
     if accelerator.is_available():
         return True
-    warnings.warn("pin_memory is of no use without an accelerator: ignored", stacklevel=3)
+    warnings.warn("pin_memory is ignored, because there is no accelerator", stacklevel=3)
     return False

@@ -33,11 +33,11 @@ DEFAULT_PREFETCH = 4
 
 # Options of torch's DataLoader without a meaning here: the default, and what to write instead
 _TORCH_OPTIONS = {
-    "batch_sampler": (None, "batch_size=…, with shuffle=… or sampler=… for the order"),
-    "timeout": (0, "leave it out: a worker that dies raises WorkerDiedError at once"),
-    "generator": (None, "seed=…: the order and the generators of workers follow from it"),
-    "pin_memory_device": ("", "leave it out: pin_memory=True pins for the accelerator that is there"),
-    "in_order": (True, "leave it out: batches come in the order of the epoch, so that a run can be resumed"),
+    "batch_sampler": (None, "give batch_size, and shuffle or sampler for the order"),
+    "timeout": (0, "remove it: a worker that dies raises WorkerDiedError at once"),
+    "generator": (None, "give seed, which determines the order and the generators of workers"),
+    "pin_memory_device": ("", "remove it: pin_memory=True uses the accelerator of this machine"),
+    "in_order": (True, "remove it: batches always come in the order of the epoch, so a run can be resumed"),
 }
 
 
@@ -49,14 +49,15 @@ def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         default, fix = _TORCH_OPTIONS[name]
         if not (value is default or (type(value) in (int, float, str) and value == default)):
-            check.refuse(name, f"is {value!r}, and has no meaning here", fix)
+            check.refuse(name, f"is {value!r}, but the Loader does not have this option of torch", fix)
 
 
 def ranks_of(check: Arguments, sampler: Any, rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Return rank and world size. A ``DistributedSampler`` determines both."""
     if is_distributed(sampler):
         if rank is not None or world_size is not None:
-            check.refuse("rank", "DistributedSampler says the rank, too", "leave out rank and world_size")
+            message = "does not work with a DistributedSampler, which sets the rank itself"
+            check.refuse("rank", message, "remove rank and world_size")
         rank = sampler.rank
         world_size = sampler.num_replicas
     return resolve_ranks(check, rank, world_size)
@@ -95,7 +96,7 @@ def opened_dataset(
 
     options = conversion_options(caller, convert, keywords)
     if not is_path:
-        message = "is for the conversion of source files, and the dataset is no path of any"
+        message = "is an option to convert source files, but the dataset is not a path"
         fix = "give it to unistore.Dataset"
         raise wrong_argument(", ".join(options or ()) or "convert", message, fix)
     from unistore.data.dataset import Dataset
@@ -121,8 +122,10 @@ def workers_for(num_workers: int | str, samples: int) -> int:
     if multiprocessing.current_process().daemon:
         if num_workers in (0, "auto"):
             return 0
-        message = f"is {num_workers}, but this process is daemonic, as dask workers are: it starts no others"
-        fix = "num_workers=0, or 'dask worker --no-nanny'"
+        message = (
+            f"is {num_workers}, but this process is daemonic, like a dask worker, and cannot start others"
+        )
+        fix = "give num_workers=0, or start 'dask worker --no-nanny'"
         raise wrong_argument("num_workers", message, fix)
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     return plan(num_workers, 1 if isinstance(num_workers, int) else ranks, samples).per_rank
@@ -162,7 +165,8 @@ def sequence_for(
         set_options = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
         for name, value in (set_options | {"samples_per_epoch": samples_per_epoch}).items():
             if value is not None:
-                check.refuse(name, "a sampler decides which samples an epoch has", "give one of the two")
+                message = "does not work with a sampler, which chooses the samples of an epoch itself"
+                check.refuse(name, message, f"remove {name} or the sampler")
         check.raise_problems()
         return sampler_sequence(sampler, len(dataset), seed)
     chosen = None if subset is None else sample_indices("subset", subset, len(dataset))
@@ -175,7 +179,7 @@ def sequence_for(
             chosen = np.sort(chosen)
             offsets = np.searchsorted(chosen, offsets)
     if weights is None and samples_per_epoch is not None:
-        raise wrong_argument("samples_per_epoch", "needs weights")
+        raise wrong_argument("samples_per_epoch", "works only with weights", "add weights=…, or remove it")
     if weights is not None:
         sequence = _weighted(weights, offsets, length, samples_per_epoch, seed, shuffle)
     elif shuffle is False:
@@ -200,14 +204,12 @@ def _weighted(
     weights: Any, offsets: Any, length: int, draws: int | None, seed: int, shuffle: bool | str
 ) -> EpochSequence:
     if shuffle is not True and shuffle != "full":
-        fix = "shuffle=True; to read each sample once, open the dataset without weights"
-        raise wrong_argument("weights", f"draw at random, and shuffle is {shuffle!r}", fix)
+        fix = "give shuffle=True, or remove weights to read each sample once"
+        raise wrong_argument("weights", f"draw samples at random, but shuffle is {shuffle!r}", fix)
     try:
         numbers = np.asarray(weights, np.float64)
         if offsets is None and numbers.shape != (length,):
-            message = (
-                f"{numbers.size} weights for {length} samples, shape {numbers.shape}: expected one a sample"
-            )
+            message = f"must be {length:,} numbers, one for each sample, got the shape {numbers.shape}"
             raise wrong_argument("weights", message)
         return Weighted(numbers, offsets, draws, seed)
     except (TypeError, ValueError) as error:
@@ -215,8 +217,7 @@ def _weighted(
 
 
 _CUSTOM_ORDER = (
-    "an order of your own is an object with the methods of unistore.order.sequences.EpochSequence, "
-    "or a list of indices"
+    "give a list of indices, or an object with the methods of unistore.order.sequences.EpochSequence"
 )
 
 
@@ -247,24 +248,24 @@ def sampler_sequence(
     torch_name = _torch_name(sampler)
     if torch_name in _TORCH:
         if getattr(sampler, "generator", None) is not None:
-            message = f"{torch_name} has a generator"
-            raise _sampler_error(message, "leave it out: seed=… of the Loader decides the order")
+            message = f"this {torch_name} has a generator of its own"
+            raise _sampler_error(message, "make it without a generator, and give seed=… to the Loader")
         return _check_length(*_TORCH[torch_name](sampler, seed), samples)
     if torch_name == "BatchSampler":
         raise _sampler_error(
-            "is a BatchSampler", "batch_size=…, drop_last=… and its own sampler as sampler=…"
+            "must not be a BatchSampler", "give its sampler as sampler=…, and batch_size and drop_last"
         )
     if isinstance(sampler, Shuffle):
         return _check_length(sampler.sequence, sampler.samples, samples)
     if isinstance(sampler, SequenceSampler):
-        fix = "give the sequence that it was made of, and rank and world_size to the Loader"
-        raise _sampler_error("is a SequenceSampler, which serves torch's DataLoader", fix)
+        fix = "give the sequence itself, and rank and world_size to the Loader"
+        raise _sampler_error("must not be a SequenceSampler, which is made for torch's DataLoader", fix)
     if isinstance(sampler, Sequence) or hasattr(sampler, "__array__"):
         chosen = sample_indices("sampler", sampler, samples)
         return Subset(InOrder(len(chosen)), chosen)
     if callable(getattr(sampler, "indices", None)):
         return cast("EpochSequence", sampler)
-    message = f"is of type {type(sampler).__name__}, whose order is not a function of (seed, epoch)"
+    message = f"is a {type(sampler).__name__}, whose order does not depend only on the seed and the epoch"
     raise _sampler_error(message, _CUSTOM_ORDER)
 
 
@@ -280,7 +281,7 @@ def _torch_name(sampler: Any) -> str:
 
 def _check_length(sequence: EpochSequence, over: int, samples: int) -> EpochSequence:
     if over > samples:
-        message = f"draws from {over} samples, and the dataset has {samples}"
+        message = f"was made for {over:,} samples, but the dataset has {samples:,}"
         raise _sampler_error(message, "make it for the dataset that the Loader reads")
     return sequence
 
@@ -310,8 +311,9 @@ def _subset_random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
 
 def _weighted_random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
     if not sampler.replacement:
-        message = "WeightedRandomSampler draws without replacement"
-        raise _sampler_error(message, "replacement=True, or every sample once: shuffle=True, subset=…")
+        message = "this WeightedRandomSampler draws without replacement"
+        fix = "give it replacement=True, or read every sample once with shuffle=True and subset=…"
+        raise _sampler_error(message, fix)
     weights = np.asarray(sampler.weights, np.float64)
     try:
         return Weighted(weights, None, int(sampler.num_samples), seed), len(weights)

@@ -25,7 +25,7 @@ from unistore.system.types import Int64s, JsonObject, PathLike
 
 _ORDERS: tuple[ShuffleKind | Literal[False], ...] = (False, "full", "blocks", "sources")
 _LARGEST_STATE = 1 << 20
-_HOW_TO_SAVE = "save it by json.dump(loader.state_dict(), file)"
+_HOW_TO_SAVE = "save it with json.dump(loader.state_dict(), file)"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -112,7 +112,9 @@ def replay(
     check.integer("batch", batch, most=MAX_COUNT, none=True)
     check.integer("batch_size", batch_size, 1, none=True)
     if (batch is None) != (batch_size is None) and not isinstance(store, Loader):
-        check.refuse("batch", "needs batch_size, which a state does not hold", "batch=3, batch_size=64")
+        message = "batch and batch_size work only together" if batch is None else "needs batch_size"
+        name = "batch_size" if batch is None else "batch"
+        check.refuse(name, message, "give both, for example batch=3, batch_size=64")
     check.raise_problems()
     fields = state if isinstance(state, Mapping) else _read_state(state)
     order = fields.get("order")
@@ -131,8 +133,8 @@ def replay(
     if chosen is None:
         chosen = progress.epoch if progress.delivered or not progress.epoch else progress.epoch - 1
     if chosen > progress.epoch:
-        message = f"is {chosen}, and the state is of epoch {progress.epoch}: the run was not there yet"
-        raise wrong_argument("epoch", message)
+        message = f"is {chosen:,}, but the run had only reached epoch {progress.epoch:,}"
+        raise wrong_argument("epoch", message, f"give an epoch from 0 to {progress.epoch}")
     start = 0
     stop = progress.delivered if chosen == progress.epoch else len(sequence)
     if batch is not None:
@@ -147,12 +149,12 @@ def _read_state(path: PathLike) -> Mapping[str, Any]:
         with Path(name).open("rb") as file:
             state = json.loads(file.read(_LARGEST_STATE))
     except OSError as error:
-        raise wrong_argument(name, f"cannot be read ({error.strerror})", "check the path") from error
+        raise wrong_argument(name, f"cannot be read: {error.strerror}", "check the path") from error
     except (ValueError, RecursionError) as error:
-        message = "is no JSON, and a pickled state is never loaded"
+        message = "is not JSON, and unistore never loads a pickled state"
         raise wrong_argument(name, message, _HOW_TO_SAVE) from error
     if not isinstance(state, Mapping):
-        raise wrong_argument(name, "is no state of a Loader", _HOW_TO_SAVE)
+        raise wrong_argument(name, "is not a state of a Loader", _HOW_TO_SAVE)
     return state
 
 
@@ -168,8 +170,8 @@ def _open(
     if version is None and dataset.version is not None:
         dataset = dataset.at_version(1)
     if dataset_digest(dataset) != state.get("digest"):
-        message = f"is of other samples than {dataset!r}"
-        fix = "give the store and the samples, split and seed of the Dataset of the run, or its Loader"
+        message = f"was saved with other samples than {dataset!r} has"
+        fix = "give the store, and samples, split and seed of the Dataset of that run, or its Loader"
         raise wrong_argument("state", message, fix)
     return dataset
 
@@ -185,14 +187,16 @@ def _sequence(dataset: Dataset, order: Mapping[str, Any]) -> EpochSequence:
         arranged = sequence.arranged(order)
         if arranged.describe() == order:
             return arranged
-    message = "is of an order with weights, a subset, or a sampler"
-    raise wrong_argument("state", message, "give a Loader made as that of the run: replay(loader, state)")
+    message = "was saved by a Loader with weights, a subset, or a sampler"
+    fix = "make a Loader with the arguments of that run, and call replay(loader, state)"
+    raise wrong_argument("state", message, fix)
 
 
 def _span(share: RankShare, batch: int, delivered: int) -> tuple[int, int]:
     start, stop = share.span(batch) if batch < share.steps else (delivered, delivered)
     if start >= delivered:
-        raise wrong_argument("batch", f"is {batch}, and {delivered} samples of the epoch were delivered")
+        message = f"is {batch:,}, but only {delivered:,} samples of the epoch were delivered"
+        raise wrong_argument("batch", message, "give a smaller number")
     return start, min(stop, delivered)
 
 

@@ -323,8 +323,8 @@ def _start_error(worker: int, error: Exception) -> SampleError:
     reason = in_one_line(error)
     if "'__main__'" in reason or "__mp_main__" in reason:
         reason += (
-            "; new workers cannot see what a notebook or an interactive session defines: "
-            "move it into a file.py beside it and import it from there"
+            ". New workers cannot import from a notebook or an interactive session. "
+            "Fix: move the code into a .py file and import it"
         )
     return caused(SampleError(f"worker {worker} could not start: {reason}"), error)
 
@@ -446,8 +446,8 @@ def pickle_config(config: BatchConfig) -> bytes | None:
         return None
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         msg = (
-            "dataset, collate_fn or worker_init_fn cannot be sent to a worker that is not forked: "
-            f"{error}; define functions and classes at the top of a module"
+            "dataset, collate_fn or worker_init_fn cannot be sent to a worker process that is not forked: "
+            f"{error}. Fix: define functions and classes at the top level of a module"
         )
         raise LoaderError(msg) from error
 
@@ -455,14 +455,17 @@ def pickle_config(config: BatchConfig) -> bytes | None:
 def describe_exit(code: int | None) -> str:
     """Return how a worker ended, from its exit code, with a fix."""
     if code is None:
-        return "closed its socket and does not answer"
+        return "closed its connection and does not answer"
     if code >= 0:
         return (
-            f"ended by itself with exit code {code}; what it printed says why "
-            "(under spawn and forkserver the dataset must be importable from the module that defines it)"
+            f"ended with exit code {code}. Fix: see what it printed; with spawn and forkserver, the dataset "
+            "must be importable from the module that defines it"
         )
     if code == -signal.SIGKILL:
-        return "was killed by SIGKILL (out of memory? lower num_workers, prefetch_factor or batch_size)"
+        return (
+            "was killed by SIGKILL, often because memory ran out. "
+            "Fix: lower num_workers, prefetch_factor or batch_size"
+        )
     return f"was killed by signal {-code} ({signal.strsignal(-code)})"
 
 
@@ -624,13 +627,14 @@ class WorkerPool(Producer):
     def _raise_worker_died(self, worker: LoaderWorker) -> NoReturn:
         worker.process.join(EXIT_TIMEOUT)
         code = worker.process.exitcode
-        message = f"worker {worker.number} (pid {worker.process.pid}) {describe_exit(code)}"
+        message = f"worker {worker.number} (pid {worker.process.pid})"
         if worker.sent:
             _, request = worker.sent[0]
             samples = first_few([*map(str, request.indices)], 8)
-            message += f"; it was reading samples {samples} of epoch {request.epoch}"
+            message += f", reading samples {samples} of epoch {request.epoch},"
         self.close()
-        raise WorkerDiedError(message)
+        msg = f"{message} {describe_exit(code)}"
+        raise WorkerDiedError(msg)
 
     def close(self) -> None:
         if not self.usable:

@@ -152,7 +152,7 @@ class Shuffle(SequenceSampler):
         offsets = getattr(data, "store_offsets", None)
         weights = None if offsets is None else getattr(data, "weights", None)
         if weights is None and samples_per_epoch is not None:
-            msg = "samples_per_epoch goes with a dataset that has weights: without, each sample comes once"
+            msg = "samples_per_epoch: works only with a dataset that has weights. Fix: remove it"
             raise ValueError(msg)
         self.samples = len(data) if isinstance(data, Sized) else int(data)
         self.seed = int(seed)

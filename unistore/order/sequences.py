@@ -165,17 +165,17 @@ class Weighted(EpochSequence):
         runs = None if offsets is None else np.asarray(offsets, np.int64)
         is_list = numbers.ndim == 1 and len(numbers) > 0
         if not is_list or not np.all(np.isfinite(numbers)) or numbers.min() < 0:
-            msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {numbers.shape}"
+            msg = f"must be a list of at least one finite number, none below 0, got the shape {numbers.shape}"
             raise ValueError(msg)
         if runs is not None and len(runs) != len(numbers) + 1:
-            msg = f"{len(numbers)} weights for {len(runs) - 1} runs of samples"
+            msg = f"must be {len(runs) - 1:,} numbers, one for each run of samples, got {len(numbers):,}"
             raise ValueError(msg)
         if runs is not None:
             numbers = np.where(np.diff(runs) > 0, numbers, 0.0)
         with np.errstate(over="ignore"):
             bounds = np.cumsum(numbers)
         if not 0 < bounds[-1] < math.inf:
-            msg = "all weights are zero" if bounds[-1] == 0 else "the weights have no finite sum: scale them"
+            msg = "are all zero" if bounds[-1] == 0 else "have no finite sum, so they must be scaled down"
             raise ValueError(msg)
         samples = len(numbers) if runs is None else int(runs[-1])
         self.length = samples if length is None else length
@@ -364,10 +364,11 @@ def sample_indices(name: str, given: Any, samples: int) -> Int64s:
         return cast("Int64s", np.flatnonzero(chosen))
     are_numbers = np.issubdtype(chosen.dtype, np.integer) or chosen.size == 0
     if chosen.ndim != 1 or not are_numbers:
-        message = f"must be sample indices or one bool a sample, got {chosen.dtype} {chosen.shape}"
+        expected = f"indices of samples, or {samples:,} values of True or False"
+        message = f"must be {expected}, got {chosen.dtype} of shape {chosen.shape}"
         raise wrong_argument(name, message)
     if len(chosen) and (chosen.min() < 0 or chosen.max() >= samples):
-        message = f"holds {chosen.min()} to {chosen.max()}, and the dataset has {samples} samples"
+        message = f"contains {chosen.min():,} to {chosen.max():,}, but the dataset has {samples:,} samples"
         raise wrong_argument(name, message)
     return chosen.astype(np.int64)
 
@@ -614,23 +615,24 @@ def shuffled(
     if kind is True and ascending and getattr(data, "shuffles_in_blocks", False):
         kind = "blocks"
         warnings.warn(
-            "shuffle=True shuffles blocks of samples here, as a full shuffle would decode many samples for "
-            'each that it delivers: shuffle="blocks" says so too, shuffle="full" insists on a full one',
+            "shuffle=True shuffles blocks of samples here, because a full shuffle would decode many samples "
+            'for each one that it delivers. To silence this, give shuffle="blocks", or shuffle="full" for a '
+            "full shuffle",
             stacklevel=4,
         )
     if kind in (True, "full"):
         requests = getattr(data, "shuffled_requests", 0)
         if requests >= MANY_REQUESTS:
             warnings.warn(
-                f"a full shuffle of a store in a bucket makes about {requests:,} requests an epoch: give the "
-                "dataset a cache_dir, into which each object is fetched once",
+                f"a full shuffle of this store in a bucket makes about {requests:,} requests per epoch. "
+                "Give the dataset a cache_dir, which keeps a copy of each object",
                 stacklevel=4,
             )
         sequence: EpochSequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
         return sequence if chosen is None else Subset(sequence, chosen)
     if not ascending:
-        message = f"{kind!r} needs the subset in ascending order, so that neighbours stay together"
-        raise wrong_argument("shuffle", message)
+        message = f"{kind!r} needs a subset in ascending order, so that neighbours stay together"
+        raise wrong_argument("shuffle", message, "sort the subset")
     offsets = _blocks(data) if kind == "blocks" else _sources(data)
     if chosen is not None:
         offsets = np.searchsorted(chosen, offsets).astype(np.int64)

@@ -43,7 +43,7 @@ _ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STO
 _STATUS = re.compile(r"status(?: code)?: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _OTHER_COPY = "restore it from a copy"
-_RANGES = "this server has no ranges: serve it from one that has them, python -m http.server has none"
+_RANGES = "this server does not support HTTP ranges"
 _NETWORK = "check the network and the endpoint"
 
 # Exceptions of obstore: a pattern in their type and text, what happened, what to do, and fields of `Fault`
@@ -57,15 +57,20 @@ _RULES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("^FileNotFoundError", "no such object", "", ("absent", "answered")),
     # asked for credentials on cloud machines
     (r"169\.254\.169\.254|metadata\.google\.internal", "no credentials found", "set {credentials}", ()),
-    ("MissingSecretAccessKey", "no secret key", "set AWS_SECRET_ACCESS_KEY beside AWS_ACCESS_KEY_ID", ()),
-    ("MissingAccessKeyId", "no access key", "set AWS_ACCESS_KEY_ID beside AWS_SECRET_ACCESS_KEY", ()),
+    ("MissingSecretAccessKey", "there is no secret key", "set AWS_SECRET_ACCESS_KEY too", ()),
+    ("MissingAccessKeyId", "there is no access key", "set AWS_ACCESS_KEY_ID too", ()),
     ("^(PermissionDenied|Unauthenticated)Error", "access denied{code}", "check {credentials}", ()),
     ("status(?: code)?: 40[13]", "access denied{code}", "check {credentials}", ()),
     ("BareRedirect", "the bucket is in another region", "set AWS_REGION", ()),
-    ("BadScheme", "the endpoint is not encrypted (http)", "set {prefix}ALLOW_HTTP=true", ()),
-    ("MissingAccount", "no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME", ()),
-    ("NotPartial|Range request not supported", _RANGES, "", ()),
-    ("status(?: code)?: 416", "ends before the range that was asked for", _OTHER_COPY, ("damaged",)),
+    ("BadScheme", "the endpoint is not encrypted (http)", "set {prefix}ALLOW_HTTP=true to allow it", ()),
+    ("MissingAccount", "there is no name of a storage account", "set AZURE_STORAGE_ACCOUNT_NAME", ()),
+    (
+        "NotPartial|Range request not supported",
+        _RANGES,
+        "use a server that does, not python -m http.server",
+        (),
+    ),
+    ("status(?: code)?: 416", "ends before the requested range", _OTHER_COPY, ("damaged",)),
     (
         "status(?: code)?: (?!501)(5..|408|425|429)",
         "the server answers {status}{code}",
@@ -73,8 +78,8 @@ _RULES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("transient", "answered"),
     ),
     (_STATUS.pattern, "the server answers {status}{code}", "", ()),
-    ("kind: Connect", "no connection", _NETWORK, ("transient",)),
-    ("kind: Timeout", "no answer in time", _NETWORK, ("transient",)),
+    ("kind: Connect", "there is no connection to the server", _NETWORK, ("transient",)),
+    ("kind: Timeout", "the server did not answer in time", _NETWORK, ("transient",)),
     ("kind: Interrupted", "the connection broke during a response", _NETWORK, ("transient",)),
     ("kind: Request", "the connection broke", _NETWORK, ("transient",)),
     ("kind: Decode", "the response cannot be decoded", _NETWORK, ("transient",)),
@@ -229,7 +234,7 @@ class ObjectClient:
             answer = obs.get(handle, key, options=options)
             size = int(answer.meta["size"])
             if size > limit:
-                raise self.error(key, Fault(f"{size:,} bytes, expected at most {limit:,}"))
+                raise self.error(key, Fault(f"has {size:,} bytes, but at most {limit:,} are allowed"))
             if key == ROOT:
                 self._check_tag(key, answer.meta)
             return bytes(answer.bytes())
@@ -259,7 +264,7 @@ class ObjectClient:
             raw = bytes(answer.bytes())
             self._check_tag(key, answer.meta)
             if len(raw) != min(size, total):
-                msg = f"{len(raw)} bytes arrived of its last {min(size, total)}"
+                msg = f"only {len(raw):,} of its last {min(size, total):,} bytes arrived"
                 raise ShortRead(msg)
             return total, raw
 
@@ -317,7 +322,7 @@ class ObjectClient:
             obs.put(handle, key, body, attributes=attributes, use_multipart=False)
             actual = int(obs.head(handle, key)["size"])
             if actual != size:
-                msg = f"{actual} bytes arrived of {size}"
+                msg = f"only {actual:,} of {size:,} bytes arrived"
                 raise ShortRead(msg, "check the network and proxies between this machine and the bucket")
 
         self._require(write, key)
@@ -393,11 +398,12 @@ class ObjectClient:
     def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
         """Return the exception to raise for a fault."""
         location = f"{self.location}/{key}" if key else str(self.location)
-        fixes = [fault.fix] if fault.fix else []
+        fix = fault.fix
         if self._writing:
-            fixes.append("the same command continues")
+            fix = f"{fix}, then run the same command" if fix else "run the same command again"
         cls = CorruptionError if fault.damaged and self._raises is StoreError else self._raises
-        return cls("; ".join([f"{location}: {fault.message}{attempts}", *fixes]))
+        text = f"{location}: {fault.message}{attempts}"
+        return cls(f"{text}. Fix: {fix}" if fix else text)
 
     def _require(self, operation: Callable[[Any, Any], T], key: str = "") -> T:
         results = self._retry(lambda obs, handle: (operation(obs, handle),), key)
@@ -489,8 +495,8 @@ class ObjectClient:
             _owner_pid = pid
         if _owner_pid != pid:
             msg = (
-                f"{self.location}: object stores cannot be used in a forked process: start workers with "
-                "multiprocessing_context='spawn' (unistore.Loader does this by itself)"
+                f"{self.location}: a bucket cannot be read in a forked process. Fix: start workers with "
+                "multiprocessing_context='spawn', as unistore.Loader does"
             )
             raise self._raises(msg)
 
@@ -614,7 +620,7 @@ class ObjectStorage(ObjectClient):
             answer = obs.get(handle, key, options=options)
             total = int(answer.meta["size"])
             if total != size:
-                raise self.error(key, Fault(f"has {total} bytes, not {size}", damaged=True))
+                raise self.error(key, Fault(f"has {total:,} bytes, not {size:,}", damaged=True))
             return _whole_range(answer, start, stop - start)
 
         try:
@@ -629,7 +635,7 @@ class ObjectStorage(ObjectClient):
 def _whole_range(answer: Any, start: int, size: int) -> bytes:
     raw = bytes(answer.bytes())
     if len(raw) != size:
-        msg = f"ends at byte {start + len(raw)}, inside a range of {size} bytes from {start}"
+        msg = f"ends at byte {start + len(raw):,}, but {size:,} bytes from byte {start:,} were requested"
         raise ShortRead(msg)
     return raw
 

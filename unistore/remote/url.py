@@ -21,6 +21,7 @@ BUCKETS = ("s3", "gs", "az")
 SCHEMES = (*BUCKETS, "hf", "https", "http", "file")
 
 _URL_START = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_CREDENTIALS = "set the environment variables of the service, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL"
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
 
 # A URL inside a text; with one slash only if ``pathlib`` removed the other
@@ -82,7 +83,7 @@ def is_url(path: PathLike) -> bool:
     """Return whether a path is a URL, or raise `InputError` if ``pathlib`` removed a slash from it."""
     text = os.fspath(path)
     if _COLLAPSED.match(text):
-        raise _refused(text, "pathlib removes a slash of a URL: give it as text, not as a Path")
+        raise _refused(text, "pathlib has removed a slash of this URL", "give it as text, not as a Path")
     return _URL_START.match(text) is not None
 
 
@@ -90,7 +91,7 @@ def require_local_path(path: PathLike, argument: str) -> str:
     """Return a path as text, or raise an `InputError` of the argument `argument` if it is a URL."""
     text = os.fspath(path)
     if _URL_START.match(text) or _COLLAPSED.match(text):
-        raise _refused(text, f"{argument} must be on this machine: give a path, not a URL")
+        raise _refused(text, f"{argument} must be on this machine", "give a path, not a URL")
     return text
 
 
@@ -99,9 +100,10 @@ def parse_url(url: str) -> StoreLocation:
     parts = _split(url)
     scheme = parts.scheme.lower()
     if scheme not in SCHEMES:
-        raise _refused(url, f"scheme {parts.scheme!r} is not known; one of: {', '.join(SCHEMES)}")
+        message = f"the scheme '{parts.scheme}' is not known"
+        raise _refused(url, message, f"use one of {', '.join(SCHEMES)}")
     if not parts.netloc and scheme != "file":
-        raise _refused(url, f"the bucket is missing; write {scheme}://bucket/prefix")
+        raise _refused(url, "the bucket is missing", f"write {scheme}://bucket/prefix")
     path = [part for part in parts.path.split("/") if part]
     if any(part in (".", "..") for part in path):
         raise _refused(url, "'.' and '..' are not allowed in the URL of a store")
@@ -121,7 +123,7 @@ def file_path(url: str) -> str | None:
     if parts.scheme.lower() != "file":
         return None
     if parts.netloc not in ("", "localhost"):
-        raise _refused(url, "a file on another machine; write file:///folder (three slashes)")
+        raise _refused(url, "this file is on another machine", "write file:///folder, with three slashes")
     return unquote(parts.path)
 
 
@@ -148,16 +150,17 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _refused(url, "is not a valid URL; write scheme://bucket/prefix") from None
+        raise _refused(url, "is not a valid URL", "write scheme://bucket/prefix") from None
     if "…@" in shown or shown == f"{parts.scheme}://…":
-        raise _refused(url, "credentials do not belong in a URL; see docs/remote.md")
+        raise _refused(url, "a URL must not contain credentials", _CREDENTIALS)
     if parts.scheme.lower() in BUCKETS and ":" in parts.netloc:
-        msg = f"{parts.scheme}://…: a bucket has no port and no password; see docs/remote.md"
-        raise InputError(msg)
+        place = f"{parts.scheme}://…"
+        raise InputError.at(place, "a bucket has no port and no password", _CREDENTIALS, "option")
     if "?" in url or "#" in url:
-        raise _refused(url, "the URL of a store has no query or fragment: leave out what follows '?' or '#'")
+        message = "the URL of a store has no query and no fragment"
+        raise _refused(url, message, "remove the text from '?' or '#' on")
     return parts
 
 
-def _refused(url: str, why: str) -> InputError:
-    return InputError(f"{redact_url(url)}: {why}")
+def _refused(url: str, message: str, fix: str) -> InputError:
+    return InputError.at(redact_url(url), message, fix, "option")

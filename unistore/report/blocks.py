@@ -55,9 +55,9 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
     if len(store.sources.attributes) > SHOWN_ATTRIBUTES:
         attributes.append("…")
     nbytes = f"{size(store.stored_bytes)} in shards, {size(store.raw_bytes)} uncompressed"
-    agrees = "DAMAGED: seal, manifest and root disagree"
+    agrees = "DAMAGED: seal, manifest and root contradict each other"
     if store.seal["agrees"]:
-        agrees = "agrees with manifest and root; files not read: unistore verify"
+        agrees = "matches manifest and root; 'unistore verify' also reads the files"
     files = count_of(store.seal.get("files", 0), "file")
     names = [source["path"] for source in store.sources.first]
     versions = [f"{name} {version}" for name, version in store.created_with.items()]
@@ -120,7 +120,7 @@ def array_table(arrays: Sequence[ArrayReport], main: str) -> Block:
     rows = [(*_name_cells(array), *_value_cells(array.values), *_size_cells(array)) for array in main_first]
     columns = ("array", "shape", "dtype", "min", "mean", "max", "spread", "stored", "ratio")
     sampled = any("~" in row[3] for row in rows)
-    lines = ["~: of some chunks, evenly spread; padding of rows counts too"] if sampled else []
+    lines = ["~: from some chunks, evenly spread; includes padding of rows"] if sampled else []
     optional = ("ratio", "spread", "stored", "mean")
     return Block("arrays", columns=columns, rows=rows, optional_columns=optional, lines=lines)
 
@@ -210,7 +210,7 @@ def source_blocks(path: str, sources: SourceReport, problems: Sequence[Problem])
             Block(facts=[("sources", f"{path}: files of {len(rows)} families"), files]),
             Block("families", columns=columns, rows=rows, optional_columns=("layout",)),
             *verdicts,
-            Block("convert each by itself", code=commands),
+            Block("convert each family separately", code=commands),
         ]
     facts = [("source", path)]
     if sources.family is not None:
@@ -275,9 +275,9 @@ def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
         rows.append((f"{count['files']:,}", count["verdict"], reason, example))
     if further := counts[_MAX_REASONS:]:
         files = sum(count["files"] for count in further)
-        rows.append((f"{files:,}", "", f"for {len(further)} further reasons", ""))
+        rows.append((f"{files:,}", "", f"for {len(further)} more reasons", ""))
     columns = ("files", "verdict", "because", "such as")
-    return [Block("files that are not taken", columns=columns, rows=rows)] if rows else []
+    return [Block("files that are not converted", columns=columns, rows=rows)] if rows else []
 
 
 def unfinished_blocks(path: str, build: UnfinishedReport) -> list[Block]:
@@ -288,7 +288,7 @@ def unfinished_blocks(path: str, build: UnfinishedReport) -> list[Block]:
         sources = count_of(build.sources["count"], "source")
         done = f"{build.sources_read:,} of {sources} read, {done}"
     if build.sealed:
-        done = "all, and sealed; it only has to be moved into place"
+        done = "all shards written and sealed; the store must only be moved to its destination"
     facts = [
         ("unfinished", path),
         ("leads to", build.destination),
@@ -300,13 +300,13 @@ def unfinished_blocks(path: str, build: UnfinishedReport) -> list[Block]:
     ]
     if build.at_work or not build.command:
         return [Block(facts=facts)]
-    hint = "The same command continues. To begin anew, add --restart; to give up, remove the folder."
+    hint = "Run the same command to continue. To start over, add --restart. To give up, remove the folder."
     return [Block(facts=facts), Block("go on", code=build.command), Block(lines=[hint])]
 
 
 def zarr_blocks(path: str, zarr: ZarrReport) -> list[Block]:
     """Show a Zarr hierarchy that is not a store."""
-    lines = ["A Zarr hierarchy, but not a unistore store: it has no samples and no seal."]
+    lines = ["This is a Zarr hierarchy, but not a unistore store: it has no samples and no seal."]
     if zarr.zarr_format == 3:
         lines.append("Read it with unistore.open_zarr(path), a zarr.Group, or with any Zarr reader.")
     return [Block(facts=[("zarr", f"{path} (format {zarr.zarr_format})")]), Block(lines=lines)]

@@ -273,9 +273,9 @@ def doctor(
     check.flag("measure", measure)
     check.number("seconds", seconds, none=True)
     if seconds is not None and not measure:
-        check.refuse("seconds", "times the settings that are measured", "measure=True, or --measure")
+        check.refuse("seconds", "works only with measure", "add measure=True (--measure)")
     if store is None and (samples is not None or measure):
-        check.refuse("store", "is required to read samples", 'doctor("train.zarr")')
+        check.refuse("store", "is needed to read samples", "give a store, for example train.zarr")
     check.raise_problems()
     kind = parse_kind(samples) if isinstance(samples, str) else samples
     machine = inspect_machine()
@@ -354,7 +354,7 @@ def _workers_to_try(machine: Machine, advised: int) -> list[int]:
 def _measured(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]:
     winner = best(trials)
     rate = f"{winner.samples_per_second:,.4g} samples/s"
-    reason = f"{rate}, about as many as the fastest of {len(trials)} settings"
+    reason = f"{rate}, close to the fastest of {len(trials)} settings"
     measured = {argument.name: argument for argument in advice}
     for name in ("batch_size", "num_workers", "cache"):
         value = getattr(winner, name)
@@ -365,11 +365,11 @@ def _measured(advice: Sequence[Advice], trials: Sequence[Trial]) -> list[Advice]
 
 def advise(machine: Machine, store: StoreFacts | None, speed: Sequence[Trial] = ()) -> list[Advice]:
     """Recommend arguments of a Loader. `speed` is the result of `measure_speed`."""
-    batch = Advice("batch_size", LARGEST_BATCH, "a number to begin with: your model decides")
+    batch = Advice("batch_size", LARGEST_BATCH, "a first guess; the best size depends on your model")
     shuffle = Advice("shuffle", True, "a full shuffle, for training")
     if store is not None and speed:
         sample_bytes = speed[0].sample_bytes
-        reason = f"{size(sample_bytes)} a sample: a number to begin with, your model decides"
+        reason = f"{size(sample_bytes)} per sample; a first guess, the best size depends on your model"
         batch = Advice("batch_size", first_batch_size(store.samples, sample_bytes), reason)
         shuffle = _shuffle(store, batch.value, *speed)
     return [batch, shuffle, _workers(machine, store)]
@@ -377,24 +377,25 @@ def advise(machine: Machine, store: StoreFacts | None, speed: Sequence[Trial] = 
 
 def _shuffle(store: StoreFacts, batch_size: int, full: Trial, blocks: Trial) -> Advice:
     if store.samples <= batch_size:
-        return Advice("shuffle", True, "a full shuffle: an epoch is a single batch")
+        return Advice("shuffle", True, "a full shuffle, because an epoch is a single batch")
     speedup = blocks.samples_per_second / full.samples_per_second
     if speedup >= MIN_SPEEDUP:
         reason = f"blocks of neighbours read {speedup:.1f}× as fast as a full shuffle here"
         return Advice("shuffle", "blocks", reason)
     if store.samples_a_chunk >= 2 and (store.is_remote or not store.fits_page_cache):
         shared = f"{store.samples_a_chunk:.3g} samples share a chunk"
-        reason = f"{shared}, and chunks come from the disk or a network: each is fetched once an epoch"
+        reason = f"{shared}, and each chunk is fetched only once per epoch from the disk or network"
         return Advice("shuffle", "blocks", reason)
-    return Advice("shuffle", True, "a full shuffle: blocks of neighbours would read no faster here")
+    return Advice("shuffle", True, "a full shuffle, because blocks of neighbours are not faster here")
 
 
 def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
     cores = machine.usable_cores
     if not machine.starts_workers:
-        return Advice("num_workers", 0, "this process is daemonic, as dask workers are: it starts no others")
+        reason = "this process is daemonic, like a dask worker, and cannot start others"
+        return Advice("num_workers", 0, reason)
     if cores < 2:
-        reason = f"{cores:g} usable cores: a worker would only take turns with training"
+        reason = f"{cores:g} usable cores, so a worker would only slow down training"
         return Advice("num_workers", 0, reason)
     samples = None if store is None else store.samples
     planned = plan("auto", environment_number("LOCAL_WORLD_SIZE", 1), samples, cores=cores)
@@ -404,23 +405,23 @@ def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
 def remarks(machine: Machine, store: StoreFacts | None) -> Iterator[str]:
     """Iterate over causes of slow loading, the most important first."""
     if store is not None and not store.samples:
-        yield "the store has no samples: nothing was measured"
+        yield "the store has no samples, so reading was not measured"
     if machine.usable_cores < machine.all_cores:
         usable = f"{machine.usable_cores:g} of {machine.all_cores}"
-        yield f"only {usable} cores may be used: an affinity mask or a cgroup grants no more"
+        yield f"only {usable} cores may be used, because of an affinity mask or a cgroup"
     if store is not None and store.is_remote:
         fix = 'Dataset(…, cache_dir="…") keeps copies of shards on a local disk'
-        yield f"reads cross a network ({store.file_system}): {fix}"
+        yield f"the store is read over a network ({store.file_system}); {fix}"
     elif store is not None and not store.fits_page_cache:
-        yield "the store does not fit into the page cache: samples come from the disk in every epoch"
+        yield "the store does not fit into the page cache, so samples are read from the disk in every epoch"
     if machine.shared_memory is not None and machine.shared_memory <= CONTAINER_SHM:
         yield (
             f"there is little shared memory ({size(machine.shared_memory)} in /dev/shm): unistore.Loader "
-            "does without, workers of torch's DataLoader die of it (docker run --shm-size 8g)"
+            "works without it, but workers of torch's DataLoader die; raise it with docker run --shm-size 8g"
         )
     if not machine.has_kernel:
         yield (
-            "there is no compiled kernel, or numcodecs and google-crc32c hide their functions: Python does "
-            "its work, which takes more processor time; install a C compiler, then unistore again, without "
+            "the compiled kernel is missing, or numcodecs and google-crc32c hide their functions, so Python "
+            "does its work in more processor time; install a C compiler, then install unistore again without "
             "UNISTORE_KERNEL=0"
         )

@@ -182,7 +182,7 @@ def grown_blocks(path: str, report: GrownReport) -> list[Block]:
     ]
     lines = []
     if len(report.parts) >= MANY_PARTS or any(part["removed"] for part in report.parts):
-        lines.append(f"one store reads faster and holds only what is left: unistore compact {path} DST")
+        lines.append(f"a single store is smaller and reads faster: unistore compact {path} DST")
     rows = []
     for part in report.parts[-_SHOWN:]:
         left_out = f"{part['removed']:,}" if part["removed"] else ""
@@ -194,7 +194,7 @@ def grown_blocks(path: str, report: GrownReport) -> list[Block]:
     if report.read_parts < len(report.parts):
         of_parts.append(f"of the newest {report.read_parts} of {len(report.parts)} parts")
     if any(part["removed"] for part in report.parts[-report.read_parts :]):
-        of_parts.append("rows of sources that this version leaves out are among them")
+        of_parts.append("includes rows of sources that this version does not have any more")
     arrays = array_table(main, "")
     blocks = [
         Block(facts=facts, lines=lines),

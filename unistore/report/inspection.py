@@ -241,7 +241,7 @@ def _other(name: str, target: Path) -> Inspection:
     inside = stores_inside(target)
     message, fix = _why_unknown(target, inside)
     message = "; ".join([*surveyed.unread()[:3], message])
-    blocks = [Block(facts=[("unknown", name)], lines=(f"{message}; {fix}",))]
+    blocks = [Block(facts=[("unknown", name)], lines=(f"{message}.", f"fix: {fix}"))]
     if target.is_dir():
         blocks += verdict_table(sources.verdicts)
     unknown = UnknownReport(inside=inside, verdicts=sources.verdicts)
@@ -253,16 +253,20 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
 
     if target.name.endswith(f".{REPAIR}"):
         store = target.name.removesuffix(f".{REPAIR}")
-        return f"the folder in which a repair of {store} works, or was stopped", "repair again, or remove it"
+        message = f"this is the folder of a repair of {store}, which is running or was stopped"
+        return message, "wait, run the repair again, or remove the folder"
     if inside:
-        return f"a folder with Zarr hierarchies inside: {first_few(inside, 5)}", "inspect one of them"
+        return (
+            f"this folder contains stores or Zarr hierarchies: {first_few(inside, 5)}",
+            "inspect one of them",
+        )
     if target.is_dir() and not any(target.iterdir()):
-        return "an empty folder", "check the path"
+        return "the folder is empty", "check the path"
     if target.suffix.lower() in _ARCHIVES:
-        return "an archive", "unpack it, and inspect the folder"
+        return "this is an archive", "unpack it, and inspect the folder"
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
-        return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"
+        return f"{link.relative_to(target)} is a link out of this folder", "inspect the target of the link"
     commands = ", ".join(sorted(family.command() for family in families().values()))
-    message = f"not a store, and not recognised as sources of any family ({commands})"
-    return message, "name the family to learn what is missing, as in unistore convert FAMILY SRC... DST"
+    message = f"this is not a store, and no family recognises its files ({commands})"
+    return message, "to learn why, name the family: unistore convert FAMILY SRC... DST"

@@ -139,10 +139,10 @@ def render_page(
         Whether the script asks a server for samples.
     """
     if len(samples) > _MAX_REQUESTED:
-        message = f"are {len(samples)}, at most {_MAX_REQUESTED} are shown"
-        raise wrong_argument("samples", message)
+        message = f"has {len(samples):,} numbers, but at most {_MAX_REQUESTED:,} are shown"
+        raise wrong_argument("samples", message, "give fewer numbers")
     if samples and not isinstance(report, StoreReport):
-        raise wrong_argument("samples", f"need a store, and {path} is not one")
+        raise wrong_argument("samples", f"needs a store, but {path} is not one")
     parts = list(map(_block, blocks))
     if isinstance(report, StoreReport):
         parts = _store_parts(with_attached(Store(path), report), report, samples, parts, live=live)
@@ -218,7 +218,7 @@ def _store_parts(
 def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
     nbytes = max(report.raw_bytes or 0, sources["bytes"] or 0)
     if nbytes > _MAX_TRIAL_BYTES:
-        line = f"no pictures of {size(nbytes)} of sources: convert them, and inspect the store"
+        line = f"there are no pictures, because the sources have {size(nbytes)}; convert them to see samples"
         return _block(Block(lines=[line]))
     from unistore.conversion.signatures import convert
 
@@ -227,10 +227,10 @@ def _trial(path: str, report: SourceReport, sources: Mapping[str, Any]) -> str:
         try:
             convert([path], trial, report.family)
         except UnistoreError as error:
-            return _block(Block("a trial conversion fails", lines=[str(error)]))
+            return _block(Block("the trial conversion failed", lines=[str(error)]))
         store = describe_store(trial)
         remarks = _block(Block("remarks", lines=store.remarks)) if store.remarks else ""
-        origin = Block(lines=["from a trial conversion by the command below, into a temporary folder"])
+        origin = Block(lines=["from a trial conversion into a temporary folder, with the command below"])
         return remarks + _samples(Store(trial), store, ()) + _block(origin)
 
 
@@ -277,7 +277,7 @@ def _viewer(
         stills, left_out = _add_views(row_of, shown, most_read)
         shown = shown[: len(shown) - left_out]
         if left_out:
-            sentence = f"{count_of(left_out, noun)} more would take too long to read: unistore view"
+            sentence = f"{count_of(left_out, noun)} more would take too long to read; use unistore view"
             note = f"<p>{text_html(sentence)}</p>"
     data = {"live": live, "noun": noun, "count": count, "samples": shown}
     text = json.dumps(data).replace("<", "\\u003c")
@@ -329,7 +329,7 @@ def _fitting(store: Store, sample: int, share: int, most_read: int) -> tuple[byt
         if len(text) <= share:
             return still_picture(view) if draws_pictures() else b"", text, read
         shown = max(1024, shown * share * 9 // (len(text) * 10))
-    msg = f"{store.path}: sample {sample} does not fit a page; see unistore view"
+    msg = f"{store.path}: sample {sample:,} does not fit into a page. Fix: use unistore view"
     raise StoreError(msg)
 
 

@@ -309,7 +309,7 @@ def _read_values(store: Store, arrays: list[ArrayReport]) -> list[str]:
         try:
             values = describe_values(store.array(array.path), *((1,) if remote else ()))
         except StoreError as error:
-            remarks.append(f"{error}: damaged? Run 'unistore verify {store.path}'")
+            remarks.append(f"{error}. Check the store with unistore verify {store.path}")
             continue
         array.values = values
     return remarks
@@ -324,8 +324,9 @@ def value_remarks(arrays: Iterable[ArrayReport]) -> Iterator[str]:
         if values.nan:
             percent = 100 * values.nan / values.read
             yield f"{array.path}: {percent:.2g} % are not finite"
-        if remark := values.unlabelled(array.path):
-            yield f"{array.path}: {remark}"
+        if (suspect := values.unlabelled(array.path)) is not None:
+            percent, labels = suspect
+            yield f"{percent:.3g} % of {array.path} are {labels}. Does {labels} mean 'unlabelled'?"
 
 
 def _measures(store: Store) -> tuple[list[JsonObject], list[str]]:
@@ -406,35 +407,37 @@ def _attribute_names(store: Store) -> list[str]:
             for attributes in json.loads(text).values():
                 names |= dict.fromkeys(attributes)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise contradiction(store, HDF5_ATTRIBUTES, f"holds no attributes as JSON ({error})") from error
+        raise contradiction(
+            store, HDF5_ATTRIBUTES, f"contains attributes that are not JSON: {error}"
+        ) from error
     return list(names)
 
 
 def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[str]:
     remarks = []
     if not agrees:
-        remarks.append(f"seal, manifest and root disagree: damaged? Run 'unistore verify {store.path}'")
+        remarks.append(f"seal, manifest and root contradict each other; run unistore verify {store.path}")
     if left_out := store.attributes.get("skipped"):
-        remarks.append(f"left out because of problems: {left_out} (listed in {REPORT})")
+        remarks.append(f"skipped because of problems: {left_out} (listed in {REPORT})")
     for array in arrays:
         if "unlabelled" in array.attributes:
-            remarks.append(f"{array.path}: all zero: unlabelled?")
+            remarks.append(f"all of {array.path} are 0. Does 0 mean 'unlabelled'?")
         elif array.only_fill and not _is_index(array.path):
-            remarks.append(f"{array.path}: nothing but zeros")
+            remarks.append(f"all of {array.path} are 0")
         if shapes := array.attributes.get("source_row_shape"):
             known = ", ".join(shapes)
-            remarks.append(f"{array.path}: rows of {known}, padded with zeros, which statistics do not count")
+            remarks.append(f"{array.path}: rows of {known} are padded with zeros, which statistics ignore")
         if content := array.attributes.get("content"):
             remarks.append(f"{array.path}: {content}")
     if store.sample_count == 0:
-        remarks.append("no samples")
+        remarks.append("the store has no samples")
     if (folder := local_path(store.path)) is not None:
         build = build_folder(folder)
         if build.exists():
-            remarks.append(f"a conversion to replace this store is unfinished: {build.name}")
+            remarks.append(f"a conversion that replaces this store is not finished: {build.name}")
         repair = folder_beside(folder, REPAIR)
         if repair.exists():
-            remarks.append(f"a repair is at work or was stopped: {repair.name}; repair again, or remove it")
+            remarks.append(f"a repair is running or was stopped: {repair.name}; repair again, or remove it")
     return remarks
 
 

@@ -71,8 +71,8 @@ class ViewServer(ThreadingHTTPServer):
         try:
             super().__init__((_HOST, port), _Handler)
         except (OSError, OverflowError) as error:
-            message = f"{port} cannot be used ({error})"
-            raise wrong_argument("port", message, "leave out --port") from error
+            message = f"{port} cannot be used: {error}"
+            raise wrong_argument("port", message, "remove --port, which chooses a free one") from error
 
     @property
     def address(self) -> str:
@@ -210,7 +210,9 @@ def view(
     with ViewServer(path, port, version) as server:
         try:
             shown = printable(redact_urls(server.opened.path))
-            print(f"{server.address}\nshows {shown} to who knows this address; Ctrl-C ends it", flush=True)
+            print(
+                f"{server.address}\nshows {shown} to everyone with this address; Ctrl-C stops it", flush=True
+            )
             if open_browser:
                 import webbrowser
 

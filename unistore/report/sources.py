@@ -175,7 +175,7 @@ def is_store(path: Path) -> bool:
     """Return whether a Zarr hierarchy has attributes or a manifest of unistore, finished or not."""
     root = path / "zarr.json"
     if root.exists() and not os.access(root, os.R_OK):
-        msg = f"{root}: cannot be read (Permission denied); change the rights"
+        msg = f"{root}: cannot be read: Permission denied. Fix: change its permissions"
         raise StoreError(msg)
     return "unistore" in _typed(_document(root), "attributes", {}) or os.path.lexists(path / MANIFEST)
 

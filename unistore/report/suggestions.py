@@ -114,11 +114,11 @@ def misfits(store: Store, natural: Suggestion) -> Iterator[str]:
         padded = "no samples"
         if reach.samples and reach.beyond:
             padded = f"{100 * reach.beyond / reach.samples:.3g} % of its samples would be padded"
-        problem = reach.problem or "the store holds several windows"
+        problem = reach.problem or "the store has several windows"
         if kind.changed:
-            instead = f"{kind.text} goes with this store"
+            instead = f"{kind.text} fits this store"
             if kind is natural:
-                instead = f"a Dataset takes {kind.text} unless it is given a kind"
+                instead = f"the default of a Dataset is {kind.text}"
             yield f"{kind.declared}: {padded} ({problem}); {instead}"
 
 

@@ -82,17 +82,20 @@ class ValueReport:
             shares.append(f"and {len(labels) - SHOWN_LABELS} more")
         return ", ".join(shares)
 
-    def unlabelled(self, path: str) -> str:
-        """Return a note about labels that may mean "no class". A column of zeros has another note."""
+    def unlabelled(self, path: str) -> tuple[float, str] | None:
+        """Return labels that may mean "no class": their share in percent, and the labels as text.
+
+        None: there are none. A column of zeros has another note.
+        """
         suspects = _UNLABELLED.get(_column(path))
         counts = {label: count for label, count in self.labels or ()}  # noqa: C416 - typed pairs
         if suspects is None or len(counts) < 2 or _are_balanced_classes(counts):
-            return ""
+            return None
         labels = sorted(label for label in counts if label < 0 or label in suspects)
         share = sum(counts[label] for label in labels) / self.read
         if share < _MIN_UNLABELLED:
-            return ""
-        return f"{100 * share:.3g} % are {' or '.join(map(str, labels))}: unlabelled?"
+            return None
+        return 100 * share, " or ".join(map(str, labels))
 
 
 def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport | None:
@@ -208,8 +211,9 @@ def label_lines(path: PathLike) -> list[str]:
         values = describe_values(store.array(name)) if _column(name) in _UNLABELLED else None
         if values is None or not (shares := values.shares()):
             continue
-        remark = values.unlabelled(name)
-        lines.append(f"{name}: {shares}; {remark}" if remark else f"{name}: {shares}")
+        suspect = values.unlabelled(name)
+        question = f". Does {suspect[1]} mean 'unlabelled'?" if suspect is not None else ""
+        lines.append(f"{name}: {shares}{question}")
     return lines
 
 

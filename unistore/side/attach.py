@@ -121,15 +121,17 @@ class _NewColumn(NamedTuple):
         if not columns:
             tables = sorted({path.partition("/")[0] for path in store.paths()} - {"sources", "splits"})
             raise wrong_argument(
-                "table", f"{store.path} has no table {chosen!r}", f"one of {', '.join(tables)}"
+                "table", f"{store.path} has no table {chosen!r}", f"use one of {', '.join(tables)}"
             )
         if not NAME.fullmatch(name):
-            message = f"{name!r} is not a plain name: letters, digits, '_', '-' and '.', at most 100"
-            raise wrong_argument("name", message, "as in prediction")
+            message = f"{name!r} is not a plain name"
+            fix = "use at most 100 letters, digits, '_', '-' and '.', for example prediction"
+            raise wrong_argument("name", message, fix)
         taken = [path for path in store.paths() if name in path.split("/")]
         if taken or _has_key(store, name):
-            where = f"is {taken[0]} of {store.path}" if taken else f"is a key of samples of {store.path}"
-            raise wrong_argument(name, where, "give the side table another name")
+            owner = f"the array {taken[0]}" if taken else "a key of the samples"
+            message = f"{owner} of {store.path} has this name already"
+            raise wrong_argument(name, message, "give the column another name")
         return cls(store, name, chosen, columns[0])
 
     @property
@@ -160,19 +162,19 @@ class _NewColumn(NamedTuple):
         if isinstance(values, np.ndarray) or hasattr(values, "__array__"):
             whole = self._checked(values, "values")
             if whole.shape[:1] != (self.rows,):
-                message = f"have shape {whole.shape}, and table {self.table} has {self.rows} rows"
-                fix = "give a value for each row, of no sample too, or an iterable with an array a sample"
+                message = f"have the shape {whole.shape}, but the table '{self.table}' has {self.rows:,} rows"
+                fix = "give a value for every row of the table, or an iterable with an array for each sample"
                 raise wrong_argument("values", message, fix)
             return whole
         lo, hi = self.spans()
         if not len(lo):
-            message = f"rows of {self.table} do not belong to one sample each"
-            raise wrong_argument("values", message, f"give an array of {self.rows} rows")
+            message = f"cannot be given by sample, because a row of '{self.table}' is not of a single sample"
+            raise wrong_argument("values", message, f"give an array of {self.rows:,} rows")
         if callable(values):
             values = self._called(values)
         if not isinstance(values, Iterable) or isinstance(values, bytes):
-            message = f"are {type(values).__name__}"
-            raise wrong_argument("values", message, "give an array, an iterable of arrays, or a function")
+            message = f"must be an array, an iterable of arrays, or a function, got {type(values).__name__}"
+            raise wrong_argument("values", message)
         with closing(Spool(folder)) as spool:
             self._append(values, lo, hi, spool, progress)
             return spool.values()
@@ -182,7 +184,7 @@ class _NewColumn(NamedTuple):
         chosen = (kind.whole or kind).chosen(self.store)
         dataset = Dataset(self.store.path, chosen)
         if len(dataset) != self.store.sample_count:
-            message = f"cannot be a function: {chosen} are not one a row of {self.store.sample_table}"
+            message = f"cannot be a function, because {chosen} are not the rows of {self.store.sample_table}"
             raise wrong_argument("values", message, "give an array, or an iterable of arrays")
         return (function(dataset[index]) for index in range(len(dataset)))
 
@@ -195,20 +197,23 @@ class _NewColumn(NamedTuple):
         for sample, (span, value) in enumerate(zip_longest(bounds, values, fillvalue=_NOTHING)):
             if span is _NOTHING or value is _NOTHING:
                 count = "more" if span is _NOTHING else "fewer"
-                message = f"are of {count} than {len(lo)} samples"
+                message = f"have {count} than {len(lo):,} arrays, one for each sample"
                 raise wrong_argument("values", message, "give one array for each sample, in order")
             first, stop = span
             what = f"values of sample {sample}"
             rows = self._checked(value, what)
             rows = rows[None] if is_row else rows
             if rows.shape[:1] != (stop - first,):
-                message = f"have shape {rows.shape}, and the sample has {stop - first} rows of {self.table}"
+                message = (
+                    f"have the shape {rows.shape}, but the sample has {stop - first:,} rows of '{self.table}'"
+                )
                 raise wrong_argument(what, message)
             try:
                 _fill(spool, rows, first - last)
                 spool.append(rows)
             except ValueError as error:
-                raise wrong_argument(what, str(error), "give all of one dtype and shape") from error
+                fix = "give the same dtype and row shape for all samples"
+                raise wrong_argument(what, str(error), fix) from error
             row_bytes = rows.dtype.itemsize * prod(rows.shape[1:])
             if not sample:
                 progress.begin("attaching", self.rows * row_bytes)
@@ -221,13 +226,13 @@ class _NewColumn(NamedTuple):
         # `asanyarray` keeps the mask of a library's array. Of a list, numpy would drop masks of its items
         arrays = given if isinstance(given, list | tuple) else np.asanyarray(given)
         if masked := _count_masked(arrays):
-            message = f"are masked, {masked:,} of them"
-            fix = "store what stands for them: values.filled(numpy.nan), or another number"
+            message = f"{masked:,} of them are masked"
+            fix = "fill them first, for example with values.filled(numpy.nan)"
             raise wrong_argument(what, message, fix)
         values = np.asarray(arrays)
         if not storable(values.dtype):
             fix = "give bool, integers or floats of up to 8 bytes"
-            raise wrong_argument(what, f"are {values.dtype}, which is not stored", fix)
+            raise wrong_argument(what, f"are {values.dtype}, which cannot be stored", fix)
         return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
@@ -252,8 +257,8 @@ def _check_is_read(store: Store, column: _NewColumn, folder: Path) -> None:
     beside.array(f"{column.table}/{column.name}")
     noun = column.table.removesuffix("s")
     if not _has_key(beside, column.name) and not _has_key(beside, f"{noun}.{column.name}"):
-        message = f"no kind of samples of this {store.family} store reads columns of {column.table} by name"
-        raise wrong_argument("table", message, f"attach to {store.attributes.get('main_table')}")
+        message = f"no sample kind of this {store.family} store reads columns of '{column.table}' by name"
+        raise wrong_argument("table", message, f"give table={store.attributes.get('main_table')!r}")
 
 
 def _count_masked(values: Any) -> int:
@@ -276,12 +281,14 @@ def _read_npy(path: PathLike) -> AnyArray:
     except FileNotFoundError as error:
         raise wrong_argument(name, "the file does not exist", "check the path") from error
     except OSError as error:
-        message = f"cannot be read ({error.strerror or error})"
-        fix = "change its rights" if isinstance(error, PermissionError) else "check the path and its disk"
+        message = f"cannot be read: {error.strerror or error}"
+        fix = (
+            "change its permissions" if isinstance(error, PermissionError) else "check the path and its disk"
+        )
         raise wrong_argument(name, message, fix) from error
     if not is_file:
         what = "a folder" if Path(name).is_dir() else "a pipe or a device"
-        raise wrong_argument(name, f"is {what}, not a .npy file", "give the file that np.save(…) wrote")
+        raise wrong_argument(name, f"is {what}, not a .npy file", "give a file that np.save(…) wrote")
     if begin != _NPY:
         what = "an archive of arrays" if begin.startswith(_ZIP) else f"it begins with {begin!r}"
         what = what if begin else "it is empty"
@@ -289,8 +296,9 @@ def _read_npy(path: PathLike) -> AnyArray:
     try:
         mapped: AnyArray = np.load(name, mmap_mode="r", allow_pickle=False)
     except OSError as error:
-        raise wrong_argument(name, f"cannot be read ({error.strerror or error})") from error
+        raise wrong_argument(name, f"cannot be read: {error.strerror or error}") from error
     except Exception as error:  # what numpy's parser of headers raises has many names
         fix = "write it again with np.save(…)"
-        raise wrong_argument(name, f"is not a whole .npy file of numbers ({error})", fix) from error
+        message = f"is not a complete .npy file of numbers: {error}"
+        raise wrong_argument(name, message, fix) from error
     return mapped

@@ -71,7 +71,7 @@ def derive(
     check = Arguments()
     check.path("store", store)
     check.flag("overwrite", overwrite)
-    check.expect("options", options, bool(options), "at least one option, as in voxel_size=0.2")
+    check.expect("options", options, bool(options), "at least one option, such as voxel_size=0.2")
     check.raise_problems()
     opened = Store(store)
     family = family_of(opened.attributes)
@@ -93,16 +93,16 @@ def _check_options(store: Store, family: type[Family], options: JsonObject) -> N
     for option in options:
         if option not in (*family.derives, *family.derive_options):
             flag = option.replace("_", "-")
-            message = f"--{flag} is not made from a {family.command()} store"
+            message = f"--{flag} cannot be computed from a {family.command()} store"
             fixes = []
             if option in of_conversion:
                 fixes.append(f"convert its sources again with --{flag}")
             if possible:
-                fixes.append(f"what is made: --{', --'.join(possible)}")
-            problems.append(Problem(store.path, message, "; ".join(fixes), "option"))
+                fixes.append(f"use --{', --'.join(possible)} instead")
+            problems.append(Problem(store.path, message, tuple(fixes), "option"))
     if family.derives and not set(family.derives) & options.keys():
         problems.append(
-            Problem(store.path, "nothing to make is named", f"give --{', --'.join(possible)}", "option")
+            Problem(store.path, "no option was given", f"give --{', --'.join(possible)}", "option")
         )
     if problems:
         raise InputError(problems)
@@ -136,8 +136,8 @@ def _derive_one(
         others = Store(store.path, beside=_without(folders_beside(store, ()), name))
         for field, _ in arrays:
             if others.has(field.path):
-                message = f"{value} makes {field.path}, which is in {store.path} already"
-                raise wrong_argument(option, message, "leave it out")
+                message = f"{store.path} has {field.path} of {value} already"
+                raise wrong_argument(option, message, "remove it")
         write_side_table(folder, store, arrays, table="", groups=finalized.groups)
         beside = Store(store.path, beside=[folder])
         for field, _ in arrays:

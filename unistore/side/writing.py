@@ -73,7 +73,7 @@ class Spool:
             self._row_shape = rows.shape[1:]
         if rows.dtype != self._dtype or rows.shape[1:] != self._row_shape:
             form = f"{self._dtype} {self._row_shape}"
-            msg = f"has rows of {rows.dtype} {rows.shape[1:]}, and those before it are {form}"
+            msg = f"have rows of {rows.dtype} {rows.shape[1:]}, but the samples before have {form}"
             raise ValueError(msg)
         try:
             self._file.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
@@ -102,15 +102,15 @@ def new_side_table(store: Store, name: str, *, overwrite: bool) -> Iterator[Path
     """Yield a folder to write an added column in. If the block ends without an error, put it in place."""
     root = side_folder(store)
     if root is None:
-        message = "is in an object store, where no file is put beside a store"
-        raise wrong_argument(store.path, message, "run the command on a copy in a folder")
+        message = "is in a bucket, where unistore cannot add columns"
+        raise wrong_argument(store.path, message, "run the command on a local copy")
     check_plain(root)
     try:
         root.mkdir(exist_ok=True)
         with Lock(root / f".{name}.lock"):
             # A document that cannot be read is there: nothing is removed before this refusal
             if name in side_names(store) and not overwrite:
-                message = f"{store.path} has a side table of this name"
+                message = f"{store.path} has an added column of this name"
                 replacing = AddOptions(("--overwrite",), "to replace it")
                 raise wrong_argument(name, message, ("give another name", replacing))
             _remove_leftovers(root, name)

@@ -103,7 +103,7 @@ class _SeveralStores(Store):
         else:
             return None
         if counts.sum() > np.iinfo(dtype).max:
-            raise self._unalike(path, f"counts further than {dtype} does")
+            raise self._unalike(path, f"has counts that do not fit into {dtype}")
         return np.concatenate([[0], np.cumsum(counts[:-1])])
 
     def _unalike(self, path: str, why: str) -> UnalikeError:
@@ -151,7 +151,7 @@ class JoinedStore(_SeveralStores):
     def group(self, path: str) -> JsonObject:
         attributes = joined_attributes([store.group(path) for store in self.stores])
         if attributes is None:
-            raise self._unalike(path, "says other things than in the first store")
+            raise self._unalike(path, "has other attributes than in the first store")
         return attributes
 
     @cached_property
@@ -173,7 +173,7 @@ class JoinedStore(_SeveralStores):
         assert self._opened.version is not None
         array = self._opened.version.arrays.get(path)
         if array is None or ABSENT in array.form_of[self._numbers]:
-            msg = f"{self.path}: the version lists no array {path!r} of all parts"
+            msg = f"{self.path}: this version has no array '{path}' in all parts"
             raise StoreError(msg)
         return self._listed_arrays.setdefault(path, array.of(self._numbers))
 
@@ -190,7 +190,7 @@ class JoinedStore(_SeveralStores):
         if not self._has_extents(path) and (row_shapes != row_shapes[0]).any():
             raise self._unalike(path, "has rows of another shape than in the first store")
         if not self._has_rows_of_one(path):
-            raise self._unalike(path, "does not say which of its rows are of which store")
+            raise self._unalike(path, "does not state which rows belong to which store")
         rows = listed.shapes[:, 0].copy()
         if self._specs_by_path[path].is_offsets:
             rows[:-1] -= 1  # the last bound is the first one of the next store
@@ -213,7 +213,7 @@ class JoinedStore(_SeveralStores):
             store.check_listed()
             array = StoredArray.open(store.storage, path)
             if describe_array(array) != listed.in_part(part):
-                msg = f"{store.path}: {path} is not as the version lists it; restore it from a copy"
+                msg = f"{store.path}: {path} differs from the version's list. Fix: restore it from a copy"
                 raise CorruptionError(msg)
             store._arrays[path] = array
         return array
@@ -498,7 +498,7 @@ class SelectedSources:
         codes, names = self.store.splits()
         for store in self.store.stores:
             if names and not store.split_names():
-                message = "has no splits, and other parts have"
+                message = "has no splits, but other parts have"
                 raise InputError(Problem(store.path, message, FIX, "compact"))
         return self._selected("splits/code", codes), names
 

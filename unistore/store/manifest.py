@@ -89,7 +89,7 @@ def parse_split_names(value: object, member: str) -> list[str]:
 def parse_root(attributes: JsonObject) -> JsonObject:
     """Parse the ``unistore`` attribute of a sealed store's root. Unknown members are allowed."""
     if missing := {"family", "samples", "fields", *OF_SCHEMA, "seal"} - set(attributes):
-        msg = f"attribute 'unistore' lacks {', '.join(sorted(missing))}"
+        msg = f"the attribute 'unistore' has no {', '.join(sorted(missing))}"
         raise GrammarError(msg)
     family = attributes["family"]
     if not isinstance(family, str) or not _FAMILY.fullmatch(family):
@@ -219,7 +219,7 @@ def parse_manifest(data: bytes, where: str) -> list[Entry]:
     entries = []
     for number, entry in parse_lines(data):
         if isinstance(entry, str):
-            msg = f"{where}/{MANIFEST}: line {number} is damaged ({entry}); run 'unistore verify'"
+            msg = f"{where}/{MANIFEST}: line {number} is damaged: {entry}. Fix: unistore verify {where}"
             raise CorruptionError(msg)
         entries.append(entry)
     return entries

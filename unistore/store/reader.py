@@ -263,7 +263,7 @@ class Store:
             self._read_listed_root()
             if not self.has(path):
                 paths = ", ".join(self.paths())
-                msg = f"{self.path}: no array {path!r}; this {self.family} store has: {paths}"
+                msg = f"{self.path}: there is no array '{path}'. Fix: use one of {paths}"
                 raise StoreError(msg)
             array = StoredArray.open(self._side_storages.get(path, self.storage), path)
             indices.check_array(self, array)
@@ -371,7 +371,7 @@ class Store:
         self._is_compared = True
 
     def _not_as_listed(self) -> CorruptionError:
-        msg = f"{self.path}: is not the store that the version lists; restore it from a copy"
+        msg = f"{self.path}: this is not the store that the version lists. Fix: restore it from a copy"
         return CorruptionError(msg)
 
     def _root_attributes(self) -> JsonObject:
@@ -380,21 +380,21 @@ class Store:
         except AbsentError as error:
             raise self._missing_root() from error
         if "unistore" not in attributes:
-            msg = f"{self.path}: a Zarr group, but not a unistore store; open it with unistore.open_zarr"
+            msg = f"{self.path}: this is a Zarr group, not a unistore store. Fix: use unistore.open_zarr"
             raise NoStoreError(msg)
         unistore: JsonObject = attributes["unistore"]
         if not isinstance(unistore, dict):
             raise self._damaged(ROOT, f"attribute 'unistore' is {shown(unistore)}, expected an object")
         version = unistore.get("format_version")
         if version != FORMAT_VERSION:
-            reads = f"this unistore reads {FORMAT_VERSION}; install a matching unistore"
-            msg = f"{self.path}: format version {shown(version)}, {reads}"
+            found = f"has the format version {shown(version)}, but this unistore reads {FORMAT_VERSION}"
+            msg = f"{self.path}: {found}. Fix: install a matching version of unistore"
             raise StoreError(msg)
         if not {*OF_SCHEMA} <= unistore.keys():
-            msg = f"{self.path}: was made before unistore 0.1.0; convert its sources again"
+            msg = f"{self.path}: was made before unistore 0.1.0. Fix: convert its sources again"
             raise StoreError(msg)
         if "seal" not in unistore:
-            msg = f"{self.path}: unfinished conversion (no seal); run the same convert command to resume"
+            msg = f"{self.path}: this conversion is not finished (no seal). Fix: run the same convert command"
             raise StoreError(msg)
         try:
             return parse_root(unistore)
@@ -407,7 +407,7 @@ class Store:
         except GrammarError as error:
             raise side._damaged_side_table(str(error)) from error
         if about["store"] != self.attributes["seal"]["digest"]:
-            msg = f"{side.path}: is a side table of another store than {self.path}"
+            msg = f"{side.path}: this added column belongs to another store than {self.path}"
             raise StoreError(msg)
         fields = self.attributes["fields"]
         if isinstance(side.storage, LocalStorage):
@@ -415,7 +415,9 @@ class Store:
         inside = tuple(f"{group}/" for group in about["groups"])
         taken = [path for path in fields if path in side.attributes["fields"] or path.startswith(inside)]
         if taken:
-            msg = f"{side.path}: is a side table with {taken[0]}, which {self.path} has; remove one of both"
+            msg = (
+                f"{side.path}: contains {taken[0]}, which {self.path} has already. Fix: remove one of the two"
+            )
             raise StoreError(msg)
         try:
             fields = with_side_table(fields, side.attributes["fields"], about.get(MORE, {}), self.path)
@@ -439,7 +441,7 @@ class Store:
             raise self._damaged(key, str(error)) from error
         attributes = document.get("attributes", {})
         if not isinstance(attributes, dict):
-            raise self._damaged(key, "not the metadata of a Zarr group")
+            raise self._damaged(key, "it is not the metadata of a Zarr group")
         if key == ROOT:
             self._keep_documents(document.get("consolidated_metadata"), raw)
         return attributes
@@ -455,13 +457,13 @@ class Store:
                 known[f"{path}/{ROOT}"] = json.dumps(document).encode()
 
     def _damaged(self, key: str, why: str) -> CorruptionError:
-        return CorruptionError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")
+        return CorruptionError(f"{self.path}: {key} is damaged: {why}. Fix: unistore verify {self.path}")
 
     def _damaged_side_table(self, why: str) -> CorruptionError:
         # ``weight.1a2b3c4d.zarr`` is the folder that ``weight.json`` names
         document = f"{self.path.removesuffix('.zarr').rpartition('.')[0]}.json"
-        fix = f"remove {document}, then make the side table again (unistore derive, or unistore attach)"
-        return CorruptionError(f"{self.path}: {ROOT} of this side table is damaged: {why}; {fix}")
+        fix = f"remove {document}, then run unistore derive or unistore attach again"
+        return CorruptionError(f"{self.path}: {ROOT} of this added column is damaged: {why}. Fix: {fix}")
 
     def _missing_root(self) -> StoreError:
         path = local_path(self.path)
@@ -470,14 +472,19 @@ class Store:
             return NoStoreError(_why_no_store(self.path))
         build = build_folder(place)
         if build.exists():
-            msg = f"{path}: unfinished conversion (see {build.name}); run the same convert command to resume"
+            what = f"this conversion is not finished (see {build.name})"
+            msg = f"{path}: {what}. Fix: run the same convert command"
             return StoreError(msg)
         if not place.exists():
-            return NoStoreError(f"{path}: no such store")
+            return NoStoreError(f"{path}: there is no such store. Fix: check the path")
         if (place / FIRST_VERSION).exists():
-            fix = f"name one in {path / PARTS}, or make it one: unistore compact {path} DST"
-            return NoStoreError(f"{path}: is a grown store of several sealed ones; {fix}")
-        msg = f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
+            fix = f"unistore compact {path} DST to make a single store, or open a part in {path / PARTS}"
+            return NoStoreError(
+                f"{path}: this is a versioned store, but a single store is needed. Fix: {fix}"
+            )
+        msg = (
+            f"{path}: this is not a unistore store (no {ROOT}). Fix: unistore inspect {path} shows what it is"
+        )
         return NoStoreError(msg)
 
 
@@ -495,12 +502,12 @@ def _why_no_store(url: str) -> str:
     client = ObjectClient(url)
     if client.location.scheme in BUCKETS:
         if client.size(BUILD_MARK) is not None:
-            return f"{url}: unfinished conversion; run the same convert command to resume"
+            return f"{url}: this conversion is not finished. Fix: run the same convert command"
         if client.list(limit=1):
-            return f"{url}: not a unistore store (no {ROOT} there)"
+            return f"{url}: this is not a unistore store (no {ROOT}). Fix: check the URL"
     if client.location.scheme == "hf":
         return str(client.absent_error("", f"no such store (no {ROOT} there)"))
-    return f"{url}: no such store (no {ROOT} there)"
+    return f"{url}: there is no such store (no {ROOT}). Fix: check the URL"
 
 
 _DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
@@ -548,11 +555,11 @@ def open_zarr(path: PathLike) -> zarr.Group:
         check_tree(folder, _DOCUMENTS, DOCUMENT_LIMIT)
         return zarr.open_group(absolute(folder), mode="r")
     except FileNotFoundError as error:
-        msg = f"{os.fspath(path)}: no such store"
+        msg = f"{os.fspath(path)}: there is no such store. Fix: check the path"
         raise NoStoreError(msg) from error
     except UnistoreError:
         raise
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
-        msg = f"{os.fspath(path)}: cannot be opened as a Zarr group ({why})"
+        msg = f"{os.fspath(path)}: cannot be opened as a Zarr group: {why}"
         raise StoreError(msg) from error

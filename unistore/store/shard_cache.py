@@ -87,19 +87,19 @@ class ShardCache:
                 kept = self._ensure(folder, checksum, size, fetch, name)
         except NotOwnError as error:
             where = "" if error.path == str(self.folder) else f"{self.folder / error.path} "
-            fix = "choose another folder, of your own, that others cannot write to"
+            fix = "choose a folder of your own that others cannot write to"
             fix = f"remove it, or {fix}" if where else fix
-            msg = f"cache_dir {self.folder}: cannot be used ({where}{error}); {fix}"
+            msg = f"cache_dir {self.folder}: cannot be used: {where or 'it '}{error}. Fix: {fix}"
             raise StoreError(msg) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 warnings.warn(
-                    f"cache_dir {self.folder}: the disk is full before cache_limit is reached; "
-                    "shards are read from the store instead: free space or lower cache_limit",
+                    f"cache_dir {self.folder}: the disk is full, although cache_limit is not reached, so "
+                    "shards are read from the store itself. Fix: free space, or lower cache_limit",
                     stacklevel=2,
                 )
                 return False
-            msg = f"cache_dir {self.folder}: cannot be used ({error.strerror}); choose another folder"
+            msg = f"cache_dir {self.folder}: cannot be used: {error.strerror}. Fix: choose another folder"
             raise StoreError(msg) from error
         if kept:
             self._verified_at[checksum] = time.monotonic()
@@ -251,7 +251,10 @@ def _write_verified(descriptor: int, checksum: str, size: int, pieces: Iterable[
             done += written
             view = view[written:]
     if done != size or digest.hexdigest() != checksum:
-        msg = f"{name}: does not match its checksum in the manifest ({done} bytes of {size}); restore it"
+        msg = (
+            f"{name}: does not match its checksum in the manifest ({done:,} of {size:,} bytes read). "
+            "Fix: restore it from a copy"
+        )
         raise CorruptionError(msg)
 
 
@@ -409,7 +412,7 @@ class CachedStorage:
             key = f"{folder}{MANIFEST}"
             raw = self.documents.get(key) or self.inner.get(key, MANIFEST_LIMIT)
             if xxhash.xxh3_128_hexdigest(raw) != checksum:
-                msg = f"{self.inner!r}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
+                msg = f"{self.inner!r}: {MANIFEST} differs from the sealed one. Fix: run unistore verify"
                 raise CorruptionError(msg)
             fetched.append(raw)
             return fetched

@@ -68,8 +68,8 @@ class SideTable:
         what = f"attach {store.path} {self.name} FILE" if self.table else f"derive {store.path}"
         where = self.folder.with_name(f"{self.name}{_DOCUMENT}")
         return (
-            f"side table {self.name} was made for other values of this store (another seal); "
-            f"make it again (unistore {what} --overwrite), or remove {where}"
+            f"the added column '{self.name}' was made for other values of this store. "
+            f"Fix: unistore {what} --overwrite, or remove {where}"
         )
 
 
@@ -90,7 +90,7 @@ def side_names(store: Store) -> list[str]:
         # Once a first append moved the store, they are elsewhere
         return [] if side_folder(store) == folder else side_names(store)
     except OSError as error:
-        msg = f"{folder}: cannot be read ({error.strerror or error}), so that its side tables are unknown"
+        msg = f"{folder}: cannot be read, so the added columns are unknown: {error.strerror or error}"
         raise StoreError(msg) from error
     documents = [name for name in names if name.endswith(_DOCUMENT) and not name.startswith(".")]
     return sorted(name.removesuffix(_DOCUMENT) for name in documents)
@@ -143,7 +143,7 @@ def read_document(folder: Path, name: str) -> SideDocument:
 
 
 def _damaged(where: Path, why: object) -> DamagedError:
-    msg = f"{where}: side table is damaged ({why}); remove the file, and make the side table again"
+    msg = f"{where}: this added column is damaged: {why}. Fix: remove the file, and add the column again"
     return DamagedError(msg)
 
 
@@ -151,7 +151,7 @@ def read_side_table(store: Store, name: str) -> SideTable:
     """Read the document and the root of an added column. It raises the errors of `read_document`."""
     folder = side_folder(store)
     if folder is None:
-        msg = f"{store.path}: has no side tables, as it is in an object store"
+        msg = f"{store.path}: has no added columns, because it is in a bucket"
         raise StoreError(msg)
     where = folder / document_of(name)
     document = read_document(folder, name)
@@ -163,7 +163,7 @@ def read_side_table(store: Store, name: str) -> SideTable:
     except (GrammarError, StoreError) as error:
         raise _damaged(where, error) from error
     if attributes["family"] != SIDE_FAMILY or attributes["seal"]["digest"] != document.digest:
-        raise _damaged(where, f"{document.folder} is not the side table that was written")
+        raise _damaged(where, f"{document.folder} is not the column that was written")
     return SideTable(name, folder / document.folder, attributes)
 
 

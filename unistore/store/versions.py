@@ -118,7 +118,7 @@ def _parse_parts(value: object, schemas: int) -> tuple[Part, ...]:
     counts = {name: _column(splits, name, _parse_count_or_none) for name in splits}
     lengths = {len(column) for column in chain(columns.values(), counts.values())}
     if len(lengths) > 1 or 0 in lengths:
-        raise GrammarError("parts are none, or have columns of several lengths")
+        raise GrammarError("there are no parts, or the columns of parts differ in length")
     parts = []
     for number in range(lengths.pop()):
         row = {name: column[number] for name, column in columns.items()}
@@ -131,7 +131,7 @@ def _parse_parts(value: object, schemas: int) -> tuple[Part, ...]:
             **row,
         )
         if part.schema >= schemas or part.left > part.samples:
-            msg = f"part {part.key} names a schema or samples that are not there"
+            msg = f"part {part.key} refers to a schema or samples that do not exist"
             raise GrammarError(msg)
         parts.append(part)
     return tuple(parts)
@@ -140,7 +140,7 @@ def _parse_parts(value: object, schemas: int) -> tuple[Part, ...]:
 def _column(members: Attributes, name: str, parse: Callable[[object, str], Any]) -> list[Any]:
     column = members.get(name)
     if not isinstance(column, list):
-        msg = f"{name} is {shown(column)}, expected a list of one value a part"
+        msg = f"{name} is {shown(column)}, expected a list with one value for each part"
         raise GrammarError(msg)
     return [parse(item, name) for item in column]
 
@@ -225,14 +225,14 @@ class Version:
         document = parse_document(data)
         if document.get("format_version") != VERSION_FORMAT:
             written = shown(document.get("format_version"))
-            msg = f"format version {written}, this unistore reads {VERSION_FORMAT}; install a matching one"
+            msg = f"it has format {written}, but this unistore reads {VERSION_FORMAT}; install a matching one"
             raise GrammarError(msg)
         if not root_digest(data) or document.get("number") != number:
-            raise GrammarError("its digest or number is not that of its content")
+            raise GrammarError("its checksum or number does not match its content")
         schemas = document.get("schemas")
         parent = document.get("parent")
         if not is_list_of(schemas, dict) or not isinstance(parent, str | None):
-            raise GrammarError("lacks its schemas")
+            raise GrammarError("it has no schemas")
         parts = _parse_parts(document.get("parts"), len(schemas))
         version = cls(
             number=number,
@@ -342,7 +342,7 @@ class GrownStore:
     def _tagged(self, name: str) -> int:
         text = self._storage.get(f"{TAGS}/{name}", _TAG_BYTES).strip()
         if not text.isdigit():
-            msg = f"{self.path}: {TAGS}/{name} is damaged: it holds no number of a version"
+            msg = f"{self.path}: {TAGS}/{name} is damaged: it does not contain the number of a version"
             raise CorruptionError(msg)
         return int(text)
 
@@ -355,10 +355,11 @@ class GrownStore:
             try:
                 version = self._tagged(version)
             except AbsentError as error:
-                tags = first_few([*self.tags()]) or "none"
-                raise _no_version(self.path, version, f"its named versions: {tags}") from error
+                tags = first_few([*self.tags()])
+                fix = f"use one of {tags}" if tags else "use the number of a version"
+                raise _no_version(self.path, version, fix) from error
         if not str(version).isdecimal() or int(version) not in numbers:
-            raise _no_version(self.path, version, f"it has {numbers[0]} to {numbers[-1]}")
+            raise _no_version(self.path, version, f"use a version from {numbers[0]} to {numbers[-1]}")
         return int(version)
 
     def read(self, version: VersionLike = None) -> Version:
@@ -368,7 +369,8 @@ class GrownStore:
         try:
             return Version.parse(self._storage.get(key), number)
         except (GrammarError, DocumentError) as error:
-            msg = f"{self.path}: {key} is damaged: {error}; restore it from a copy, or open another version"
+            fix = "restore it from a copy, or open another version"
+            msg = f"{self.path}: {key} is damaged: {error}. Fix: {fix}"
             raise CorruptionError(msg) from error
 
 
@@ -379,8 +381,8 @@ def _no_version(path: str, version: object, fix: str) -> InputError:
 def check_tag(name: str) -> None:
     """Raise InputError if a text cannot name a version."""
     if not _TAG.fullmatch(name):
-        fix = "begin with a letter, then letters, digits, '.', '_' and '-', 64 at most"
-        raise InputError(Problem("--tag", f"{name!r} cannot name a version", fix, "option"))
+        fix = "use at most 64 letters, digits, '.', '_' and '-', beginning with a letter"
+        raise InputError(Problem("--tag", f"{name!r} cannot be the name of a version", fix, "option"))
 
 
 class OpenedStores(NamedTuple):
@@ -493,5 +495,5 @@ def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedS
         place = place_of(path) if local_path(path) is not None else grown.path
         return OpenedStores(path, place, tuple(stores), listed, with_copies(storage, **cache))
     if version not in (None, 1, "1"):
-        raise _no_version(path, version, "a store that never grew is its version 1")
+        raise _no_version(path, version, "use 1, the only version of a store that never grew")
     return OpenedStores(path, store.place, (store,))

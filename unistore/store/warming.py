@@ -88,8 +88,8 @@ def warm_cache(
     files = sum(map(len, entries_of))
     total = sum(entry.bytes for entries in entries_of for entry in entries.values())
     if total > parse_bytes(cache_limit, "cache_limit"):
-        msg = f"{opened.path}: {size(total)} to copy, and the cache may hold {cache_limit}: raise cache_limit"
-        raise InputError(msg)
+        message = f"has {size(total)} to copy, but the limit of the cache is {cache_limit}"
+        raise InputError.at(opened.path, message, "raise cache_limit (--limit)", "option")
     progress.begin("fetching", total)
     for part, entries in zip(opened.stores, entries_of, strict=True):
         _copy(part, entries, progress)
@@ -105,7 +105,7 @@ def _copy(store: Store, entries: Mapping[str, Entry], progress: Progress) -> Non
             with suppress(CorruptionError):
                 for _ in storage.read_many([entry.key], [0], [min(1, entry.bytes)]):
                     pass
-            msg = f"{store.path}: {entry.key} is missing or damaged; run 'unistore verify {store.path}'"
+            msg = f"{store.path}: {entry.key} is missing or damaged. Fix: unistore verify {store.path}"
             raise StoreError(msg)
         progress.advance(entry.bytes)
 
@@ -115,8 +115,9 @@ def _check_split(opened: OpenedStores, split: str) -> None:
     for store in opened.stores:
         names |= dict.fromkeys(store.splits()[1])
     if split not in names:
-        msg = f"{opened.path}: no split {split!r}; it has: {', '.join(names) or 'none'}"
-        raise InputError(msg)
+        message = f"there is no split {split!r}"
+        fix = f"use one of {', '.join(names)}" if names else "leave the split out: the store has no splits"
+        raise InputError.at(opened.path, message, fix, "split")
 
 
 def _entries(store: Store, split: str | None) -> dict[str, Entry]:

@@ -67,7 +67,7 @@ class Arguments:
         """Expect an integer from `least` to `most`. Least None: any integer."""
         if least is None:
             return self.expect(name, value, is_integer(value), "a whole number", none=none)
-        bound = f"at most {most}" if is_integer(value, least) else f"at least {least}"
+        bound = f"at most {most:,}" if is_integer(value, least) else f"at least {least:,}"
         right = is_integer(value, least, most)
         return self.expect(name, value, right, f"a whole number of {bound}", none=none)
 

@@ -62,7 +62,7 @@ class _OpenWorker:
         note = b"%s\0%s\0%d\0%d" % (library.encode(), name, status.st_size, status.st_mtime_ns)
         if note in self.damaged:
             message = f"is damaged: it {self.damaged[note]}"
-            raise InputError(Problem.at(location, message, "get or write it again", "damaged"))
+            raise InputError(Problem.at(location, message, "copy or write it again", "damaged"))
         with self._lock:
             seconds = self._seconds + status.st_size / BYTES_PER_SECOND
             self._open[path] = _OpenFile(note, seconds, threading.get_ident())

@@ -57,7 +57,7 @@ def open_folder(path: str | os.PathLike[str], forbidden: int) -> int:
     descriptor = _open(path, os.O_RDONLY | os.O_DIRECTORY)
     if os.fstat(descriptor).st_mode & forbidden:
         os.close(descriptor)
-        raise NotOwnError(path, "is open to others than its owner")
+        raise NotOwnError(path, "can be accessed by other users")
     return descriptor
 
 
@@ -73,7 +73,7 @@ def open_file_of_owner(name: str, folder: int, forbidden: int) -> int:
     is_of_owner = state.st_uid == os.fstat(folder).st_uid
     if not stat.S_ISREG(state.st_mode) or not is_of_owner or state.st_mode & forbidden:
         os.close(descriptor)
-        raise NotOwnError(name, "is not a file of the folder's owner alone")
+        raise NotOwnError(name, "is not a file that only the owner of the folder can change")
     return descriptor
 
 
@@ -83,7 +83,7 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode) or state.st_uid != os.geteuid() or state.st_nlink > 1:
         os.close(descriptor)
-        raise NotOwnError(name, "is not a file of this user alone")
+        raise NotOwnError(name, "is not a file that only this user can change")
     return descriptor
 
 
@@ -101,5 +101,5 @@ def _open(path: str | os.PathLike[str], flags: int, folder: int | None = None) -
         if error.errno not in _REFUSALS:
             raise
         mode = os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode
-        reason = "is a link" if stat.S_ISLNK(mode) else f"cannot be opened ({error.strerror})"
+        reason = "is a link" if stat.S_ISLNK(mode) else f"cannot be opened: {error.strerror}"
         raise NotOwnError(path, reason) from error

@@ -17,8 +17,9 @@ def parse_bytes(text: str | int, option: str) -> int:
     if match is not None:
         size = float(match[1]) * (1024 if match[3] else 1000) ** _UNITS.index(match[2].lower())
     if size < 1:
-        message = f"is {text!r}, expected a size as in 4GB, 800MB or 2GiB"
-        raise wrong_argument(option, message)
+        raise wrong_argument(
+            option, f"is {text!r}, which is not a size", "give for example 4GB, 800MB or 2GiB"
+        )
     return int(size)
 
 

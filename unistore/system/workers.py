@@ -74,7 +74,7 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
     match = _FRACTION.fullmatch(text)
     share = SHARE if text == "auto" else float(match[1]) if match else 0.0
     if share <= 0:
-        message = f"is {workers!r}, expected 'auto', 'cpu*0.9' or a number"
+        message = f"must be a number, 'auto', or a share of the cores such as 'cpu*0.9', got {workers!r}"
         raise wrong_argument("num_workers", message)
     total = max(1, math.floor(cores * share + 1e-9))
     return total, f"{shown} × {share:g} = {total}"
@@ -84,8 +84,8 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
     """Return an integer from an environment variable, or raise `InputError` if it is below `least`."""
     text = os.environ.get(name, str(default))
     if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MAX_COUNT):
-        message = f"is {text!r} in the environment, expected a whole number of at least {least}"
-        raise wrong_argument(name, message, "set it to that, or unset it")
+        message = f"is {text!r} in the environment, but a whole number of at least {least} is expected"
+        raise wrong_argument(name, message, "set it to such a number, or unset it")
     return int(text)
 
 
@@ -104,7 +104,7 @@ def resolve_ranks(check: Arguments, rank: int | None, world_size: int | None) ->
 
 def _checked(check: Arguments, rank: int, world_size: int) -> tuple[int, int]:
     if not 0 <= rank < world_size:
-        check.refuse("rank", f"rank {rank} of {world_size}: must be at least 0 and below")
+        check.refuse("rank", f"is {rank}, but with world_size={world_size} it must be 0 to {world_size - 1}")
     return int(rank), int(world_size)
 
 

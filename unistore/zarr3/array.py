@@ -67,7 +67,7 @@ class StoredArray:
         try:
             return cls(storage, path, read_metadata(storage, path))
         except CorruptionError as error:
-            msg = f"{error}; run 'unistore verify'"
+            msg = f"{error}. Fix: run unistore verify"
             raise CorruptionError(msg) from error
 
     @property
@@ -112,7 +112,7 @@ class StoredArray:
             0 <= low <= high <= extent for low, high, extent in zip(start, stop, self.shape, strict=True)
         )
         if not inside:
-            msg = f"array {self.path!r} of shape {self.shape} has no box from {start} to {stop}"
+            msg = f"array {self.path!r}: the box from {start} to {stop} is not inside its shape {self.shape}"
             raise IndexError(msg)
         out = self._output(out, tuple(high - low for low, high in zip(start, stop, strict=True)))
         if not out.size:
@@ -157,13 +157,15 @@ class StoredArray:
         lows = self._row_numbers(lo, "lo").tolist()
         highs = self._row_numbers(hi, "hi").tolist()
         if len(lows) != len(highs):
-            msg = f"array {self.path!r}: {len(lows)} starts and {len(highs)} ends of ranges"
+            msg = f"array {self.path!r}: there are {len(lows):,} starts of ranges, but {len(highs):,} ends"
             raise IndexError(msg)
         ranges: list[RowRange] = []
         place = 0
         for low, high in zip(lows, highs, strict=True):
             if not 0 <= low <= high <= self.shape[0]:
-                msg = f"array {self.path!r} of {self.shape[0]} rows has no range from {low} to {high}"
+                msg = (
+                    f"array {self.path!r}: the range {low} to {high} is not inside its {self.shape[0]:,} rows"
+                )
                 raise IndexError(msg)
             ranges += self._stored_ranges(low, high, place)
             place += high - low
@@ -184,14 +186,14 @@ class StoredArray:
         numbers = np.asarray(rows)
         if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
             dtype_and_shape = f"{numbers.dtype} {numbers.shape}"
-            msg = f"array {self.path!r}: {what} must be one axis of integers, found {dtype_and_shape}"
+            msg = f"array {self.path!r}: {what} must be integers on one axis, got {dtype_and_shape}"
             raise IndexError(msg)
         return numbers.astype(np.int64, copy=False)
 
     def _check_rows(self, numbers: Int64s) -> None:
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.shape[0]):
             wrong = numbers[(numbers < 0) | (numbers >= self.shape[0])][0]
-            msg = f"array {self.path!r} of {self.shape[0]} rows has no row {wrong}"
+            msg = f"array {self.path!r}: there is no row {wrong:,}; it has {self.shape[0]:,} rows"
             raise IndexError(msg)
 
     def _output(self, out: AnyArray | None, shape: Shape) -> AnyArray:
@@ -201,14 +203,14 @@ class StoredArray:
             except (MemoryError, ValueError) as error:
                 needed = math.prod(shape) * self.dtype.itemsize
                 where = f"{self.storage}: array {self.path!r}"
-                msg = f"{where}: no memory for {needed:,} bytes; read less at once"
+                msg = f"{where}: there is no memory for {needed:,} bytes. Fix: read fewer rows at once"
                 raise StoreError(msg) from error
         fits = (
             out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous and out.flags.writeable
         )
         if not fits:
             rule = f"writeable, C-contiguous, {self.dtype} {shape}"
-            msg = f"array {self.path!r}: out must be {rule}; found {out.dtype} {out.shape}"
+            msg = f"array {self.path!r}: out must be {rule}, got {out.dtype} {out.shape}"
             raise ValueError(msg)
         return out
 
@@ -222,7 +224,7 @@ def read_metadata(storage: Storage, path: str) -> ArrayMetadata:
     try:
         raw = storage.get(f"{path}/zarr.json" if path else "zarr.json")
     except AbsentError as error:
-        msg = f"{error}; if this is other Zarr, read it with zarr-python: unistore.open_zarr"
+        msg = f"{error}. Fix: if another program wrote this Zarr store, use unistore.open_zarr"
         raise AbsentError(msg) from error
     try:
         return ArrayMetadata.from_json(parse_document(raw), where)

@@ -18,6 +18,8 @@ from unistore.zarr3.codecs import CRC_BYTES, Blosc, FrameError, check_chunk, dec
 from unistore.zarr3.metadata import ArrayMetadata, decode_index, index_bytes, shard_key
 from unistore.zarr3.storage import LocalStorage, Storage, SupportsReadEnds
 
+_FIX = "Fix: unistore verify STORE --repair SOURCES, or restore the file from a copy"
+
 RowRange: TypeAlias = tuple[int, int, int]  # first row, end, place in the output
 
 
@@ -235,11 +237,13 @@ class ChunkReader:
 
     def _check_shard(self, key: str, size: int | None) -> int:
         if size is None:
-            missing = f"{key} of {self.storage} is missing"
-            msg = f"array {self._path!r}: {missing}, but the store is sealed; restore it from a copy"
+            missing = f"{key} of {self.storage} is missing, although the store is sealed"
+            msg = f"array {self._path!r}: {missing}. {_FIX}"
             raise CorruptionError(msg)
         if size < self._index_bytes:
-            raise self._index_error(key, f"{size} bytes, less than its index of {self._index_bytes}")
+            raise self._index_error(
+                key, f"it has {size:,} bytes, fewer than its index of {self._index_bytes:,}"
+            )
         return size
 
     def _decode_index(self, key: str, size: int, raw: bytes) -> memoryview:
@@ -250,14 +254,14 @@ class ChunkReader:
 
     def _index_error(self, key: str, what: str) -> CorruptionError:
         where = f"array {self._path!r}: shard {key} of {self.storage}"
-        return CorruptionError(f"{where}: {what}; restore the file from a copy, or convert again")
+        return CorruptionError(f"{where}: {what}. {_FIX}")
 
     def _chunk_error(self, located: ChunkLocations, position: int, error: Exception) -> StoreError:
         coordinates = self._coordinates_of(located.numbers[position])
         where = f"shard {located.keys[position]} of {self.storage}"
         msg = f"array {self._path!r}: {where}, chunk {coordinates}: {error}"
         if isinstance(error, FrameError | CorruptionError):
-            return CorruptionError(f"{msg}; restore the file from a copy, or convert again")
+            return CorruptionError(f"{msg}. {_FIX}")
         return StoreError(msg)
 
     def _coordinates_of(self, number: int) -> Shape:

@@ -21,7 +21,7 @@ from unistore.system.types import AnyArray, Buffer, JsonObject
 from unistore.zarr3.documents import ANY, check_equal, is_list_of, shown, unsupported
 
 if sys.byteorder != "little":
-    raise ImportError("unistore needs a little-endian machine: stores are little-endian")
+    raise ImportError("unistore needs a little-endian machine, because stores are little-endian")
 
 blosc.use_threads = False
 
@@ -101,7 +101,7 @@ def parse_codecs(codecs: object, itemsize: int, where: str) -> Compressor | None
     options: JsonObject = entries[1]["configuration"]
     is_valid = _are_zstd_options if is_zstd else _are_blosc_options
     if not is_valid(options):
-        raise unsupported(where, f"codec {entries[1]['name']!r} has the options {shown(options)}")
+        raise unsupported(where, f"the codec {entries[1]['name']!r} has the options {shown(options)}")
     return type(any_options)(**options)
 
 
@@ -191,13 +191,13 @@ def _check_checksum(raw: bytes) -> None:
 
 def _checksum_error(checksum: int, stored: bytes | bytearray) -> FrameError:
     number = int.from_bytes(stored, "little")
-    return FrameError(f"crc32c is 0x{checksum:08x}, stored is 0x{number:08x}")
+    return FrameError(f"its checksum (crc32c) is 0x{checksum:08x}, but 0x{number:08x} is stored")
 
 
 def _uncompressed_decoder(nbytes: int) -> Decoder:
     def decode(raw: bytes, out: AnyArray | None) -> Decoded:
         if len(raw) != nbytes + CRC_BYTES:
-            msg = f"chunk of {len(raw)} bytes, expected {nbytes + CRC_BYTES}"
+            msg = f"the chunk has {len(raw):,} bytes, expected {nbytes + CRC_BYTES:,}"
             raise FrameError(msg)
         _check_checksum(raw)
         if out is None:
@@ -220,7 +220,7 @@ def _blosc_decoder(nbytes: int) -> Decoder:
             _check_checksum(raw)
         size = len(raw)
         if size < least:
-            msg = f"{size - CRC_BYTES} bytes, less than a blosc header"
+            msg = f"it has {size - CRC_BYTES} bytes, fewer than a blosc header"
             raise FrameError(msg)
         decoded, block, encoded = sizes_of(raw)
         # blosc trusts its header: it would write `decoded` bytes into any `out`
@@ -242,7 +242,7 @@ def _zstd_decoder(nbytes: int) -> Decoder:
         size = zstd_size(frame)
         # numcodecs leaves the end of a larger `out` as it was, and allocates what a header tells without one
         if size != nbytes:
-            msg = f"zstd frame of {size} decoded bytes, expected {nbytes}"
+            msg = f"the zstd frame has {size:,} decoded bytes, expected {nbytes:,}"
             raise FrameError(msg)
         destination = np.empty(nbytes, np.uint8) if out is None else out
         try:
@@ -257,6 +257,6 @@ def _zstd_decoder(nbytes: int) -> Decoder:
 def _header_error(raw: bytes, nbytes: int) -> FrameError:
     version, _, _, typesize, decoded, block, encoded = BLOSC_HEADER.unpack_from(raw)
     return FrameError(
-        f"blosc header (version {version}, typesize {typesize}, {decoded} bytes in {encoded}, blocks of "
-        f"{block}) does not fit a frame of {len(raw) - CRC_BYTES} bytes for {nbytes} decoded ones"
+        f"the blosc header (version {version}, typesize {typesize}, {decoded:,} bytes in {encoded:,}, blocks "
+        f"of {block:,}) does not fit a frame of {len(raw) - CRC_BYTES:,} bytes with {nbytes:,} decoded bytes"
     )

@@ -35,7 +35,7 @@ def parse_json(raw: bytes) -> Any:
         raise
     except (ValueError, RecursionError) as error:
         why = f"more than {DEEPEST} levels" if isinstance(error, RecursionError) else error
-        msg = f"not readable as JSON ({why})"
+        msg = f"it is not valid JSON: {why}"
         raise DocumentError(msg) from error
     if raw.count(b"[") + raw.count(b"{") > DEEPEST:
         _check_depth(document)
@@ -46,7 +46,7 @@ def parse_document(raw: bytes) -> JsonObject:
     """Read a JSON text that is an object. Raises `DocumentError` if it is something else."""
     document = parse_json(raw)
     if not isinstance(document, dict):
-        msg = f"holds {shown(document)}, expected a JSON object"
+        msg = f"it contains {shown(document)}, expected a JSON object"
         raise DocumentError(msg)
     return document
 
@@ -86,8 +86,8 @@ def check_equal(value: object, expected: object, what: str, where: str) -> None:
 
 def unsupported(where: str, what: str) -> UnsupportedError:
     """Return the error for an array that is not as unistore writes arrays."""
-    fix = "unistore's engine reads its own arrays only; read others with zarr-python: unistore.open_zarr"
-    return UnsupportedError(f"{where}: {what}; {fix}")
+    fix = "open arrays that unistore did not write with unistore.open_zarr"
+    return UnsupportedError(f"{where}: {what}. Fix: {fix}")
 
 
 def _check_depth(value: object, levels: int = DEEPEST) -> None:
@@ -107,14 +107,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> JsonObject:
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        msg = f"the name {shown(twice)} stands twice in one object"
+        msg = f"an object has the name {shown(twice)} twice"
         raise DocumentError(msg)
     return members
 
 
 def _integer(text: str) -> int:
     if len(text) > _LONGEST_INTEGER:
-        msg = f"an integer of {len(text)} digits, expected one of 64 bits"
+        msg = f"an integer has {len(text):,} digits, more than 64 bits allow"
         raise DocumentError(msg)
     return int(text)
 
@@ -122,7 +122,7 @@ def _integer(text: str) -> int:
 def _float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        msg = f"the number {shown(text)} is beyond float64"
+        msg = f"the number {shown(text)} is too large for float64"
         raise DocumentError(msg)
     return number
 

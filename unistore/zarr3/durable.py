@@ -245,8 +245,8 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = f"cannot be written ({error.strerror or error})"
-        msg = f"{path}: {reason}; {writing_fix(error)}, then run the same command"
+        reason = f"cannot be written: {error.strerror or error}"
+        msg = f"{path}: {reason}. Fix: {writing_fix(error)}, then run the same command"
         raise ConversionError(msg) from error
 
 

@@ -168,7 +168,7 @@ class _JoinedChunks(ChunkReader):
         reader = self._opened[part] = self._parts.open(part).reader
         if math.prod(reader.metadata.shards[1:]) > 1:
             # chunks are numbered row by row where shards hold whole rows
-            msg = f"{reader.storage}: array {self._path!r} has shards that hold parts of rows"
+            msg = f"{reader.storage}: array {self._path!r} has shards with only parts of rows"
             raise StoreError(msg)
         self.most_indexes = min(self.most_indexes, reader.most_indexes)
         return reader

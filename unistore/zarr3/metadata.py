@@ -64,7 +64,7 @@ def decode_index(raw: bytes, shard_bytes: int, most: int) -> Int64s:
     try:
         check_chunk(pairs, raw[-CRC_BYTES:])
     except FrameError as error:
-        msg = f"shard index: {error}"
+        msg = f"its shard index is damaged: {error}"
         raise FrameError(msg) from error
     entries = pairs.reshape(-1, 2)
     offset = entries[:, 0]
@@ -75,11 +75,11 @@ def decode_index(raw: bytes, shard_bytes: int, most: int) -> Int64s:
     outside = np.flatnonzero(~(absent | inside))
     if len(outside):
         first, count = entries[outside[0]].view(np.uint64).tolist()
-        place = f"chunk {outside[0]} at {first}+{count}"
-        msg = f"shard index puts {place}, outside the shard of {shard_bytes} bytes"
+        place = f"chunk {outside[0]} of {count:,} bytes at byte {first:,}"
+        msg = f"its shard index puts {place}, beyond the shard of {shard_bytes:,} bytes"
         raise FrameError(msg)
     if (size > most).any():
-        msg = f"shard index puts a chunk at {size.max()} bytes, more than {most} encoded ones"
+        msg = f"its shard index states a chunk of {size.max():,} bytes, but at most {most:,} are possible"
         raise FrameError(msg)
     return entries
 
@@ -127,7 +127,7 @@ class ArrayMetadata:
         shard_shape = _extents(grid["chunk_shape"], "chunk_shape", where, least=1, ndim=len(shape))
         chunk_shape = _extents(sharding["chunk_shape"], "inner chunk_shape", where, least=1, ndim=len(shape))
         if any(large % small for large, small in zip(shard_shape, chunk_shape, strict=True)):
-            msg = f"{where}: shards of {shard_shape} are no multiple of their chunks of {chunk_shape}"
+            msg = f"{where}: the shard shape {shard_shape} is not a multiple of the chunk shape {chunk_shape}"
             raise StoreError(msg)
         dtype = parse_dtype(document["data_type"], where)
         if not isinstance(document["attributes"], dict):
@@ -185,7 +185,7 @@ class ArrayMetadata:
             ("chunks of a shard", math.prod(self.chunks_per_shard), _MOST_CHUNKS),
         ):
             if size > most:
-                msg = f"{where}: {shown(size)} {what}, expected at most {most:,}"
+                msg = f"{where}: it states {shown(size)} {what}, but at most {most:,} are allowed"
                 raise StoreError(msg)
 
 
@@ -228,7 +228,7 @@ def parse_dtype(name: object, where: str) -> Dtype:
     """Turn a ``data_type`` member into a native numpy dtype. Raises `UnsupportedError`."""
     if isinstance(name, str) and name in DTYPE_NAMES:
         return np.dtype(name)
-    raise unsupported(where, f"data type is {shown(name)}, expected one of {', '.join(DTYPE_NAMES)}")
+    raise unsupported(where, f"the data type is {shown(name)}, expected one of {', '.join(DTYPE_NAMES)}")
 
 
 def _decode_fill(value: object, dtype: Dtype, where: str) -> np.generic:

@@ -93,8 +93,8 @@ class NotRegularError(StoreError):
 
     def __init__(self, path: PathLike, mode: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(mode), "not a file")
-        fix = "; copy the store with its links followed (cp -rL), and open the copy"
-        msg = f"{os.fspath(path)}: is {kind}, and a store consists of regular files and folders"
+        fix = ". Fix: copy the store with 'cp -rL', which follows links, and open the copy"
+        msg = f"{os.fspath(path)}: is {kind}, but a store has only regular files and folders"
         super().__init__(msg + (fix if kind == "a link" else ""))
 
 
@@ -137,7 +137,7 @@ def check_tree(root: PathLike, documents: frozenset[str], limit: int) -> None:
 
 
 def _too_large(path: PathLike, size: int, limit: int) -> StoreError:
-    return StoreError(f"{os.fspath(path)}: {size:,} bytes, expected at most {limit:,}")
+    return StoreError(f"{os.fspath(path)}: has {size:,} bytes, but at most {limit:,} are allowed")
 
 
 # `LocalStorage`: objects of a store in a local folder.
@@ -426,7 +426,7 @@ def _open_object(checked_folders: set[str], roots: _Roots, root: str, key: str) 
 
 def replaced(store: str) -> StoreError:
     """Return the error of a reader whose store is another one by now."""
-    return StoreError(f"{store}: was replaced or moved since it was opened: open it again")
+    return StoreError(f"{store}: was replaced or moved since it was opened. Fix: open it again")
 
 
 class _FileHandle:
@@ -461,7 +461,7 @@ class _FileHandle:
             part = self.read(size - done, offset + done)
             if not part:
                 length = os.fstat(self.fd).st_size
-                msg = f"{self.path}: {length} bytes long, too short for {size} bytes from {offset}"
+                msg = f"{self.path}: has {length:,} bytes, too few for {size:,} bytes from {offset:,}"
                 raise CorruptionError(msg)
             parts.append(part)
             done += len(part)
@@ -471,4 +471,4 @@ class _FileHandle:
 def _read_error(path: str, error: OSError) -> StoreError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return AbsentError(f"{path}: no such file")
-    return FailedReadError(f"{path}: cannot be read ({error.strerror or error})")
+    return FailedReadError(f"{path}: cannot be read: {error.strerror or error}")

@@ -81,7 +81,7 @@ def compressor_of(codec: str, dtype: Dtype, chunk: Sequence[int] = ()) -> Compre
         case ["lz4" | "zstd" as cname, shuffle, size] if shuffle in SHUFFLES and size.isdecimal():
             level = 5 if cname == "lz4" else 3
             return Blosc(cname=cname, clevel=level, shuffle=shuffle, typesize=int(size))
-    msg = f"codec must be one of {', '.join(PRESETS)}, found {codec!r}"
+    msg = f"codec must be one of {', '.join(PRESETS)}, got {codec!r}"
     raise ValueError(msg)
 
 

@@ -136,7 +136,7 @@ def test_padding_is_in_no_statistics(robots: tuple[list[Path], Path], tmp_path: 
     some = unistore.Dataset(store).statistics("states", subset=[10, 11])
     assert some.count.tolist() == [2, 2, 0, 0]
     assert unistore.Normalize(unistore.Dataset(store).statistics("states")).centre.shape == (4,)
-    with pytest.raises(InputError, match="no finite value in 2 components"):
+    with pytest.raises(InputError, match=r"2 components of .* have no finite value"):
         unistore.Normalize(some)
 
 

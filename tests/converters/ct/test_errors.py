@@ -209,7 +209,7 @@ def test_a_window_whose_rows_by_source_meet_those_of_masks(name: str, is_taken: 
     np.savez(windows / f"{name}_w1500_l300_sparse.npz", indices=points.astype("i2"), values=GOOD[GOOD > 3])
     store = tmp_path / "ct.zarr"
     if is_taken:
-        with pytest.raises(InputError, match="windows/offsets: is no name for a table"):
+        with pytest.raises(InputError, match="windows/offsets: cannot be the name of a table"):
             unistore.convert(tmp_path / "scans", store, "ct")
         return
     unistore.convert(tmp_path / "scans", store, "ct")

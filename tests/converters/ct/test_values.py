@@ -187,7 +187,7 @@ def test_windows_that_are_derived_are_of_hu(mixed: Path, capsys: pytest.CaptureF
     with pytest.raises(InputError, match=r"'b' has only values from ") as raised:
         unistore.derive(mixed, window="lung")
     assert raised.value.problems[0].kind == "values"
-    with pytest.raises(InputError, match="nothing to make is named"):
+    with pytest.raises(InputError, match="no option was given"):
         unistore.derive(mixed, values="hu")
     assert run("derive", mixed, "--window", "lung") == 2
     assert "--values hu if it is HU" in " ".join(capsys.readouterr().err.split())

@@ -173,7 +173,7 @@ def test_splits_beside_those_of_the_file_are_refused(tmp_path: Path, option: str
         convert(source, tmp_path / "a.zarr", "rows", split_by="row", **{option: given})
     message = str(caught.value)
     assert message.startswith(f"--{option.replace('_', '-')} ")
-    assert "each row has a split already, by groups of the file: a.h5 (train, test)" in message
+    assert "each row has a split already, given by groups in a.h5: train, test" in message
     assert not (tmp_path / "a.zarr").exists()
 
 

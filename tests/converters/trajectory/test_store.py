@@ -34,7 +34,7 @@ def test_episodes_of_one_file_are_assigned_by_name_and_masks_win(tmp_path: Path)
     report = convert(tmp_path / "a.hdf5", tmp_path / "masks.zarr", **shares)
     codes, names = Store(tmp_path / "masks.zarr").splits()
     assert (list(names), np.bincount(codes).tolist()) == (["train", "other"], [3, 17])
-    assert any("were kept; --split was ignored" in note for note in report.notes)
+    assert any("are kept, and --split is ignored" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(("last", "cut"), [("terminals", False), ("timeouts", False), (None, True)])

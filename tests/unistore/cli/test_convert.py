@@ -89,7 +89,7 @@ def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
             ["convert", "pointclod", "a", "out.zarr"],
             "neither a family nor a file or folder: did you mean point-cloud?",
         ),
-        (["convert", "nowhere/a", "out.zarr"], "no such file or folder: nowhere/a"),
+        (["convert", "nowhere/a", "out.zarr"], "nowhere/a: no such file or folder"),
         (
             ["convert", "arrays"],
             "sources and a destination are needed: unistore convert [FAMILY] SRC... DST",
@@ -116,9 +116,9 @@ def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
         (["convert", "rows", "arrays", "o.zarr", "--codec", "fastest"], "is not one of"),
         (
             ["convert", "rows", "arrays", "o.zarr", "--scheduler", "nonsense"],
-            "--scheduler nonsense: expected an address, as in tcp://host:8786",
+            "--scheduler nonsense: is not an address",
         ),
-        (["convert", "rows", "arrays", "o.zarr", "--map", "x"], "--map x: expected NAME=DATASET"),
+        (["convert", "rows", "arrays", "o.zarr", "--map", "x"], "expected NAME=DATASET"),
         (
             ["convert", "spike", "arrays", "o.zarr", "--voxel-bins", "five"],
             "'--voxel-bins': 'five' is not a valid integer",
@@ -209,7 +209,7 @@ def test_splits_as_they_are_typed(
     assert call("convert", "in", "c.zarr", *taken, "--json") == 2
     (problem,) = json.loads(capfd.readouterr().out)["problems"]
     assert problem["file"] == "--split-from a.zarr"
-    assert problem["message"] == "does not name p9_99.npz"
+    assert problem["message"] == "does not contain p9_99.npz"
     assert call("convert", "in", "c.zarr", "--split-seed", "2") == 2
     assert "--split-seed: has no effect without --split" in capfd.readouterr().err
 
@@ -226,3 +226,37 @@ def test_an_exclude_that_a_fix_names_is_not_told_again(
     printed = capfd.readouterr().err
     assert printed.count("--exclude x.h5") == 1
     assert "To skip it, add --on-error skip.\n" in printed
+
+
+def test_skipping_is_offered_only_if_sources_remain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").mkdir()
+    np.save("p/a.npy", np.zeros((4, 3)))
+    for name in ("b.npy", "c.npy"):
+        (tmp_path / "p" / name).touch()
+    assert call("convert", "rows", "p", "out.zarr") == 2
+    assert "To skip them, add --on-error skip" in capfd.readouterr().err
+    assert call("convert", "rows", "p", "out.zarr", "--on-error", "skip") == 3
+    (tmp_path / "p" / "a.npy").unlink()
+    for command in (["convert", "rows", "p"], ["convert", "p"]):
+        for options in ([], ["--on-error", "skip"]):
+            capfd.readouterr()
+            assert call(*command, "none.zarr", *options) == 2
+            assert "To skip" not in capfd.readouterr().err, "nothing would be left"
+
+
+def test_skipping_is_not_offered_for_the_only_source_with_wrong_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p").mkdir()
+    shutil.copy(DATA / "pointcloud" / "thin_a.h5", "p/a.h5")
+    shutil.copy(DATA / "pointcloud" / "thin_a.h5", "p/b.h5")
+    with h5py.File("p/b.h5", "r+") as file:
+        file["data/x"][0] = np.nan
+    assert call("convert", "point-cloud", "p/b.h5", "out.zarr") == 2
+    assert "To skip" not in capfd.readouterr().err
+    assert call("convert", "point-cloud", "p", "out.zarr") == 2
+    assert "To skip it, add --on-error skip" in capfd.readouterr().err

@@ -73,7 +73,7 @@ def test_a_finished_conversion_repeated_is_up_to_date(
     assert call(*command, "--split", "train=1.0") == 2
     os.utime(source, ns=(1, 1))  # the status change time is of now, whatever the modification time says
     assert call(*command) == 2
-    assert "a finished store is there already" in capfd.readouterr().err
+    assert "a finished store exists here" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_explain(capfd: pytest.CaptureFixture[str]) -> None:
     assert call("explain", "unknown-size") == 0
     assert "two-families" in listed
     assert call("explain", "trunkated") == 2
-    assert "did you mean truncated?" in capfd.readouterr().err
+    assert "Did you mean truncated?" in capfd.readouterr().err
     assert call("explain", "--json") == 0
     texts = json.loads(capfd.readouterr().out)
     assert len(texts) == len(listed.splitlines())

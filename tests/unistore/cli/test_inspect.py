@@ -99,7 +99,7 @@ def test_a_terminal_gets_tables(store: Path) -> None:
     assert len(texts) == len(cases) + 1
     for text, (columns, options) in zip(texts, cases, strict=False):
         assert "\x1b[" in text
-        for expected in ("rows/data", "1000 × 4", "float32", "agrees with manifest", "unistore"):
+        for expected in ("rows/data", "1000 × 4", "float32", "matches manifest", "unistore"):
             assert expected in text
         assert ("blosc lz4" in text) == (columns == 160)
         assert (re.search("as the terminal is narrow: .*codec", text) is not None) == (

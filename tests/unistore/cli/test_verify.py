@@ -24,11 +24,12 @@ def test_a_sound_store(make_case: Copy, capsys: pytest.CaptureFixture[str]) -> N
     case, store = make_case("rows_real")
     code, out, err = left_with(capsys, store)
     assert code == 0
-    assert "as they were sealed" in out
+    assert "unchanged since the store was sealed" in out
     assert err.startswith("checking ")
     code, out, _ = left_with(capsys, store, "--against", *case.sources)
     assert code == 0
-    assert out.splitlines()[-1] == "lossless: 7,455 values of 1 files equal, as h5py reads them"
+    line = "lossless: all 7,455 values of 1 file are equal to the store (read with h5py)."
+    assert out.splitlines()[-1] == line
     code, out, _ = left_with(capsys, store, "--against", "--sample", "50%", *case.sources)
     assert code == 0
     assert out.splitlines()[-1].endswith("(a sample of 50 %)")
@@ -51,18 +52,18 @@ def test_a_damaged_store(copy_case: Copy, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(out)["repaired"] == ["rows/zarr.json"]
     code, out, _ = left_with(capsys, store, "--json", "--against", *case.sources)
     receipt = json.loads(out)["receipt"]
-    assert receipt["line"] == "lossless: 7,455 values of 1 files equal, as h5py reads them"
+    assert receipt["line"] == "lossless: all 7,455 values of 1 file are equal to the store (read with h5py)."
     assert receipt["values"] == 7455
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--against"], "give sources"),
-        (["--repair"], "give sources"),
-        (["a", "--against", "--repair"], "give sources"),
-        (["a"], "give sources"),
-        (["--sample", "1%"], "is a part of --against"),
+        (["--against"], "give SRC"),
+        (["--repair"], "give SRC"),
+        (["a", "--against", "--repair"], "give SRC"),
+        (["a"], "give SRC"),
+        (["--sample", "1%"], "--sample needs --against"),
         (["a", "--against", "--sample", "0"], "is not a share"),
         (["a", "--against", "--sample", "120%"], "is not a share"),
         (["a", "--against", "--sample", "some"], "is not a share"),

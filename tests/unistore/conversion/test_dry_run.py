@@ -57,7 +57,7 @@ def test_plan_and_cost_are_those_of_the_conversion(tmp_path: Path, family: str) 
 def test_sources_too_large_for_a_trial_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.conversion.cost._MOST_BYTES", 1000)
     cost = cost_of(dry_run(make_converter("rows", {}), [DATA / "rows"]), Settings(), {})
-    assert (cost.trial, cost.no_trial) == (None, "the sources are too large for a trial of a second")
+    assert (cost.trial, cost.no_trial) == (None, "each source is too large for a trial that takes a second")
 
 
 def test_the_trial_is_of_what_is_not_excluded_and_shows_no_progress(

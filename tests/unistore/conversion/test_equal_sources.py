@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 def equal_notes(report: unistore.Report | None) -> list[str]:
     assert report is not None
-    return [note for note in report.notes if "the values of another one" in note]
+    return [note for note in report.notes if "the same values as another one" in note]
 
 
 def test_hard_links_of_one_file_are_one_source(tmp_path: Path, folder: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_copy_is_told(tmp_path: Path, folder: Path) -> None:
     (folder / "far").mkdir()
     shutil.copy(folder / "b.npy", folder / "far" / "other.npy")
     (note,) = equal_notes(unistore.convert(folder, tmp_path / "s.zarr", split=SPLIT, split_seed=3))
-    assert "a source has the values of another one: far/other.npy = b.npy; stored twice" in note
-    assert "the split may part it from its copy" in note
+    assert "a source has the same values as another one: far/other.npy = b.npy; both are stored" in note
+    assert "the split may separate them" in note
     assert "--exclude far/other.npy" in note
     assert len(by_source(tmp_path / "s.zarr")) == 3
     report = unistore.convert(folder, tmp_path / "t.zarr", exclude=["far/other.npy"])
@@ -118,8 +118,8 @@ def test_a_copy_under_an_unrelated_name_is_appended_and_told(tmp_path: Path, fol
     np.save(tmp_path / "new" / "c.npy", values(3))
     appended = unistore.append([tmp_path / "new"], store)
     (note,) = equal_notes(appended.report)
-    assert "a source has the values of another one in the store: unrelated.npy = a.npy" in note
-    assert "the split may part it from its copy (--exclude unrelated.npy leaves it out)" in note
+    assert "a source has the same values as another one in the store: unrelated.npy = a.npy" in note
+    assert "the split may separate them; --exclude unrelated.npy skips it" in note
     stored = by_source(store)
     assert stored.keys() == {"a.npy", "b.npy", "unrelated.npy", "c.npy"}
     np.testing.assert_array_equal(stored["unrelated.npy"], values(1))

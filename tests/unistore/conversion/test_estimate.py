@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.facts import of_kind
 from unistore.conversion.convert import make_converter
 from unistore.conversion.memory import PROCESS, estimate
 from unistore.conversion.signatures import convert
@@ -123,6 +124,6 @@ def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_d
     found = estimate(
         make_converter(family, options), scan_sources(make_converter(family, options), [DATA / sources]), 0
     )
-    with pytest.raises(InputError, match="is too little"):
+    with pytest.raises(InputError, check=of_kind("memory", "--memory")):
         found.peak(PROCESS + found.step - 1, 0)
     assert found.peak(parse_bytes(named[1], "--memory"), 0).bytes <= parse_bytes(named[1], "--memory")

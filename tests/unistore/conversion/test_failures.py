@@ -91,7 +91,7 @@ def test_a_folder_without_rights(tmp_path: Path, toys: Path, toy: Any, whole: st
     store = tmp_path / "to" / "out.zarr"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pathlib.Path.mkdir", refuse)
-        with pytest.raises(ConversionError, match="Permission denied; change the rights or choose another"):
+        with pytest.raises(ConversionError, match=r"Permission denied. Fix: change the permissions"):
             run(toy(), [toys], store)
     assert run(toy(), [toys], store).digest == whole
 
@@ -105,9 +105,9 @@ def test_a_read_only_file_system(tmp_path: Path, toys: Path, toy: Any, small_dis
 @pytest.mark.parametrize("after", [2, 5], ids=["deriving", "writing"])
 def test_a_source_that_vanishes(toys: Path, toy: Any, store: Path, whole: str, after: int) -> None:
     path, away = toys / "val/s2.npz", toys.parent / "away.npz"
-    with pytest.raises(ConversionError, match=r"val/s2\.npz: vanished while it was converted") as caught:
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: disappeared during") as caught:
         run(toy(), [toys], store, executor=Disturbed(after, lambda: path.rename(away)))
-    assert "bring it back" in str(caught.value)
+    assert "put it back" in str(caught.value)
     away.rename(path)
     report = run(toy(), [toys], store)
     assert report.digest == whole
@@ -130,7 +130,7 @@ def test_a_source_that_changes(
 ) -> None:
     """Also when the change makes it unreadable: that is no reason to throw away what was done."""
     path = toys / "val/s2.npz"
-    with pytest.raises(ConversionError, match=r"val/s2\.npz: changed while it was converted") as caught:
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: changed during") as caught:
         run(toy(), [toys], store, executor=Disturbed(after, lambda: change(path)))
     assert "--restart" in str(caught.value)
     assert (store.parent / "out.zarr.unistore-build").exists()
@@ -175,7 +175,7 @@ def test_a_converter_that_forgets_a_column_is_refused(
             else:
                 super().read(scan, table, source, lo, hi, out)
 
-    said = r"s3\.npz: .*ToyFamily did not read deep/flag of table 'rows'; please report it"
+    said = r"s3\.npz: .*ToyFamily did not read deep/flag of the table 'rows'. Fix: please report it"
     for on_error in ("fail", "skip"):
         with pytest.raises(ConversionError, match=said):
             run(Forgetting(), [toys], tmp_path / "store", Settings(codec=codec, on_error=on_error))
@@ -189,7 +189,7 @@ def test_planes_that_a_converter_forgets_are_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr("unistore.conversion.plan.LARGE", 0)
     converter = make_converter("ct", {})
     monkeypatch.setattr(Ct, "read_planes", lambda *arguments: None)
-    with pytest.raises(ConversionError, match=r"a\.npy: .*Ct did not read image of table 'volumes'"):
+    with pytest.raises(ConversionError, match=r"a\.npy: .*Ct did not read image"):
         run(converter, [tmp_path / "a.npy"], tmp_path / "a.zarr")
 
 
@@ -205,7 +205,7 @@ def test_a_build_folder_that_cannot_be_removed(
     with monkeypatch.context() as patch:
         patch.setattr("unistore.conversion.build.shutil.rmtree", refuse)
         for _ in range(2):
-            with pytest.raises(ConversionError, match=rf"the store is finished, but .*{build}.*\(Permission"):
+            with pytest.raises(ConversionError, match=rf"the store is finished, but .*{build}.*: Permission"):
                 run(toy(), [toys], store)
     assert Store(store).attributes["seal"]["digest"] == whole
     report = run(toy(), [toys], store)

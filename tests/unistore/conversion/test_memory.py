@@ -51,7 +51,7 @@ def test_sizes(text: str | int, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "4XB", "1e9", "nan"])
 def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(InputError, match=rf"--memory: is {re.escape(repr(text))}, expected a size as in 4GB"):
+    with pytest.raises(InputError, match=rf"--memory: is {re.escape(repr(text))}, which is not a size"):
         parse_bytes(text, "--memory")
 
 
@@ -71,9 +71,9 @@ def test_the_arithmetic_of_a_refusal() -> None:
     with pytest.raises(InputError) as caught:
         check_fits(3 * 10**8, 5 * 10**8, "rows 0:7 of table 'rows' (from a.h5)")
     assert str(caught.value) == (
-        f"--memory: 300.0 MB is too little: {size(PROCESS)} for the process + 500.0 MB for "
-        f"rows 0:7 of table 'rows' (from a.h5) = {size(PROCESS + 5 * 10**8)} (--memory "
-        f"{math.ceil((PROCESS + 5 * 10**8) * 1.005 / 1e6)}MB)"
+        f"--memory: is 300.0 MB, but the conversion needs {size(PROCESS + 5 * 10**8)}: {size(PROCESS)} for "
+        "the process and 500.0 MB for rows 0:7 of table 'rows' (from a.h5). "
+        f"Fix: --memory {math.ceil((PROCESS + 5 * 10**8) * 1.005 / 1e6)}MB"
     )
 
 

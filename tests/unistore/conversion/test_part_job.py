@@ -119,7 +119,7 @@ def test_files_of_rows_that_are_short_gone_or_cannot_be_written(tmp_path: Path) 
     rows = _read(tmp_path, (0, 20))
     (file,) = (tmp_path / "parts").rglob("flag")
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ConversionError, match="rows are missing; run the same command again"):
+    with pytest.raises(ConversionError, match="has fewer rows than were written"):
         rows.fill("t", 0, 20, _blank(20))
     file.unlink()
     with pytest.raises(ConversionError, match="rows cannot be read"):

@@ -30,7 +30,7 @@ def test_the_same_command_continues(
     with pytest.raises(KeyboardInterrupt):
         run(toy(), [toys], store, executor=stopping(after))
     assert not store.exists()
-    with pytest.raises(StoreError, match="run the same convert command to resume"):
+    with pytest.raises(StoreError, match="run the same convert command"):
         Store(store)
     report = run(toy(), [toys], store)
     assert report.digest == whole

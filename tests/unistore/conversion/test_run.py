@@ -229,7 +229,7 @@ def test_options_that_cannot_be_leave_nothing_behind(array: Path) -> None:
 @pytest.mark.parametrize("sources", [[], "", ["a", ""]])
 @pytest.mark.parametrize("family", [None, "rows"])
 def test_no_source(sources: Any, family: str | None, tmp_path: Path) -> None:
-    with pytest.raises(unistore.InputError, match="no source was named"):
+    with pytest.raises(unistore.InputError, match="no source was given"):
         unistore.convert(sources, tmp_path / "out.zarr", family)
     assert list(tmp_path.iterdir()) == []
 
@@ -293,7 +293,7 @@ def test_less_than_the_prediction_is_warned_of_before_anything_is_read(
 
     unistore.convert(source, source.with_name("out.zarr"), "rows", progress=Listener())
     assert told[0].startswith("warning: ")
-    assert "room for 1.0 MB; uncompressed, this takes up to 3.2 MB" in told[0]
+    assert "has 1.0 MB free, but an uncompressed store takes 3.2 MB" in told[0]
     assert set(told[1:]) == {"read"}
 
 

@@ -50,7 +50,7 @@ def test_rows_below_the_bound_of_their_column_name_their_file(
         np.save(tmp_path / f"{name}.npy", np.array(values, np.int16))
     bounded = ArraySpecs(arrays={"rows/data": ArraySpec(rows=(SAMPLES, 0), least=5)})
     monkeypatch.setattr(RowsFamily, "specs", lambda: bounded)
-    with pytest.raises(InputError, match=r"b\.npy: data: row 2 is 2, expected 5 or more \(correct the file"):
+    with pytest.raises(InputError, match=r"b\.npy: data: row 2 is 2, expected 5 or more. Fix: correct"):
         unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows")
     report = unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows", on_error="skip")
     assert [entry["file"] for entry in report.skipped] == ["b.npy"]

@@ -280,7 +280,7 @@ def test_what_was_left_out_is_not_left_out_under_fail(
     spoil(toys / "train/s3.npz")
     with pytest.raises(KeyboardInterrupt):
         run(toy(), [toys], tmp_path / "out", Settings(on_error="skip"), executor=stopping(6))
-    with pytest.raises(ConversionError, match=r"left out train/s3\.npz; add --on-error skip to continue it"):
+    with pytest.raises(ConversionError, match=r"skipped train/s3\.npz\. Fix: add --on-error skip"):
         run(toy(), [toys], tmp_path / "out")
     assert run(toy(), [toys], tmp_path / "out", Settings(on_error="skip")).skipped
 
@@ -291,7 +291,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert call(*command) == 2
     assert call(*command, "--on-error", "skip") == 3
     shown = capsys.readouterr().out
-    assert "left out because of problems: 2 (listed in unistore-report.json)" in shown
+    assert "skipped because of problems: 2 (listed in unistore-report.json)" in shown
     assert re.search(r"1\.h5 +is a Git LFS pointer", shown)
     assert re.search(r"3\.h5 +data +rows \d+:\d+ cannot be read", shown)
     assert call(*command, "--overwrite", "--exclude", "1.h5", "--exclude", "3.h5", "--json") == 0

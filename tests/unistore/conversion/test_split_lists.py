@@ -71,19 +71,19 @@ def test_splits_of_a_list(name: str, write: Write, tmp_path: Path) -> None:
         ("l.json", '{"a.h5": "train", "a.h5": "val"}', r"a.h5 is in train and in val"),
         ("l.csv", "a.h5;train\n", "row 1 has 1 cells"),
         ("l.csv", 'a.h5,"train\n', "unexpected end of data"),
-        ("l.csv", ",train\n", "a line of split 'train' has no name"),
+        ("l.csv", ",train\n", "a line with the split 'train' has no name"),
         ("l.csv", "a.h5,\n", "'a.h5' has no split"),
-        ("l.csv", "", "names nothing"),
-        ("l.csv", b"\xff\xfe", "is not UTF-8 at byte 0"),
+        ("l.csv", "", "the list is empty"),
+        ("l.csv", b"\xff\xfe", "is not UTF-8 text: byte 0"),
         ("l.csv", "a" * 200_000 + ",train", "field larger than field limit"),
-        ("l.json", "{}", "names nothing"),
-        ("l.json", "[]", "holds no JSON object"),
-        ("l.json", '{"train": ["a.h5"]}', "'train' has a split that is no text"),
+        ("l.json", "{}", "the list is empty"),
+        ("l.json", "[]", "is not a JSON object"),
+        ("l.json", '{"train": ["a.h5"]}', "the split of 'train' is not a text"),
         ("l.json", '{"a.h5": "train"', "delimiter"),
         ("l.json", '{"a":' * 100_000, "nested too deeply"),
         ("l.json", json.dumps({f"{n}.h5": str(n) for n in range(300)}), "names 300 splits"),
         ("l.csv", "a.h5,train\nb.h5,val\n", r"l.csv: does not name c.h5 \(list them, or --split"),
-        ("l.csv", "a.h5,t\nb.h5,t\nc.h5,t\nd.h5,v\n", r"l.csv: names what is not here: d.h5"),
+        ("l.csv", "a.h5,t\nb.h5,t\nc.h5,t\nd.h5,v\n", r"l.csv: has 1 names that do not exist here: d.h5"),
         ("l.csv", "a.h5: 3,t\nb.h5,t\nc.h5,t\n", "add --split-by"),
     ],
 )
@@ -155,7 +155,7 @@ def test_rows_are_taken_over_one_by_one(write: Write, tmp_path: Path) -> None:
     assert len(set(codes.tolist())) == 2
     folder = write("a.h5", "0.h5")
     how: Mapping[str, Any] = {"split_from": tmp_path / "old.zarr", "split": "train=0.1,val=0.9"}
-    with pytest.raises(InputError, match="to name single samples, add --split-by"):
+    with pytest.raises(InputError, match="add --split-by"):
         unistore.convert(folder, tmp_path / "new.zarr", **how)
     unistore.convert(folder, tmp_path / "new.zarr", split_by="row", **how)
     store = Store(tmp_path / "new.zarr")
@@ -247,5 +247,5 @@ def test_rows_are_grouped_by_a_column(write: Write, tmp_path: Path) -> None:
     more = Store(tmp_path / "more.zarr")
     codes, subject = more.splits()[0], more.array("rows/subject").read()
     assert all(set(codes[subject == number].tolist()) == of_subject[number] for number in range(7))
-    with pytest.raises(InputError, match=r"column:y: is no column to group by .*: subject, x"):
+    with pytest.raises(InputError, match=r"column:y: is not a column .* use one of subject, x"):
         unistore.convert(folder, tmp_path / "no.zarr", **{**how, "group_by": "column:y"})

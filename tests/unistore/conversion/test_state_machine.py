@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import unistore.zarr3.durable
+from tests.facts import of_kind
 from tests.machines import run_machine
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -236,10 +237,10 @@ class Conversions(RuleBasedStateMachine):
         try:
             self._convert_to(self.out, command, executor)
         except InputError as error:
-            return "taken" if "a finished store is there already" in str(error) else "bad sources"
+            return "taken" if of_kind("exists")(error) else "bad sources"
         except ConversionError as error:
             said = {
-                "started with other sources or options": "other sources",
+                "used other sources or options": "other sources",
                 "--on-error skip to continue": "skipped before",
                 "No space left": "stopped",
             }

@@ -178,10 +178,10 @@ def test_stores_of_different_kinds_are_refused(
 ) -> None:
     paths = [make_rows(5), make_cloud().path]
     with pytest.raises(
-        InputError, match=r"Segments.* of a point_cloud store, and those of .*Rows\(\) of a rows"
+        InputError, match=r"Segments.* of a point_cloud store, but the samples of .*Rows\(\) of a rows"
     ):
         unistore.Dataset(paths)
-    with pytest.raises(InputError, match="no store is given"):
+    with pytest.raises(InputError, match="the list is empty"):
         unistore.Dataset([])
     arrays = {"rows/data": np.zeros((3, 3, 4), np.float32)}
     without, further = (make_store("rows", arrays, count=3) for _ in range(2))
@@ -198,7 +198,7 @@ def test_a_share_of_nothing_is_refused(make_rows: Callable[..., Path], make_stor
         splits={"train": [0], "val": []},
     )
     paths = [make_rows(5), alone]
-    with pytest.raises(InputError, match="has no samples, and its weight is 2"):
+    with pytest.raises(InputError, match="has no samples, but its weight is 2"):
         len(unistore.Dataset(paths, split="val", weights=[1, 2]))
     assert len(unistore.Dataset(paths, split="val", weights=[1, 0])) == 2
     assert len(unistore.Dataset(paths, split="val")) == 2
@@ -222,7 +222,7 @@ def test_weights_are_shares_of_an_epoch(weighted: unistore.Dataset) -> None:
     order.set_epoch(3)
     assert [at.index for at in order] != drawn.tolist()
     assert len(list(unistore.Shuffle(weighted, samples_per_epoch=77))) == 77
-    with pytest.raises(ValueError, match="goes with a dataset that has weights"):
+    with pytest.raises(ValueError, match="works only with a dataset that has weights"):
         unistore.Shuffle(10, samples_per_epoch=77)
 
 

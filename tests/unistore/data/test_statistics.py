@@ -403,7 +403,7 @@ def test_normalize_refuses_what_has_no_values(make_store: Any) -> None:
     data[:, 0] = 1e-40
     path = make_store("rows", {"rows/data": data}, count=9, table="rows")
     statistics = unistore.Dataset(path).statistics("data")
-    with pytest.raises(InputError, match="no finite value in 1 components"):
+    with pytest.raises(InputError, match=r"1 components of .* have no finite value"):
         unistore.Normalize(statistics)
     with pytest.raises(InputError, match="mode"):
         unistore.Normalize(statistics, "meanstd")  # type: ignore[arg-type]

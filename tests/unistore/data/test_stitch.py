@@ -102,14 +102,14 @@ def test_predictions_that_are_none_of_a_grid(make_scans: Callable[..., Any]) -> 
     grid = unistore.Dataset(scans.path, unistore.Patches(8, random=False), fields=["corner"])
     cells = np.zeros((len(grid), 8, 8, 8), np.float32)
     every = np.arange(len(grid))
-    with pytest.raises(InputError, match="dataset: must be one of Patches"):
+    with pytest.raises(InputError, match=r"dataset: must be a Dataset of samples=unistore.Patches"):
         unistore.stitch(unistore.Dataset(scans.path, unistore.Patches(8)), [])
     with pytest.raises(InputError, match="weights: must be one of 'constant', 'gaussian'"):
         unistore.stitch(grid, [], "linear")  # type: ignore[arg-type]
     for wrong, message in (
         ([(every, cells[:3])], r"have shape \(3, 8, 8, 8\), expected \(16, …, 8, 8, 8\)"),
-        ([(every, cells.astype(np.int64))], "are torch.int64: the mean of classes is none"),
-        ([(every + 1, cells)], "are of sample 16, and the dataset has 16"),
+        ([(every, cells.astype(np.int64))], "are torch.int64, but class numbers cannot be averaged"),
+        ([(every + 1, cells)], "have the index 16, but the Dataset has 16"),
         ([(every[[0, 0]], cells[:2])], "of sample 0 came twice"),
         ([(every, cells[:, None, None, None])], r"have shape \(16, 1, 1, 1, 8, 8, 8\)"),
         ([(every[:1], cells[:1]), (every[1:2], cells[1:2, None])], r"have \(1,\) channels, others .* \(\)"),
@@ -120,5 +120,5 @@ def test_predictions_that_are_none_of_a_grid(make_scans: Callable[..., Any]) -> 
     for overlap in (1, -0.5, "half"):
         with pytest.raises(InputError, match="overlap: must be a share of a box"):
             unistore.Patches(8, random=False, overlap=overlap)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"overlap: is of the cells of a grid \(random=False\)"):
+    with pytest.raises(InputError, match=r"overlap: works only with a grid"):
         unistore.Patches(8, overlap=0.5)

@@ -52,7 +52,7 @@ def test_harmless_names(name: str) -> None:
 def test_names_are_taken_once(second: str) -> None:
     names = FileNames("a.zarr")
     names.take("a/b.h5")
-    with pytest.raises(StoreError, match="only one can be written"):
+    with pytest.raises(StoreError, match="two files have the name"):
         names.take(second)
 
 

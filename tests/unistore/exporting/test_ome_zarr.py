@@ -187,8 +187,8 @@ def test_a_store_cannot_name_images_outside(scans: Scans, tmp_path: Path, forge:
 
 def test_what_cannot_be_exported_so(make_case: Callable[..., Any], tmp_path: Path) -> None:
     for name, to, why in (
-        ("rows_real", "ome-zarr", "rows stores are not exported as 'ome-zarr'.*leave --to out"),
-        ("ct_cases", "dicom", "not exported as 'dicom'.*or as .*ome-zarr"),
+        ("rows_real", "ome-zarr", "rows stores cannot be exported as 'ome-zarr'.*remove --to"),
+        ("ct_cases", "dicom", "cannot be exported as 'dicom'.*--to ome-zarr"),
         ("ct_sparse", "ome-zarr", "volume 'case_0' has no image"),
     ):
         with pytest.raises(InputError, match=why):

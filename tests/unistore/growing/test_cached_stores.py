@@ -240,7 +240,7 @@ def test_a_store_at_work_stays(two: tuple[Path, Path], cache: Path, capfd: CAPTU
         assert shown[small.name]["in_use"].startswith(f"process {os.getpid()} on ")
         assert shown[large.name]["in_use"] == ""
         assert call("cache", "remove", small.name, large.name) == 2
-        assert "is at work on it" in capfd.readouterr().err
+        assert "is using it" in capfd.readouterr().err
         assert everything(cache) == before
         assert call("cache", "remove", "--older-than", 30, "--limit", 1) == 0
         assert [*listed(capfd)] == [small.name]
@@ -324,7 +324,7 @@ def test_a_limit_that_pinned_stores_exceed_is_told(two: tuple[Path, Path], capfd
     total = sum(store["bytes"] for store in listed(capfd).values())
     assert call("cache", "remove", "--limit", total - 1000) == 0
     last = capfd.readouterr().out.splitlines()[-1]
-    assert last == "1.0 kB above --limit: what is left is pinned, or a process is at work on it"
+    assert last == "1.0 kB above --limit: the stores that are left are pinned, or a process uses them"
     assert call("cache", "remove", "--limit", total - 1000, "--json") == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["above_limit"], found["removed"], len(found["left"])) == (1000, [], 2)

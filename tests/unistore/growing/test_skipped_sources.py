@@ -56,7 +56,7 @@ def test_damaged_files_are_left_out_and_named_each_time(folder: Path, cache: Pat
     capfd.readouterr()
     assert values(unistore.Dataset(folder, on_error="skip")) == [1, 1, 2, 2]
     (name,) = stores(cache)
-    expected = f"without c.npz, which had errors: {cache / name}"
+    expected = f"without c.npz, skipped because of errors: {cache / name}"
     assert f"converted {expected}" in capfd.readouterr().err
     assert values(unistore.Dataset(folder, convert={"on_error": "skip"})) == [1, 1, 2, 2]
     assert capfd.readouterr().err == f"unistore: {folder}: found {expected}\n"
@@ -111,7 +111,7 @@ def test_new_files_are_added_and_damaged_ones_left_out(folder: Path, cache: Path
     capfd.readouterr()
     assert unistore.Dataset(folder, on_error="skip").version == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"unistore: {folder}: found without c.npz, e.npz, which had errors: ")
+    assert line.startswith(f"unistore: {folder}: found without c.npz, e.npz, skipped because of errors: ")
     write(folder / "c.npz", 3)
     assert values(unistore.Dataset(folder, on_error="skip")) == [1, 1, 2, 2, 3, 3, 4, 4]
     assert len(stores(cache)) == 2

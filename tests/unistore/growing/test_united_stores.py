@@ -80,5 +80,5 @@ def test_splits_of_some_stores_alone_are_refused(tmp_path: Path, has_splits: int
     with pytest.raises(unistore.InputError) as refused:
         SelectedSources(united, numbers_in(united, kept)).splits()
     text = str(refused.value)
-    assert f"{1 - has_splits}.zarr: has no splits, and other parts have" in text
+    assert f"{1 - has_splits}.zarr: has no splits, but other parts have" in text
     assert "convert all sources together" in text

@@ -70,10 +70,11 @@ def test_the_receipt(case_name: str, make_case: Make) -> None:
     receipt = verified.receipt
     left_out = LEFT_OUT.get(case_name, ())
     assert receipt.libraries == LIBRARIES.get(case_name, receipt.libraries)
-    readers = " and ".join(receipt.libraries) + (" reads" if len(receipt.libraries) == 1 else " read")
-    equal = f"{receipt.values:,} values of {receipt.files:,} files equal, as {readers} them"
-    beside = f"; in the sources and not in the store: {', '.join(left_out)}"
-    assert receipt.line == (f"{equal}{beside}" if left_out else f"lossless: {equal}")
+    files = f"{receipt.files:,} file{'' if receipt.files == 1 else 's'}"
+    read = f"read with {' and '.join(receipt.libraries)}"
+    equal = f"ll {receipt.values:,} values of {files} are equal to the store ({read})."
+    missing = f" Not in the store: {', '.join(left_out)}."
+    assert receipt.line == (f"A{equal}{missing}" if left_out else f"lossless: a{equal}")
     assert receipt.values == VALUES.get(case_name, receipt.values) > 0
     assert receipt.files == FILES.get(case_name, receipt.files) > 0
     assert receipt.left_out == left_out
@@ -196,7 +197,7 @@ def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
 
 def test_other_sources_are_named(make_case: Make, tmp_path: Path) -> None:
     case, store = make_case("cloud_real")
-    with pytest.raises(InputError, match=r"source thin_b\.h5: not among those given"):
+    with pytest.raises(InputError, match=r"source thin_b\.h5: in the store, but not given"):
         verify(store, against=case.sources[:1])
     more = Path(shutil.copy2(case.sources[0], tmp_path / "thin_c.h5"))
     with pytest.raises(InputError, match=r"thin_c\.h5: not one of the store's"):
@@ -343,5 +344,5 @@ def test_forged_codecs_are_refused(tmp_path: Path, forge: Callable[..., None], c
     unistore.convert(tmp_path / "a.npy", store)
     options = unistore.Store(store).attributes["options"]
     forge(store, {}, {"options": {**options, "found": {"codecs": codecs}}})
-    with pytest.raises(StoreError, match="options are not those of a converter"):
+    with pytest.raises(StoreError, match="does not know the options of the store"):
         unistore.verify(store, against=[tmp_path / "a.npy"])

@@ -108,7 +108,7 @@ def test_headers_may_be_longer_than_numpy_takes_by_default(tmp_path: Path, suffi
     np.testing.assert_array_equal([row["data"] for row in unistore.Dataset(tmp_path / "store")], values)
     receipt = unistore.verify(tmp_path / "store", against=[path]).receipt
     assert receipt is not None
-    assert receipt.line == "lossless: 30 values of 1 files equal, as numpy reads them"
+    assert receipt.line == "lossless: all 30 values of 1 file are equal to the store (read with numpy)."
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -132,7 +132,7 @@ def test_a_file_that_the_library_does_not_read_is_named(
     assert verified.receipt.unread == ("b.npy (ValueError: of a form that is not read)",)
     assert verified.receipt.values == 6
     assert verified.receipt.stored_values > 14  # with the indices
-    assert verified.receipt.line.startswith("6 values of 1 files equal, as numpy reads them; not read by")
+    assert verified.receipt.line.startswith("All 6 values of 1 file are equal")
     np.save(folder / "b.npy", np.arange(8.0) + 1)
     assert unistore.verify(tmp_path / "store", against=[folder]).problems
 
@@ -153,10 +153,10 @@ def test_another_number_of_files_is_told_with_the_command_that_goes_on(
     with pytest.raises(InputError, match=r"source new\.npy: not one of the store's") as raised:
         unistore.verify(store, against=[folder])
     command = ("convert", "rows", str(folder), str(store), "--append")
-    assert raised.value.problems[0].fix == (RunCommand(command, "to take what is new"),)
+    assert raised.value.problems[0].fix == (RunCommand(command, "to add the new sources"),)
     (folder / "new.npy").unlink()
     (folder / "1.npy").unlink()
-    with pytest.raises(InputError, match=r"source 1\.npy: not among those given") as raised:
+    with pytest.raises(InputError, match=r"source 1\.npy: in the store, but not given") as raised:
         unistore.verify(store, against=[folder])
     fixes = raised.value.problems[0].fix
     assert ("remove", str(store), "1.npy") in [getattr(fix, "arguments", ()) for fix in fixes]

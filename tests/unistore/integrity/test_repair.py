@@ -149,7 +149,7 @@ def test_a_changed_source_of_many_shards(
     rows = len(values) // len(list(shards.iterdir()))
     values[7 * rows + rows // 2, 0] += 1
     np.save(tmp_path / "values.npy", values)
-    with pytest.raises(ConversionError, match="no longer give the same values"):
+    with pytest.raises(ConversionError, match="do not have the values any more"):
         repair(store, [tmp_path / "values.npy"])
     assert tree(store) == before
 
@@ -204,7 +204,7 @@ def test_sources_of_another_form_are_refused_and_named(copy_case: Copy, tmp_path
         repair(store, [source])
     (tmp_path / "renamed").mkdir()
     other = source.rename(tmp_path / "renamed" / "walker.hdf5")
-    with pytest.raises(InputError, match=r"source hopper\.hdf5: not among those given"):
+    with pytest.raises(InputError, match=r"source hopper\.hdf5: in the store, but not given"):
         repair(store, [other])
 
 
@@ -214,7 +214,7 @@ def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyP
     now = {"unistore": "0.1.0", "numcodecs": "99.0"}
     monkeypatch.setattr("unistore.conversion.new_store.versions", lambda: now)
     monkeypatch.setattr("unistore.integrity.compare.versions", lambda: now)
-    with pytest.raises(InputError, match=r"numcodecs: .* made the store, this is 99\.0"):
+    with pytest.raises(InputError, match=r"numcodecs: the store was made with .*, now 99\.0"):
         repair(store, case.sources)
 
 
@@ -238,7 +238,7 @@ def test_killed_when_the_store_was_whole_again(copy_case: Copy, tree: Tree) -> N
     left = store.with_name(f"{store.name}.unistore-repair")
     assert verify(store).problems == ()
     assert f"{left.name}; repair again, or remove it" in "".join(inspect(store).details["remarks"])
-    assert f"in which a repair of {store.name} works" in str(inspect(left))
+    assert f"of a repair of {store.name} works" in str(inspect(left))
     again, sound = repair(store, case.sources), verify(store)
     assert again.to_json() == sound.to_json() | {"repaired": ()}
     assert tree(store) == before
@@ -269,9 +269,7 @@ def test_nothing_is_repaired_through_a_link(copy_case: Copy, tree: Tree, tmp_pat
     (store / "rows").symlink_to(outside)
     (outside / "zarr.json").write_bytes(b"the user's own")
     before = tree(outside)
-    with pytest.raises(
-        StoreError, match=r"rows: is a link, and a store consists of regular files and folders"
-    ):
+    with pytest.raises(StoreError, match=r"rows: is a link, but a store has only regular files"):
         repair(store, case.sources)
     assert tree(outside) == before
 
@@ -343,7 +341,7 @@ def test_a_store_that_left_a_source_out(tmp_path: Path, tree: Callable[[Path], d
     assert verified.problems == ()
     assert verified.receipt is not None
     assert verified.receipt.line == (
-        "126 values of 2 files equal, as numpy reads them; in the sources and not in the store: part_1.npz"
+        "All 126 values of 2 files are equal to the store (read with numpy). Not in the store: part_1.npz."
     )
     before = tree(store)
     for key in (REPORT, "rows/data/c/0/0", "unistore-manifest.jsonl"):

@@ -96,7 +96,7 @@ def test_a_cluster_checks_a_store(copy_case: Copy) -> None:
     options: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
     with Client(processes=False, **options) as client:
         found = verify(store, scheduler=client)
-        with pytest.raises(InputError, match="--scheduler: checks a store"):
+        with pytest.raises(InputError, match="--scheduler: does not work with sources"):
             verify(store, against=case.sources, scheduler=client)
     assert found == verify(store)
     assert len(found.problems) > 1

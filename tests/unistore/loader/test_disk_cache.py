@@ -136,7 +136,7 @@ def test_a_damaged_file_is_noticed_and_made_anew(
         content = bytearray(file.read_bytes())
         content[-200] ^= 1
         file.write_bytes({"byte": content, "short": content[:-5000], "empty": b""}[damage])
-        with pytest.warns(UserWarning, match="is damaged, and is made again"):
+        with pytest.warns(UserWarning, match="is damaged and is written again"):
             check_equal(batches(make_dataset(), cache="disk"), expected)
     (file,) = files(tmp_path)
     check_equal(batches(make_dataset(), cache="disk"), expected)
@@ -162,15 +162,15 @@ def test_files_beyond_the_limit_go(make_dataset: Callable[..., unistore.Dataset]
     batches(make_dataset(fields=["xyz"], cache_limit=old.stat().st_size), cache="disk")
     (new,) = files(tmp_path)
     assert new != old
-    with pytest.raises(InputError, match=r"of 3 samples in cache_limit, .*larger cache_limit"):
+    with pytest.raises(InputError, match=r"of 3 samples fit into cache_limit, .*larger cache_limit"):
         batches(make_dataset(cache_limit=5000), cache="disk")
     assert files(tmp_path) == [new]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "no folder": ({"cache_dir": None}, "the Dataset has no folder for it"),
+    "no folder": ({"cache_dir": None}, "the Dataset has no cache_dir"),
     "random": ({"samples": unistore.Segments(max_points=5)}, "differ in each epoch"),
-    "transform": ({"transform": dict}, "before any transform"),
+    "transform": ({"transform": dict}, "without a transform"),
 }
 
 
@@ -185,5 +185,5 @@ def test_a_folder_of_others_is_refused(make_dataset: Callable[..., unistore.Data
     dataset = make_dataset()
     (tmp_path / "cache").mkdir(exist_ok=True)
     (tmp_path / "cache").chmod(0o777)
-    with pytest.raises(InputError, match="open to others"):
+    with pytest.raises(InputError, match="accessed by other users"):
         unistore.loader.cache.disk_cache_file(dataset, unistore.loader.fetch.BatchFetch(dataset))

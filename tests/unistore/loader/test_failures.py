@@ -82,7 +82,7 @@ def test_worker_init_fn_that_fails(data):
         del caught
 
 
-@pytest.mark.parametrize(("how", "said"), [("kill", "SIGKILL.*out of memory"), ("exit", "exit code 3")])
+@pytest.mark.parametrize(("how", "said"), [("kill", "SIGKILL.*memory ran out"), ("exit", "exit code 3")])
 def test_a_dead_worker_is_noticed(data, how, said):
     with Loader(data.Broken(50, how), 10, shuffle=False, num_workers=2) as loader:
         with pytest.raises(WorkerDiedError, match=said) as caught:

@@ -14,7 +14,7 @@ from tests.unistore.loader.conftest import Batched
 from unistore.errors import LoaderError
 from unistore.loader import Loader
 
-OVER = "this iteration is over"
+OVER = "this iteration has ended"
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -81,15 +81,15 @@ def test_samples_of_a_loader(name: str) -> None:
 STATE = make_loader(shuffle="full").state_dict()
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "other store": ({"digest": "0" * 32}, {}, "is of other samples than Dataset.*split and seed"),
-    "other kind": ({}, {"samples": "Ragged()"}, "Ragged does not fit this rows store"),
+    "other kind": ({}, {"samples": "Ragged()"}, "Ragged cannot read this rows store"),
     "other seed": ({}, {"seed": 7}, "is of other samples"),
-    "epoch": ({"delivered": 5}, {"epoch": 1}, "the state is of epoch 0: the run was not there yet"),
+    "epoch": ({"delivered": 5}, {"epoch": 1}, "the run had only reached epoch 0"),
     "batch": ({"delivered": 5}, {"batch": 1, "batch_size": 5}, "is 1, and 5 samples of the epoch were deliv"),
     "size": ({}, {"batch": 1}, "needs batch_size"),
     "order": ({"order": {}}, {}, "weights, a subset, or a sampler"),
     "seed of order": ({"order": {**STATE["order"], "seed": "x"}}, {}, "weights, a subset, or a sampler"),
     "lacks": ({"epoch": None}, {}, "lacks epoch"),
-    "beyond": ({"delivered": 10**9}, {}, "no run of this loader comes there"),
+    "beyond": ({"delivered": 10**9}, {}, "the state is invalid"),
 }
 
 
@@ -128,6 +128,6 @@ def test_the_command(tmp_path: Path, capsys: Any) -> None:
     one = ("--batch", 1, "--batch-size", 100, "--json")
     assert call("replay", path, tmp_path / "state.json", *one) == 0
     assert json.loads(capsys.readouterr().out)["index"] == indices[1].tolist()
-    for name, message in {"state.pt": "never loaded", "list.json": "no state", "none.json": "check"}.items():
+    for name, message in {"state.pt": "pickled", "list.json": "not a state", "none.json": "check"}.items():
         assert call("replay", path, tmp_path / name) == 2
         assert message in capsys.readouterr().err

@@ -86,7 +86,7 @@ def small_rows(tmp_path_factory):
 
 def test_small_rows_are_shuffled_in_blocks(small_rows, nothing_left):
     assert small_rows.shuffles_in_blocks
-    with pytest.warns(UserWarning, match='shuffle="full" insists'):
+    with pytest.warns(UserWarning, match='shuffle="full" for a full shuffle'):
         loader = Loader(small_rows, 100, shuffle=True, seed=3, num_workers=2)
     kind = {
         shuffle: Loader(small_rows, 100, shuffle, seed=3).sequence.describe()

@@ -45,7 +45,7 @@ MEANT: dict[str, Any] = {
 """A value of torch's that is meant, of every parameter that works."""
 
 WITHOUT_MEANING: dict[str, tuple[Any, str]] = {
-    "batch_sampler": ([[1, 2], [3]], "batch_size=…, with shuffle=… or sampler=…"),
+    "batch_sampler": ([[1, 2], [3]], "give batch_size, and shuffle or sampler"),
     "timeout": (30, "WorkerDiedError"),
     "generator": (torch.Generator(), "seed=…"),
     "pin_memory_device": ("cuda", "pin_memory=True"),

@@ -185,7 +185,7 @@ def test_weights_that_are_none(weights):
 
 
 def test_a_weight_for_each_run():
-    with pytest.raises(ValueError, match="3 weights for 2 runs of samples"):
+    with pytest.raises(ValueError, match="2 numbers, one for each run of samples, got 3"):
         Weighted([1, 2, 3], offsets=[0, 5, 10])
 
 

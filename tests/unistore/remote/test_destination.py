@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.facts import of_kind
 from tests.programs import call
 from tests.steps import Disturbing, Stopping
 from tests.stores import tree
@@ -86,7 +87,7 @@ def test_a_part_after_the_seal(bucket: Any, make_sources: Any, tmp_path: Path, w
         assert unistore.convert(sources, url, work=work, **late).digest == last.digest
     assert call("convert", str(sources), url, "--work", str(work), "--part", "2/2") == 0
     os.utime(sources / "0.npz")
-    with pytest.raises(InputError, match="a finished store is there already"):
+    with pytest.raises(InputError, check=of_kind("exists")):
         unistore.convert(sources, url, work=work, part="1/2")
     assert bucket.objects("a.zarr/") == before
     assert not list(work.iterdir())
@@ -130,7 +131,7 @@ def test_the_same_command_continues(
     url = bucket.url("x.zarr")
     with pytest.raises(KeyboardInterrupt):
         run(rows(), [sources], url, Settings(work=work), executor=Stopping(after))
-    with pytest.raises(StoreError, match="unfinished conversion; run the same convert command to resume"):
+    with pytest.raises(StoreError, match="this conversion is not finished"):
         Store(url)
     bucket.put("x.zarr/rows/data/c/77/0", b"left by somebody")
     proxy.seen.clear()
@@ -353,7 +354,7 @@ def test_another_machine_is_told_who_converts(
     report = run(rows(), [sources], url, Settings(work=tmp_path / "there", restart=True))
     assert report.resumed == 0
     assert bucket.objects("x.zarr") == tree(local)
-    with pytest.raises(InputError, match="another store was finished there meanwhile"):
+    with pytest.raises(InputError, match="another store was finished here meanwhile"):
         run(rows(), [sources], url, Settings(work=tmp_path / "here"))
     assert bucket.objects("x.zarr") == tree(local)
 
@@ -404,9 +405,7 @@ def test_what_arrives_shortened_is_put_again(
     assert COUNTS["retries"] - before == 6, "those of the worker, too"
     assert bucket.objects("x.zarr") == tree(local)
     proxy.spoil("lose", method="PUT", path="rows/data/c/1/0", times=99)
-    with pytest.raises(
-        ConversionError, match=r"c/1/0: \d+ bytes arrived of \d+ .*the same command continues"
-    ):
+    with pytest.raises(ConversionError, match=r"c/1/0: only \d+ of \d+ bytes arrived .*run the same command"):
         unistore.convert(sources, bucket.url("y.zarr"), work=work)
 
 
@@ -437,8 +436,8 @@ def test_google_s_dialect_is_written_too(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://bucket", "name a place in the bucket: s3://bucket/name.zarr"),
-        ("https://host/x.zarr", "stores are written to s3://, gs://, az:// or a folder"),
+        ("s3://bucket", "write to s3://bucket/name.zarr"),
+        ("https://host/x.zarr", "a store cannot be written to"),
     ],
 )
 def test_places_that_cannot_be_written(sources: Path, rows: Any, url: str, message: str) -> None:
@@ -450,7 +449,7 @@ def test_the_build_folder_is_never_among_the_sources(
     bucket: Any, sources: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(sources)
-    with pytest.raises(InputError, match="choose another place with --work"):
+    with pytest.raises(InputError, match="choose another folder with --work"):
         run(rows(), [Path()], bucket.url("x.zarr"))
     assert not bucket.keys()
 
@@ -461,7 +460,7 @@ def test_clean_removes_what_is_named(bucket: Any, sources: Path, work: Path) -> 
     bucket.put("a/begun.zarr-not/x", b"mine")
     (found,) = unistore.clean(bucket.url("a"), remove=True)
     assert found.path.startswith(bucket.url("a/begun.zarr (begun on "))
-    assert "name it to remove it" in found.kept
+    assert "to remove it" in found.kept
     keys = bucket.keys("a/begun.zarr/")
     assert found.files == len(keys) > 1
     (found,) = unistore.clean(bucket.url("a/begun.zarr"), remove=True)

@@ -49,7 +49,7 @@ def test_a_server_that_does_not_answer_is_asked_again(
     [
         ("drop", "the connection broke", StoreError),
         ("cut", "the connection broke during a response", StoreError),
-        ("short", r"ends at byte \d+, inside a range of \d+ bytes", CorruptionError),
+        ("short", r"ends at byte \d+, but \d+ bytes", CorruptionError),
         (503, "the server answers 503", StoreError),
     ],
 )
@@ -131,9 +131,9 @@ def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
     client = ObjectClient(uploaded)
     size = client.size("zarr.json")
     assert size
-    with pytest.raises(CorruptionError, match=r"zarr\.json: ends before the range|ends at byte"):
+    with pytest.raises(CorruptionError, match=r"zarr\.json: ends before the requested range|ends at byte"):
         client.get_range("zarr.json", size + 5, 10)
-    with pytest.raises(CorruptionError, match=rf"ends at byte {size}, inside a range of 10 bytes"):
+    with pytest.raises(CorruptionError, match=rf"ends at byte {size}, but 10 bytes"):
         client.get_range("zarr.json", size - 5, 10)
     assert client.get_end("zarr.json", 10**6) == (size, client.get("zarr.json"))
 
@@ -148,15 +148,15 @@ def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
             False,
         ),
         ("x\nDebug source: inner: BareRedirect", "another region", "AWS_REGION", False),
-        ("x\nDebug source: NotPartial", "has no ranges: serve it from one that has them", "", False),
+        ("x\nDebug source: NotPartial", "does not support HTTP ranges", "", False),
         (
             "Account must be specified\nMissingAccount",
-            "no storage account",
+            "there is no name of a storage account",
             "AZURE_STORAGE_ACCOUNT_NAME",
             False,
         ),
         ("x\nkind: Connect", "no connection", "network", True),
-        ("x\nkind: Timeout", "no answer in time", "network", True),
+        ("x\nkind: Timeout", "the server did not answer in time", "network", True),
         ("x\nstatus: 502", "answers 502", "", True),
         ("x status code: 400 <Code>InvalidArgument</Code>", "answers 400 (InvalidArgument)", "", False),
         (
@@ -190,6 +190,4 @@ def test_a_server_without_ranges_is_told_when_a_store_is_opened(tmp_path: Path) 
                 unistore.Dataset(f"http://127.0.0.1:{port}/a.zarr")
         finally:
             server.terminate()
-    assert str(error.value).endswith(
-        "this server has no ranges: serve it from one that has them, python -m http.server has none"
-    )
+    assert str(error.value).endswith("this server does not support HTTP ranges")

@@ -222,12 +222,12 @@ def test_one_writer_at_a_time(store: Objects, folder: Path, tmp_path: Path) -> N
     with growing(URL):
         with pytest.raises(LockedError):
             unistore.remove(URL, "a.npz")
-        with pytest.raises(unistore.ConversionError, match=r"makes its next version on .* in .*here"):
+        with pytest.raises(unistore.ConversionError, match=r"is writing the next version on .* in .*here"):
             unistore.append(folder / "new", URL, work=tmp_path / "there")
     assert values(URL) == values(folder / "plain.zarr")
     store.put("p/s.zarr", "tags/x", b"of a client that heeds no mark")
     with growing(URL) as growth:
-        match = "tags/x: was made by another process"
+        match = "tags/x: another process wrote it"
         with pytest.raises(unistore.ConversionError, match=match):
             growth.place.create("tags/x", b"1")
     assert values(URL) == values(folder / "plain.zarr")
@@ -237,7 +237,7 @@ def test_a_process_that_was_cleaned_away_leaves_what_the_next_one_makes(store: O
     theirs = {"unistore-build.json": b'{"token": "theirs"}', "new.zarr/rows/x/c/0/0": b"theirs"}
     with growing(URL) as growth:
         store.reset("p/s.zarr.unistore-growth", theirs)
-        with pytest.raises(unistore.ConversionError, match="another process makes its next version"):
+        with pytest.raises(unistore.ConversionError, match="another process is writing the next version"):
             growth.commit(growth.version.parts, growth.version.schemas)
     assert store.content("p/s.zarr.unistore-growth") == theirs
 
@@ -252,7 +252,7 @@ def test_what_a_killed_process_left_is_found_and_cleaned(
     with pytest.raises(unistore.ConversionError, match=f"unistore clean {GROWTH} --remove"):
         unistore.append(folder / "new", URL, work=tmp_path / "there")
     (found,) = unistore.clean("s3://bucket/p", remove=True)
-    assert "name it to remove it" in found.kept
+    assert "to remove it" in found.kept
     assert found.files == len(store.content("p/s.zarr.unistore-growth")) > 10
     (found,) = unistore.clean(GROWTH, remove=True)
     assert found.removed
@@ -285,10 +285,10 @@ def _with_a_cut_manifest(store: Objects) -> None:
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (_without_condition, "has no conditional put .*grow a copy in a folder, and upload it"),
-        (_with_ignored_condition, "has no conditional put .*grow a copy in a folder, and upload it"),
-        (_beside_side_tables, "side tables do not move in a bucket: .*grow a copy in a folder"),
-        (_with_a_cut_manifest, "manifest.jsonl: is not that of the seal"),
+        (_without_condition, "has no conditional put .*append to a local copy, and upload it"),
+        (_with_ignored_condition, "has no conditional put .*append to a local copy, and upload it"),
+        (_beside_side_tables, "added columns cannot be kept .*append to a local copy"),
+        (_with_a_cut_manifest, "manifest.jsonl: differs from the manifest that was sealed"),
         (lambda store: store.delete("p/s.zarr", "rows/x/c/0/0"), "rows/x/c/0/0: no such object"),
     ],
 )

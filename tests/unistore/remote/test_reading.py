@@ -66,7 +66,7 @@ def test_a_truncated_shard_is_an_error(uploaded: str, bucket: Any, quick: None) 
     bucket.put(key, bucket.get(key)[:100])
     with pytest.raises(StoreError, match=r"rows/data/c/0/0.* was replaced"):
         array.read_rows(range(array.shard_shape[0]))  # type: ignore[index]
-    with pytest.raises(CorruptionError, match=r"crc32c of the shard index|less than its index"):
+    with pytest.raises(CorruptionError, match=r"crc32c of the shard index|fewer than its index"):
         Store(uploaded).array("rows/data").read_rows([0])
 
 
@@ -86,8 +86,8 @@ def test_file_urls_are_folders(local: Path) -> None:
         ("s3://", "the bucket is missing"),
         ("ftp://host/x", "scheme 'ftp' is not known; one of: s3, gs, az"),
         ("s3://bucket/x?versionId=3", "leave out what follows"),
-        ("s3://me:secret@bucket/x", "credentials do not belong in a URL"),
-        ("s3://bucket/a/../b", "are not allowed"),
+        ("s3://me:secret@bucket/x", "a URL must not contain credentials"),
+        ("s3://bucket/a/../b", "must not contain"),
         ("file://host/x", "three slashes"),
     ],
 )
@@ -105,10 +105,10 @@ def test_a_url_in_a_path_is_told() -> None:
 def test_what_is_no_store_is_told(bucket: Any, uploaded: str, quick: None, monkeypatch: Any) -> None:
     with pytest.raises(StoreError, match=rf"{bucket.url('nothing')}: no such store"):
         Store(bucket.url("nothing"))
-    with pytest.raises(StoreError, match=r"deep: not a unistore store \(no zarr.json there\)"):
+    with pytest.raises(StoreError, match=r"deep: this is not a unistore store \(no zarr.json\)"):
         Store(bucket.url("deep"))
     bucket.put("begun/unistore-build.json", b"{}")
-    with pytest.raises(StoreError, match="begun: unfinished conversion; run the same convert command"):
+    with pytest.raises(StoreError, match="begun: this conversion is not finished"):
         Store(bucket.url("begun"))
     with pytest.raises(StoreError, match="there is no bucket 'nobody-has-this'; check its name"):
         Store("s3://nobody-has-this/x")
@@ -116,7 +116,9 @@ def test_what_is_no_store_is_told(bucket: Any, uploaded: str, quick: None, monke
 
 def test_a_wrong_endpoint_is_told_soon(quick: None, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(StoreError, match=r"s3://b/x/zarr\.json: no connection \(tried 3 times") as caught:
+    with pytest.raises(
+        StoreError, match=r"b/x/zarr\.json: there is no connection .*\(tried 3 times"
+    ) as caught:
         Store("s3://b/x")
     assert "\n" not in str(caught.value)
 

@@ -150,7 +150,7 @@ def test_a_full_shuffle_without_copies_is_warned_about(
 ) -> None:
     monkeypatch.setattr("unistore.order.sequences.MANY_REQUESTS", 1000)
     far = unistore.Dataset(uploaded)
-    with pytest.warns(UserWarning, match="about 1,200 requests an epoch: give the dataset a cache_dir"):
+    with pytest.warns(UserWarning, match="about 1,200 requests per epoch"):
         unistore.Shuffle(far, shuffle="full")
     for dataset in (unistore.Dataset(local), unistore.Dataset(uploaded, cache_dir=tmp_path / "cache")):
         assert dataset.shuffled_requests == 0

@@ -67,7 +67,7 @@ def test_a_folder_that_is_a_link_is_refused(cache: ShardCache, victim: Path) -> 
     (outside / NAME).write_bytes(b"a file of the user")
     cache.folder.symlink_to(outside)
     before = sorted(outside.rglob("*"))
-    with pytest.raises(StoreError, match=r"cannot be used \(.*is a link\)"):
+    with pytest.raises(StoreError, match=r"cannot be used: .*is a link"):
         ensure(cache)
     assert sorted(outside.rglob("*")) == before
 
@@ -76,7 +76,7 @@ def test_a_folder_that_is_a_link_is_refused(cache: ShardCache, victim: Path) -> 
 def test_a_folder_that_others_write_to_is_refused(cache: ShardCache, mode: int) -> None:
     cache.folder.chmod(mode)
     with pytest.raises(
-        StoreError, match=r"cannot be used \(.*is open to others than its owner\); .*of your own"
+        StoreError, match=r"cannot be used: .*can be accessed by other users. Fix: .*of your own"
     ):
         ensure(cache)
 
@@ -89,9 +89,7 @@ def test_what_belongs_to_another_user_is_refused(cache: ShardCache, place: str) 
     if not path.exists():
         path.write_bytes(b"")
     os.chown(path, OTHER, OTHER)
-    with pytest.raises(
-        StoreError, match=r"cannot be used \(.*(another user|not a file of this user alone)\)"
-    ):
+    with pytest.raises(StoreError, match=r"cannot be used: .*(another user|not a file that only this user)"):
         ensure(cache)
 
 
@@ -158,8 +156,8 @@ def test_others_read_the_copies_of_a_folder_that_is_open_to_them(monkeypatch: py
         assert copy.exists()
         assert before.st_ino == copy.stat().st_ino
         copy.chmod(0o666)
-        assert "not a file of the folder's owner alone" in as_another_user(cache)[1]
+        assert "only the owner of the folder can change" in as_another_user(cache)[1]
         cache.folder.chmod(0o1777)
-        assert "is open to others than its owner" in as_another_user(cache)[1]
+        assert "can be accessed by other users" in as_another_user(cache)[1]
         cache.folder.chmod(0o700)
         assert "cannot be opened" in as_another_user(cache)[1]

@@ -230,13 +230,13 @@ def test_samples_that_would_be_padded(make_store: Any, make_scans: Any) -> None:
         assert {batch["voxel"].shape[1:] for batch in loader} == {(1, 2, 12, 20)}
     first = found.remarks[0]
     assert first.startswith("unistore.Clips()")
-    assert "no samples (no 5 frames follow one another" in first
-    assert "a Dataset takes unistore.Clips(length=1, crop=(12, 20)) unless it is given a kind" in first
+    assert "no samples (length=5 leaves no samples" in first
+    assert "the default of a Dataset is unistore.Clips(length=1, crop=(12, 20))" in first
     assert json.loads(json.dumps(found.to_json()))["remarks"][0] == first
 
     found = doctor(make_scans([(5, 6, 7), (100, 97, 96), (96, 96, 95), (96, 96, 96)]).path)
     assert "unistore.Patches(96): 50 % of its samples would be padded" in str(found)
-    assert "unistore.Patches(size=(5, 6, 7)) goes with this store" in str(found)
+    assert "unistore.Patches(size=(5, 6, 7)) fits this store" in str(found)
     assert found.store is not None
     assert found.store.samples_as == ""
     assert "padded" not in str(doctor(make_scans([(100, 97, 96)]).path))

@@ -169,7 +169,7 @@ def test_samples_that_are_not_there(cloud: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at most 24"):
         found.to_html(range(25))
     np.save(tmp_path / "a.npy", np.arange(5))
-    with pytest.raises(InputError, match="need a store"):
+    with pytest.raises(InputError, match="needs a store"):
         unistore.inspect(tmp_path / "a.npy").to_html([1])
 
 
@@ -231,9 +231,7 @@ def test_the_page_is_written_whole_and_over_reports_alone(cloud: Path, tmp_path:
     assert captions(page.read_text())[0] == "segment 0"
     page.write_text("my thesis")
     assert call("inspect", cloud, "--html", page) == 2
-    assert (
-        "is there, and is not a report.\n  fix: name another place, or --overwrite" in capsys.readouterr().err
-    )
+    assert "fix: choose another name, or add --overwrite" in capsys.readouterr().err
     assert page.read_text() == "my thesis"
     assert call("inspect", cloud, "--html", page, "--overwrite") == 0
     assert MARK in page.read_text()
@@ -242,7 +240,7 @@ def test_the_page_is_written_whole_and_over_reports_alone(cloud: Path, tmp_path:
     assert call("inspect", cloud, "--html", "") == 2
     assert "is not a plain file" in capsys.readouterr().err
     assert call("inspect", cloud, "--html", cloud / "report.html") == 2
-    assert "is inside a store" in capsys.readouterr().err
+    assert "is inside a sealed store" in capsys.readouterr().err
     assert call("inspect", cloud, "--html", tmp_path / "nowhere" / "a.html") == 2
     assert "cannot be written (No such file or directory)" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

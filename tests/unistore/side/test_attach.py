@@ -205,7 +205,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "long sample": ({"values": [np.zeros(1)]}, r"sample 0: have shape \(1,\), and the sample has \d+ rows"),
     "unlike samples": (
         {"values": [1, 2.5, 3], "table": "segments"},
-        r"sample 1: has rows of float64 \(\), and those before it are int64",
+        r"sample 1: have rows of float64 \(\), but the samples before have int64",
     ),
     "many samples": ({"values": [1, 2, 3, 4], "table": "segments"}, "more than 3 samples"),
     "nothing": ({"values": 7}, "give an array, an iterable of arrays, or a function"),
@@ -237,7 +237,7 @@ def test_an_existing_name_needs_overwrite(golden: Callable[[str], Path]) -> None
     unistore.attach(path, "prediction", old)
     opened = unistore.Dataset(path, fields=["prediction"])
     np.testing.assert_array_equal(opened[1]["prediction"], old[1])
-    with pytest.raises(InputError, match=r"side table of this name.*overwrite"):
+    with pytest.raises(InputError, match=r"an added column of this name.*overwrite"):
         unistore.attach(path, "prediction", new)
     with pytest.raises(ZeroDivisionError):
         unistore.attach(path, "prediction", lambda sample: 1 / 0, overwrite=True)
@@ -280,12 +280,12 @@ def test_a_side_table_of_another_seal_is_refused(golden: Callable[[str], Path]) 
     unistore.attach(path, "prediction", column(rows_of(path, "rows")))
     shutil.rmtree(path)
     shutil.copytree(GOLDEN / "rows_split.zarr", path)
-    with pytest.raises(StoreError, match=r"another seal.*unistore attach .* prediction FILE --overwrite"):
+    with pytest.raises(StoreError, match=r"other values .*unistore attach .* prediction FILE --overwrite"):
         unistore.Dataset(path, fields=["prediction"])
     assert len(unistore.Dataset(path)) == 50
     (problem,) = unistore.verify(path).problems
     assert (problem.file, problem.kind) == ("prediction", "side")
-    assert "another seal" in str(unistore.inspect(path))
+    assert "other values of this store" in str(unistore.inspect(path))
 
 
 @pytest.mark.parametrize("damage", ["shard", "document", "missing", "elsewhere", "link"])
@@ -362,7 +362,7 @@ def test_a_refused_attach_or_derive_removes_nothing(
     for side in (attached, derived):
         harm(side)
     before = tree(attached.folder.parent)
-    with pytest.raises(InputError, match="has a side table of this name"):
+    with pytest.raises(InputError, match="has an added column of this name"):
         unistore.attach(path, "w", np.zeros(rows_of(path, "points")))
     with pytest.raises(StoreError, match="voxel_size"):
         unistore.derive(path, voxel_size=0.7)
@@ -388,7 +388,7 @@ def test_a_document_that_cannot_be_read_is_not_overwritten(
     side = unistore.attach(path, "w", values)
     before = tree(side.folder.parent)
     _of_failing_disk(side)
-    with pytest.raises(StoreError, match=r"w\.json: cannot be read \(Input/output error\)"):
+    with pytest.raises(StoreError, match=r"w\.json: cannot be read: Input/output error"):
         unistore.attach(path, "w", values, overwrite=True)
     with pytest.raises(StoreError, match=r"w\.json: cannot be read"):
         unistore.Dataset(path, fields=["w"])[0]
@@ -426,7 +426,7 @@ def test_masked_values_are_refused_and_filled_ones_stored(form: str, tmp_path: P
     np.savez(tmp_path / "a.npz", data=values[:, None], row=np.arange(20))
     unistore.convert(tmp_path / "a.npz", tmp_path / "s.zarr")
     path = tmp_path / "s.zarr"
-    with pytest.raises(InputError, match=r"values.*are masked, \d of them.*filled"):
+    with pytest.raises(InputError, match=r"values.* \d of them are masked.*filled"):
         unistore.attach(path, "w", MASKED[form](20))
     assert not path.with_name("s.zarr.unistore-side").exists()
     unistore.attach(path, "filled", _masked(20).filled(np.nan))
@@ -473,9 +473,9 @@ def _file_of(folder: Path, what: str) -> Path:
         ("empty", "is not a .npy file: it is empty"),
         ("text", "is not a .npy file: it begins with b'1 2 3'"),
         ("archive", "is not a .npy file: an archive of arrays"),
-        ("pickle", "is not a whole .npy file of numbers"),
-        ("cut", "is not a whole .npy file of numbers"),
-        ("header", "is not a whole .npy file of numbers"),
+        ("pickle", "is not a complete .npy file of numbers"),
+        ("cut", "is not a complete .npy file of numbers"),
+        ("header", "is not a complete .npy file of numbers"),
     ],
 )
 def test_the_file_of_values_is_named_for_what_it_is(
@@ -498,7 +498,7 @@ def test_a_file_of_values_that_the_system_refuses(
                 raise OSError(code, os.strerror(code))
 
             patched.setattr(os, "stat", refuse)
-            with pytest.raises(InputError, match=rf"x\.npy: cannot be read \({words}\)"):
+            with pytest.raises(InputError, match=rf"x\.npy: cannot be read: {words}"):
                 _read_npy(tmp_path / "x.npy")
     unistore.attach(path, "w", tmp_path / "x.npy")
     assert int(unistore.Dataset(path, fields=["w"])[7]["w"]) == 7
@@ -543,4 +543,4 @@ def test_the_command(golden: Callable[[str], Path], tmp_path: Path, capsys: Any)
     for name in ("several.npz", "pickled.npy", "none.npy"):
         assert call("attach", str(path), "other", str(tmp_path / name)) == 2
         assert name in capsys.readouterr().err
-    assert unistore.export(path, tmp_path / "files").notes[-1] == "side tables are not exported: weight"
+    assert unistore.export(path, tmp_path / "files").notes[-1] == "added columns are not exported: weight"

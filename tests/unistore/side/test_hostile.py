@@ -80,7 +80,7 @@ def test_what_a_side_table_adds_to_rules(store: Path, extends: Any, message: str
     if message is not None:
         with pytest.raises(
             StoreError,
-            match=rf"{side}.*side table is damaged.*{message}.*remove .*window-mine_300.0_40.0\.json",
+            match=rf"{side}.*added column is damaged.*{message}.*remove .*window-mine_300.0_40.0\.json",
         ):
             unistore.Store(store, beside=[side])
         assert not unistore.verify(store).ok

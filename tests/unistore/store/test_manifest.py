@@ -150,13 +150,13 @@ def test_a_damaged_line_is_named(line: bytes) -> None:
     good = manifest_bytes([Entry(key="a", bytes=1, checksum="0" * 32)])
     with pytest.raises(
         CorruptionError,
-        match=r"^store/unistore-manifest\.jsonl: line 2 is damaged \(.{9,400}\); run 'unistore verify'$",
+        match=r"^store/unistore-manifest\.jsonl: line 2 is damaged: .{9,400}\. Fix: unistore verify store$",
     ):
         parse_manifest(good + line + b"\n" + good, "store")
 
 
 def test_a_key_stands_once() -> None:
-    with pytest.raises(CorruptionError, match=r"line 2 is damaged \(the key 'b/c/0' occurs twice\)"):
+    with pytest.raises(CorruptionError, match=r"line 2 is damaged: the key 'b/c/0' occurs twice"):
         parse_manifest(LINE + b"\n" + LINE + b"\n", "store")
 
 

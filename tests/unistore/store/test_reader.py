@@ -101,9 +101,7 @@ def test_opening_reads_one_file_and_keeps_none_open(path: Path, monkeypatch: pyt
 
 def test_an_unfinished_conversion_beside(tmp_path: Path) -> None:
     build_folder(tmp_path / "out.zarr").mkdir()
-    with pytest.raises(
-        StoreError, match=r"out\.zarr\.unistore-build\); run the same convert command to resume"
-    ):
+    with pytest.raises(StoreError, match=r"out\.zarr\.unistore-build\)"):
         Store(tmp_path / "out.zarr")
 
 
@@ -122,7 +120,7 @@ def test_not_a_store(tmp_path: Path, kind: str) -> None:
 
 def test_a_plain_zarr_group(tmp_path: Path) -> None:
     zarr.create_group(tmp_path / "plain.zarr")
-    with pytest.raises(StoreError, match=r"a Zarr group, but not a unistore store; .*unistore\.open"):
+    with pytest.raises(StoreError, match=r"a Zarr group, not a unistore store.*unistore\.open"):
         Store(tmp_path / "plain.zarr")
 
 
@@ -135,7 +133,7 @@ def test_another_format(path: Path, version: Any) -> None:
 
 def test_a_store_without_seal(path: Path) -> None:
     change_root(path, seal=None)
-    with pytest.raises(StoreError, match=r"unfinished conversion \(no seal\); run the same convert command"):
+    with pytest.raises(StoreError, match=r"this conversion is not finished \(no seal\)"):
         Store(path)
 
 
@@ -163,7 +161,7 @@ def test_a_shard_that_is_deleted_before_a_fork(path: Path, was_read: bool) -> No
     if was_read:
         assert said == str(dataset[0]["data"].tolist()) == str(expected), "the parent reads on"
     else:
-        missing = r"CorruptionError: .*array 'rows/data': .* is missing, but the store is sealed; restore"
+        missing = r"CorruptionError: .*array 'rows/data': .* is missing, although the store is sealed"
         assert re.match(missing, said)
 
 

@@ -87,7 +87,7 @@ def test_a_checksum_that_is_a_path_deletes_no_file(
     reseal(path, b"\n".join(hostile) + b"\n")
     cache = tmp_path / "cache" / "here"
     before = tree(tmp_path)
-    with pytest.raises(CorruptionError, match=r"line \d is damaged \('checksum' is .*run 'unistore verify'"):
+    with pytest.raises(CorruptionError, match=r"line \d is damaged: 'checksum' is .*unistore verify"):
         unistore.Dataset(path, cache_dir=cache).read_batch([0])
     kept = [each.name for each in cache.rglob("*") if each.is_file() and each.name != "lock"]
     assert len(kept) == 1, "the manifest, by its own checksum"
@@ -208,7 +208,7 @@ JSON = {
     "65 levels": b'{"attributes":{"x":' + b"[" * 63 + b"]" * 63 + b"}}",
     "NaN": b'{"attributes":{"x":NaN}}',
     "Infinity": b'{"attributes":{"x":-Infinity}}',
-    "beyond float64": b'{"attributes":{"x":1e999}}',
+    "too large for float64": b'{"attributes":{"x":1e999}}',
     "huge integer": b'{"attributes":{"x":' + b"9" * 100_000 + b"}}",
     "twice": b'{"attributes":{},"attributes":{"x":1}}',
     "a list": b"[]",
@@ -222,9 +222,7 @@ JSON = {
 def test_documents_that_are_not_strict_json(path: Path, what: str) -> None:
     for place in ("rows/data/zarr.json", "zarr.json"):
         (path / place).write_bytes(JSON[what])
-        with pytest.raises(
-            CorruptionError, match=r"zarr\.json is damaged: .*; run 'unistore verify"
-        ) as raised:
+        with pytest.raises(CorruptionError, match=r"zarr\.json is damaged: .*Fix: unistore verify") as raised:
             unistore.Dataset(path).read_batch([0])
         assert str(path) in str(raised.value)
         assert len(str(raised.value)) < 600

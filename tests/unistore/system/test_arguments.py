@@ -213,7 +213,7 @@ def test_wrong_arguments_are_told_by_their_name(
             make(store)(**{name: value})
         told = str(caught.value).replace("-", "_")
         names = (name.rstrip("s"), "family") if name == "family" else (name.rstrip("s"),)
-        assert any(each in told for each in names) or (name == "path" and "no store is given" in told), value
+        assert any(each in told for each in names) or (name == "path" and "the list is empty" in told), value
 
 
 OPTIONS: dict[str, dict[str, list[Any]]] = {
@@ -273,7 +273,7 @@ def test_variables_of_the_environment_are_checked(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=rf"^{name}: .*in the environment, expected a whole number"):
+    with pytest.raises(InputError, match=rf"^{name}: .*in the environment, but a whole number"):
         loader(store)()
 
 

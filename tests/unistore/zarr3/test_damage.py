@@ -72,7 +72,7 @@ def test_a_shard_cut_off_while_it_is_open(tmp_path: Path, write: Any) -> None:
     file = tmp_path / "a" / "c" / "0" / "0"
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(
-        CorruptionError, match=r"chunk \(0, 0\): .*a/c/0/0: 20 bytes long, too short for \d+ bytes from"
+        CorruptionError, match=r"chunk \(0, 0\): .*a/c/0/0: has 20 bytes, too few for \d+ bytes from"
     ):
         array.read_rows([1, 2])
 
@@ -92,7 +92,7 @@ def test_rows_that_are_chunks(tmp_path: Path, write: Any, name: str) -> None:
         with pytest.raises(CorruptionError, match=r"array 'a': shard a/c/1/0 of .*, chunk \(7, 0\): "):
             array.read_rows(rows)
     file.write_bytes(whole[: int(index[1, 0]) + 9])
-    with pytest.raises(CorruptionError, match=r"chunk \(7, 0\): .* too short for \d+ bytes from"):
+    with pytest.raises(CorruptionError, match=r"chunk \(7, 0\): .* too few for \d+ bytes from"):
         array.read_rows(rows)
 
 
@@ -129,16 +129,16 @@ def test_an_index_may_use_all_of_its_shard() -> None:
     entries = np.array([[0, 100], [100, 0], [40, 60], [-1, -1]])
     assert np.array_equal(decode_index(encode_index(entries), 100, 100), entries)
     for outside in ([1, 100], [101, 0], [0, 101], [-1, 0], [0, -1]):
-        with pytest.raises(FrameError, match="outside the shard of 100 bytes"):
+        with pytest.raises(FrameError, match="beyond the shard of 100 bytes"):
             decode_index(encode_index(np.array([[0, 1], outside])), 100, 100)
-    with pytest.raises(FrameError, match="a chunk at 100 bytes, more than 99 encoded ones"):
+    with pytest.raises(FrameError, match="a chunk of 100 bytes, but at most 99"):
         decode_index(encode_index(entries), 100, 99)
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ((10**6, 10), r"index puts chunk 1 at 1000000\+10, outside the shard of \d+ bytes"),
+        ((10**6, 10), r"index puts chunk 1 of 10 bytes at byte 1,000,000, beyond the shard of \d+ bytes"),
         ((0, 10**6), r"index puts chunk 1 at 0\+1000000"),
         ((2**63, 5), r"index puts chunk 1 at 9223372036854775808\+5"),
         ((2**64 - 1, 5), r"index puts chunk 1 at 18446744073709551615\+5"),

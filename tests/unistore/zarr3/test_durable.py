@@ -128,8 +128,8 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("name", "code", "fix"),
     [
         ("write", errno.ENOSPC, "No space left on device.*; free space there, then run the same command"),
-        ("fsync", errno.EIO, "the disk fails"),
-        ("rename", errno.EACCES, "change the rights"),
+        ("fsync", errno.EIO, "this one fails"),
+        ("rename", errno.EACCES, "change the permissions"),
     ],
 )
 def test_failures_name_the_file_and_leave_nothing(
@@ -140,7 +140,7 @@ def test_failures_name_the_file_and_leave_nothing(
 
     write_file(tmp_path, "c/0", [b"old"])
     monkeypatch.setattr(durable, name, fail)
-    with pytest.raises(ConversionError, match=rf"c/0: cannot be written \(.*{fix}"):
+    with pytest.raises(ConversionError, match=rf"c/0: cannot be written: .*{fix}"):
         write_file(tmp_path, "c/0", [b"new"])
     assert [file.name for file in (tmp_path / "c").iterdir()] == ["0"]
     assert (tmp_path / "c" / "0").read_bytes() == b"old"

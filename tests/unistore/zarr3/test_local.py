@@ -51,9 +51,9 @@ def test_get_size_and_read_many(tmp_path: Path) -> None:
     assert list(local.read_many(["g/x"], [90], [10])) == [bytes(range(90, 100))]
     with pytest.raises(StoreError, match="g/y: no such file"):
         local.get("g/y")
-    with pytest.raises(StoreError, match="g: is a folder, and a store consists of regular files"):
+    with pytest.raises(StoreError, match="g: is a folder, but a store has only regular files"):
         local.get("g")
-    with pytest.raises(CorruptionError, match="g/x: 100 bytes long, too short for 10 bytes from 95"):
+    with pytest.raises(CorruptionError, match="g/x: has 100 bytes, too few for 10 bytes from 95"):
         list(local.read_many(["g/x"], [95], [10]))
 
 
@@ -66,7 +66,7 @@ def test_read_errors_name_the_file(tmp_path: Path, write: Any, monkeypatch: pyte
     monkeypatch.setattr(storage.os, "pread", fail)
     array.storage._files.open.cache_clear()
     with pytest.raises(
-        StoreError, match=r"array 'a': shard a/c/0/0 .*a/c/0/0: cannot be read \(Input/output error\)"
+        StoreError, match=r"array 'a': shard a/c/0/0 .*a/c/0/0: cannot be read: Input/output error"
     ):
         array.read_rows([0])
 

@@ -77,7 +77,7 @@ def test_unsupported_features_are_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnsupportedError, match=message) as raised:
         StoredArray.open(LocalStorage(tmp_path), "x")
     assert "array 'x'" in str(raised.value)
-    assert "read others with zarr-python: unistore.open_zarr" in str(raised.value)
+    assert "unistore.open_zarr" in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
 
 
@@ -90,7 +90,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "inner": (
         {"codecs": sharding(chunk_shape=[3, 4])},
-        r"shards of \(4, 4\) are no multiple of their chunks of \(3, 4\)",
+        r"the shard shape \(4, 4\) is not a multiple of the chunk shape \(3, 4\)",
     ),
     "zero chunk": ({"codecs": sharding(chunk_shape=[0, 4])}, "integers of at least 1"),
     "fill": ({"fill_value": "zero"}, "fill_value must be a value of float32, found 'zero'"),
@@ -183,14 +183,14 @@ def test_arrays_that_cannot_be_written(call: Callable[[], Any], error: type[Exce
 
 
 def test_no_array_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"x/zarr.json: no such file; .*zarr-python: unistore.open_zarr"):
+    with pytest.raises(StoreError, match=r"x/zarr.json: no such file.*unistore.open_zarr"):
         StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "zarr.json").write_text("{")
-    with pytest.raises(StoreError, match="not readable as JSON"):
+    with pytest.raises(StoreError, match="it is not valid JSON"):
         StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x" / "zarr.json").write_text(json.dumps(document(shape=[])))
-    with pytest.raises(CorruptionError, match=r"shape must be 1 to 32 integers.*; run 'unistore verify'"):
+    with pytest.raises(CorruptionError, match=r"shape must be 1 to 32 integers.*run unistore verify"):
         StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x" / "zarr.json").write_text("[1]")
     with pytest.raises(StoreError, match="expected a JSON object"):

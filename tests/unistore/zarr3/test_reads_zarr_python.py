@@ -136,7 +136,7 @@ def test_other_arrays_are_left_to_zarr_python(tmp_path: Path, name: str) -> None
         StoredArray.open(LocalStorage(tmp_path), "x")
     (line,) = str(raised.value).splitlines()
     assert message in line
-    assert "zarr-python: unistore.open_zarr" in line
+    assert "unistore.open_zarr" in line
     np.testing.assert_array_equal(unistore.open_zarr(tmp_path)["x"][...], VALUES)
 
 

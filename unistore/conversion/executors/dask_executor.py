@@ -63,12 +63,13 @@ class Dask:
 
         if isinstance(scheduler, Client):
             if scheduler.asynchronous or scheduler.status != "running":
-                msg = f"scheduler={scheduler!r}: expected a client that is connected, and not asynchronous"
-                raise InputError(msg)
+                message = f"must be a client that is connected and not asynchronous, got {scheduler!r}"
+                raise InputError.at("scheduler", message, "give distributed.Client(ADDRESS)", "option")
         elif not isinstance(scheduler, str) or redact_url(scheduler) != scheduler:
             shown = redact_url(scheduler) if isinstance(scheduler, str) else repr(scheduler)
-            msg = f"--scheduler {shown}: expected an address alone, as in tcp://host:8786"
-            raise InputError(msg)
+            message = "is not a plain address"
+            option = f"--scheduler {shown}"
+            raise InputError.at(option, message, "give for example tcp://host:8786", "option")
         self._scheduler = scheduler
         self._memory = memory
         self._wait = wait
@@ -130,7 +131,7 @@ class Dask:
 
     def _look(self, client: Any) -> int:
         if client.status != "running":  # its futures fail if it does not come back
-            self._tell_waiting("the scheduler does not answer any more: is it running?")
+            self._tell_waiting("the scheduler does not answer; check that it is running")
             return 0
         try:
             threads = client.nthreads()
@@ -139,14 +140,14 @@ class Dask:
         wide = sum(count > 1 for count in threads.values())
         if wide:
             self._tell_once(
-                f"{count_of(wide, 'worker')} with several threads, of which a step uses one: start "
-                "more with --nthreads 1 (LocalCluster: threads_per_worker=1)"
+                f"{count_of(wide, 'worker')} with several threads, but a task uses only one: start more "
+                "workers with --nthreads 1, or LocalCluster(threads_per_worker=1)"
             )
         if threads:
             self._waits_since = None
         else:
             self._tell_waiting(
-                "no worker is connected to the scheduler: waiting for 'dask worker … --nthreads 1'"
+                "no worker is connected to the scheduler; start one with 'dask worker … --nthreads 1'"
             )
         return len(threads)
 
@@ -156,12 +157,12 @@ class Dask:
             self._waits_since = now
             self._next_told = now
         if self._wait is not None and now - self._waits_since > self._wait:
-            kept = "what was done is kept: the same command continues"
-            msg = f"{why} (gave up after --wait {self._wait:g}); {kept}"
+            kept = "all finished work is kept. Fix: run the same command to continue"
+            msg = f"{why}. The conversion gave up after --wait {self._wait:g}; {kept}"
             raise ConversionError(msg)
         if now >= self._next_told:
             self._next_told = now + TELL_AGAIN
-            self._tell(why)
+            self._tell(f"waiting: {why}")
 
     def _tell_once(self, line: str) -> None:
         if line not in self._told:
@@ -183,17 +184,19 @@ class Dask:
                     where = {"scheduler_file" if client.endswith(".json") else "address": client}
                     client = stack.enter_context(Client(**where, timeout=TIMEOUT, set_as_default=False))
             except OSError as error:
-                msg = f"{self._scheduler}: no dask scheduler answers there; start one with 'dask scheduler'"
+                msg = f"{self._scheduler}: no dask scheduler answers. Fix: start one with 'dask scheduler'"
                 raise ConversionError(msg) from error
             except TypeError as error:  # it has no certificates
-                msg = (
-                    f"--scheduler {self._scheduler}: needs certificates: set distributed.comm.tls in dask's "
-                    "configuration, or give scheduler=distributed.Client(address, security=…) from Python"
+                fix = (
+                    "set distributed.comm.tls in the configuration of dask, or pass "
+                    "scheduler=distributed.Client(address, security=…) in Python"
                 )
-                raise InputError(msg) from error
+                option = f"--scheduler {self._scheduler}"
+                raise InputError.at(option, "the scheduler needs certificates", fix, "option") from error
             except ValueError as error:
-                msg = f"--scheduler {self._scheduler}: expected an address, as in tcp://host:8786 ({error})"
-                raise InputError(msg) from error
+                message = f"is not an address: {error}"
+                option = f"--scheduler {self._scheduler}"
+                raise InputError.at(option, message, "give for example tcp://host:8786", "option") from error
             self._client = client
             self._stack = stack.pop_all()
         return self._client
@@ -207,10 +210,13 @@ def _outcome_of(future: Any, job: Job[T], item: T) -> Outcome:
     try:
         outcome: Outcome = future.result()
     except KilledWorker as error:
-        hint = "out of memory? --memory bounds it; a damaged file? --exclude it"
-        raise step_given_up(job, item, "again and again", hint) from error
+        hint = "if memory ran out, add --memory; if a file is damaged, --exclude it"
+        raise step_given_up(job, item, "again and again", "", hint) from error
     except CancelledError as error:
-        msg = "the dask scheduler went away; what was done is kept: start it, run the same command"
+        msg = (
+            "the dask scheduler stopped; all finished work is kept. "
+            "Fix: start it again, and run the same command"
+        )
         raise ConversionError(msg) from error
     future.release()
     COUNTS.update(outcome.counts)

@@ -121,8 +121,8 @@ class Processes:
                         continue
                     deaths[process] += self._replace(process, error)
                     if deaths[process] == MAX_DEATHS:
-                        cause = f"{error.cause}: {error.hint}"
-                        raise step_given_up(job, item, f"{MAX_DEATHS} times", cause) from error
+                        times = f"{MAX_DEATHS} times"
+                        raise step_given_up(job, item, times, error.cause, error.hint) from error
                     at_work[process] = item
                     # One thread, if the files of several were open: a further death tells which file it is
                     self._send(process, job, item, 1 if deaths[process] else threads)
@@ -161,8 +161,8 @@ class Processes:
         if error.damage and error.note not in _damaged:
             _damaged[error.note] = error.damage
             return False
-        memory = ": out of memory? --memory bounds it" if error.cause == OUT_OF_MEMORY else ""
-        self._tell(f"a worker process was lost ({error.cause}{memory}); its step runs again in a new one")
+        memory = "; if memory ran out, limit it with --memory" if error.cause == OUT_OF_MEMORY else ""
+        self._tell(f"a worker process died ({error.cause}); its task runs again in a new one{memory}")
         return True
 
     def _stop(self) -> None:
@@ -178,16 +178,16 @@ class Processes:
         most = max(1, most_workers(self._memory, count, need))
         if most < min(count, steps):
             share = f"{size(PROCESS)} + {size(need)}"
-            self._tell(f"memory for {count_of(most, 'worker')} of {share} each")
+            self._tell(f"--memory allows {count_of(most, 'worker')}, with {share} each")
         while len(self._processes) > most:
             self._processes.pop().end()
         while len(self._processes) < min(most, steps):
             self._processes.append(take_worker(self._imports, self._memory))
 
 
-def step_given_up(job: Job[T], item: T, how_often: str, cause: str) -> ConversionError:
-    """Return the error of a step that lost its worker too often."""
+def step_given_up(job: Job[T], item: T, how_often: str, cause: str, hint: str) -> ConversionError:
+    """Return the error of a task that lost its worker too often. The cause is empty if it is not known."""
+    died = f"its worker died {how_often}{f' ({cause})' if cause else ''}"
     return ConversionError(
-        f"{job.describe(item)}: its worker died {how_often} ({cause}); what was done is kept: "
-        "the same command continues"
+        f"{job.describe(item)}: {died}; all finished work is kept. Fix: {hint}; then run the same command"
     )

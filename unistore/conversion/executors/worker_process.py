@@ -38,7 +38,7 @@ GRACE = 5  # Seconds for a process to end after its connection has
 # Signals that say nothing of the file that was being read
 SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 OUT_OF_MEMORY = "killed by SIGKILL"  # As the kernel, or the process itself, ends one without memory
-HINT = "a damaged file? see 'unistore inspect'; a conversion leaves it out with --exclude"
+HINT = "look for a damaged file with 'unistore inspect', and skip it with --exclude"
 IMPORTS = ("unistore.conversion.executors.local",)  # What every step needs
 CONVERSION = "unistore.conversion.job"  # What writing shards needs, too
 HDF5_LIBRARIES = ("h5py", "hdf5plugin")
@@ -146,7 +146,7 @@ class WorkerProcess:
         code = self._process.wait()
         lost = WorkerLostError(_how_it_ended(code))
         if -code in SENT_BY_OTHERS:
-            lost.hint = "out of memory? fewer --workers hold less"
+            lost.hint = "if memory ran out, use fewer --workers"
         elif (code or not _forgets_children()) and (note := last_note(self._note)):
             how = f"signal {-code}" if code < 0 else lost.cause
             fate = "hangs {}" if -code == signal.SIGXCPU else f"crashes {{}} ({how})"

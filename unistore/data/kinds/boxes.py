@@ -210,8 +210,8 @@ def window_limits(store: Store, name: str) -> tuple[float, float]:
         If the store does not state the limits of its window.
     """
     if not store.has(IMAGE):
-        msg = f"{store.path}: holds no images to take window {name!r} of"
-        raise InputError(msg)
+        message = f"the window {name!r} needs images, but this store has none"
+        raise InputError.at(store.path, message, "convert again with the original CT files", "window")
     path = f"windows/{name}"
     if path in box_sources(store).values():
         held = store.group(path)
@@ -221,7 +221,7 @@ def window_limits(store: Store, name: str) -> tuple[float, float]:
         except (KeyError, TypeError, ValueError):
             low = high = math.nan
         if not low < high:
-            raise contradiction(store, path, "does not say its lowest and highest value")
+            raise contradiction(store, path, "does not state its lowest and highest value")
         return low, high
     window = parse_window(name)
     return window.low, window.high

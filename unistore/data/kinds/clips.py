@@ -394,10 +394,10 @@ class ClipReader(SampleReader):
         longest = int((runs[:, 1] - runs[:, 0]).max(initial=0))
         if not longest:
             return Reach(0)
-        problem = f"no recording has {kind.length} time steps: the most are {longest}"
+        problem = f"length={kind.length} leaves no samples: the longest recording has {longest:,} time steps"
         if self._by_frame:
-            problem = f"no {kind.length} frames follow one another in one sequence and one resolution: "
-            problem += f"the most are {longest}"
+            problem = f"length={kind.length} leaves no samples: at most {longest:,} frames of one resolution "
+            problem += "follow one another in a sequence"
         shorter: Clips | Steps = replace(kind, length=longest)
         extents = self._image_extents[self._frames(clip_starts(runs, longest, 1))]
         reach, _ = reach_of_boxes(shorter, "crop", extents, np.ones(len(extents), np.int64), nouns)

@@ -181,7 +181,8 @@ class TransitionReader(SampleReader):
         steps = 0 if len(self) else len(self._episodes.rows())
         if not steps:
             return Reach(len(self))
-        problem = f"only_valid=True: none of {steps:,} steps has a next observation or is a terminal one"
+        problem = f"only_valid=True leaves no samples: none of {steps:,} steps has a next observation, "
+        problem += "and none is terminal"
         return Reach(0, problem=problem, fitting=replace(self._kind, only_valid=False))
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
@@ -282,7 +283,7 @@ class _NextObservation:
         if self._final is not None:
             row_shape = (self.stored or step_column(store, path)).row_shape
             if self._final.shape[1:] != row_shape:
-                message = f"has rows of {self._final.shape[1:]}, the observation rows of {row_shape}"
+                message = f"has rows of shape {self._final.shape[1:]}, but the observations have {row_shape}"
                 raise contradiction(store, final, message)
 
     def put_final(self, episodes: Int64s, has_final: Int64s, out: AnyArray) -> None:

@@ -104,10 +104,14 @@ class EventReader(SampleReader):
             return Reach(len(self))
         longest = int(self._extents.max(initial=0))
         if self._kind.count is None:
-            problem = f"no recording lasts {self._kind.window}: the longest has {longest} us"
+            problem = (
+                f"window={self._kind.window!r} leaves no samples: the longest recording has {longest:,} us"
+            )
             fitting = replace(self._kind, window=f"{longest}us") if longest else None
         else:
-            problem = f"no recording has {self._kind.count} events: the most are {longest}"
+            problem = (
+                f"count={self._kind.count:,} leaves no samples: the longest recording has {longest:,} events"
+            )
             fitting = replace(self._kind, count=longest) if longest else None
         return Reach(0, problem=problem, fitting=fitting)
 
@@ -266,13 +270,14 @@ class Events(SampleKind):
 
     def __post_init__(self) -> None:
         check = Arguments()
-        expected = 'a duration with its unit, as in "50ms", "500us" or "0.1s"'
+        expected = 'a duration with a unit, such as "50ms", "500us" or "0.1s"'
         check.expect("window", self.window, _microseconds(self.window) > 0, expected, none=True)
         check.integer("count", self.count, 1, none=True)
         if self.count is None:
             check.expect("stride", self.stride, _microseconds(self.stride) > 0, expected, none=True)
         else:
-            check.expect("window", self.window, self.window is None, "no window beside count")
+            if self.window is not None:
+                check.refuse("window", "does not work together with count", "give only window or only count")
             check.integer("stride", self.stride, 1, none=True)
         check.integer("voxel", self.voxel, 1, none=True)
         check.flag("frame", self.frame)

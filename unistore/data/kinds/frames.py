@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import EncodedImages
-from unistore.errors import CorruptionError, InputError
+from unistore.errors import CorruptionError
 from unistore.schemas.indices import IndexColumn, require_rule, whole
 from unistore.schemas.spike.fields import (
     BITS,
@@ -29,6 +29,7 @@ from unistore.schemas.spike.fields import (
 )
 from unistore.schemas.tables import unpack
 from unistore.store.reader import Store
+from unistore.system.arguments import wrong_argument
 from unistore.system.types import AnyArray, Shape, UInt8s
 
 Float32s: TypeAlias = NDArray[np.float32]
@@ -241,7 +242,10 @@ class Images:
             frames, self._extents.take(frames).tolist(), out, images, strict=True
         ):
             if image.shape != (*extent, 3):
-                msg = f"{self._encoded.path}: frame {frame} is {image.shape}, expected {(*extent, 3)}"
+                msg = (
+                    f"{self._encoded.path}: frame {frame:,} has the shape {image.shape}, "
+                    f"expected {(*extent, 3)}"
+                )
                 raise CorruptionError(msg)
             target[...] = image[top : top + height, left : left + width]
 
@@ -365,7 +369,11 @@ def frame_field(store: Store, key: str, bins: int | None) -> FrameField:
     if chosen in stored:
         return StoredVoxels(store, chosen)
     if chosen is None or not store.has(BITS):
-        reason = "give the number of bins as voxel_bins" if chosen is None else f"no voxels of {chosen} bins"
-        msg = f"{store.path}: {reason}; stored numbers of bins: {', '.join(map(str, stored)) or 'none'}"
-        raise InputError(msg)
+        if chosen is None:
+            raise wrong_argument(
+                "voxel_bins", f"{store.path} stores no voxels", "give voxel_bins, for example 5"
+            )
+        shown = ", ".join(map(str, stored))
+        message = f"{store.path} has no voxels with {chosen} bins, and no spikes to compute them"
+        raise wrong_argument("voxel_bins", message, f"use one of {shown}" if stored else "")
     return FrameSpikes(store, voxels(chosen, longest_frame(store)))

@@ -57,15 +57,15 @@ def installed_kinds() -> Mapping[str, type[Kind]]:
 def _what_is_wrong(kind: Any, others: Collection[str]) -> str:
     is_kind = isinstance(kind, type) and issubclass(kind, Kind) and is_dataclass(kind)
     if not is_kind:
-        return "is no dataclass that inherits unistore.plugin.Kind"
+        return "is not a dataclass that inherits unistore.plugin.Kind"
     if missing := sorted(kind.__abstractmethods__):
         return f"has no {', '.join(missing)}"
-    return "has the name of an existing kind" if kind.__name__ in {*OWN, *others} else ""
+    return "has the same name as another sample kind" if kind.__name__ in {*OWN, *others} else ""
 
 
 def leave_kind_out(name: str, why: str) -> None:
     """Print on standard error that a sample kind is skipped, and why."""
-    leave_out(name, why, "kind of samples")
+    leave_out(name, why, "sample kind")
 
 
 def parse_kind(expression: str) -> SampleKind:
@@ -91,7 +91,7 @@ def parse_kind(expression: str) -> SampleKind:
     >>> parse_kind("Patches(96, random=False)")  # doctest: +SKIP
     Patches(size=(96, 96, 96), random=False, per_volume=1, pad=None, step=1, overlap=0.0, foreground=None)
     """
-    fix = 'as in "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
+    fix = 'give for example "Patches(96)" or "SparsePoints(\'lung\', max_points=2000)"'
     try:
         code = ast.parse(expression.removeprefix("unistore."), mode="eval").body
         call = code if isinstance(code, ast.Call) else ast.Call(code, [], [])
@@ -99,7 +99,7 @@ def parse_kind(expression: str) -> SampleKind:
         named = {key.arg: ast.literal_eval(key.value) for key in call.keywords if key.arg is not None}
         kind: SampleKind = _named(ast.unparse(call.func))(*positional, **named)
     except (SyntaxError, ValueError, TypeError) as error:
-        message = f"{expression} is not a kind of samples: {error}"
+        message = f"{expression!r} is not a sample kind: {error}"
         raise wrong_argument("samples", message, fix) from error
     return kind
 
@@ -109,11 +109,11 @@ def _named(name: str) -> Callable[..., Any]:
         try:
             kind_class: Callable[..., Any] = getattr(import_module(f"unistore.data.kinds.{OWN[name]}"), name)
         except ImportError as error:
-            message = f"{name} needs {error.name}, which cannot be imported: {error}"
-            raise InputError(Problem(f"samples of kind {name}", message, "install unistore again")) from error
+            message = f"needs {error.name}, which cannot be imported: {error}"
+            raise InputError(Problem(f"samples={name}", message, "install unistore again")) from error
         return kind_class
     if name not in installed_kinds():
-        msg = f"they are {', '.join([*OWN, *installed_kinds()])}"
+        msg = f"there are {', '.join([*OWN, *installed_kinds()])}"
         raise ValueError(msg)
     return installed_kinds()[name]
 

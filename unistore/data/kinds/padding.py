@@ -72,8 +72,8 @@ def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, floa
     wrong = [key for key, dtype in dtypes.items() if not _is_representable(dtype, pad)]
     if wrong:
         named = ", ".join(f"{key} ({dtypes[key]})" for key in wrong)
-        fix = "give a number in their range, or fields=[…] without them"
-        raise wrong_argument("pad", f"is {pad}, not a value of {named}", fix)
+        fix = "give a number in their range, or leave these keys out of fields=[…]"
+        raise wrong_argument("pad", f"is {pad}, which is not a value of {named}", fix)
     return dict.fromkeys(dtypes, pad)
 
 
@@ -111,8 +111,8 @@ def copy_padded(inside: AnyArray, out: AnyArray, pad: Pad, fill: Any) -> None:
         If `pad` is ``"edge"`` and there is no value to repeat.
     """
     if pad == "edge" and not inside.size:
-        message = "is 'edge', and there are no data to repeat: an extent is 0"
-        raise wrong_argument("pad", message, 'give a number, or "drop"')
+        message = "is 'edge', but an empty sample has no value to repeat"
+        raise wrong_argument("pad", message, 'give a number, or pad="drop"')
     filled = [slice(extent) for extent in inside.shape]
     if pad != "edge":
         out[...] = fill
@@ -244,8 +244,8 @@ def reach_of_boxes(
     fitting = replace(kind, **options)
     shown, smallest = (" × ".join(map(str, extent)) for extent in (size, smallest_extents.tolist()))
     boxes, data = nouns
-    message = f"{boxes.format(shown)} reach beyond {int(smaller.sum())} of {len(extents)} {data}"
-    message += f", whose extents are {smallest} at least"
+    message = f"{boxes.format(shown)} do not fit into {int(smaller.sum()):,} of {len(extents):,} {data}"
+    message += f"; the smallest has {smallest}"
     beyond = int(counts[smaller].sum())
     if pad == "drop":
         return Reach(samples - beyond, problem=message, fitting=fitting), ~smaller

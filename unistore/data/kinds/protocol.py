@@ -279,9 +279,9 @@ def select_keys(
     unknown = [name for name in fields if name not in readable | {INDEX, EPOCH}]
     if unknown:
         extra = ", ".join(sorted({*optional_keys, EPOCH}.difference(default_keys)))
-        shown_keys = f"samples have {', '.join(default_keys)}; on request: {extra}"
-        msg = f"unknown field {', '.join(map(repr, unknown))}: {shown_keys}"
-        raise InputError(msg)
+        fix = f"use keys of the samples, {', '.join(default_keys)}, or optional ones, {extra}"
+        message = f"the samples have no {', '.join(map(repr, unknown))}"
+        raise InputError.at("fields", message, fix, "fields")
     return tuple(dict.fromkeys(name for name in fields if name in readable and name != INDEX))
 
 
@@ -299,11 +299,11 @@ def require_arrays(store: Store, kind: object, *paths: str) -> None:
     """
     missing = [path for path in paths if not store.has(path)]
     if missing:
-        msg = (
-            f"{store.path}: {type(kind).__name__} does not fit this {store.family.replace('_', ' ')} store, "
-            f"which has no {', '.join(missing)}; leave samples out to get its default kind"
+        message = (
+            f"{type(kind).__name__} cannot read this {store.family.replace('_', ' ')} store, which has no "
+            f"{', '.join(missing)}"
         )
-        raise InputError(msg)
+        raise InputError.at(store.path, message, "leave samples out to use the default sample kind", "fields")
 
 
 # What is known of the sources that samples come from: their names, and what they say of themselves.
@@ -476,8 +476,9 @@ class UnitReader(SampleReader):
         if counts is not None:
             counts = np.asarray(counts)
             if counts.shape != (store.sample_count,) or counts.dtype.kind not in "iu" or (counts < 0).any():
-                message = f"gave {counts.dtype} {counts.shape}, expected a number for each of the rows"
-                raise self._fault("counts", f"{message} ({store.sample_count:,}), none below 0")
+                expected = f"{store.sample_count:,} integers of at least 0, one for each row"
+                message = f"returned {counts.dtype} of shape {counts.shape}, expected {expected}"
+                raise self._fault("counts", message)
         self._first = offsets_from_lengths(ones if counts is None else counts[self._units])
         is_main = store.sample_table == store.attributes["main_table"]
         self._sources = RowValues(store, fields, {}, None if is_main else f"{store.sample_table}/source")
@@ -490,7 +491,7 @@ class UnitReader(SampleReader):
         packed = values if isinstance(values, Packed) else Packed(values)  # type: ignore[arg-type]  # checked
         reason = _wrong_batch(packed, samples)
         if reason:
-            raise self._fault("read", f"gave {key} {reason}")
+            raise self._fault("read", f"returned {key} {reason}")
         return packed
 
     def _check_groups(self, batch: Batch) -> None:
@@ -501,7 +502,7 @@ class UnitReader(SampleReader):
                 continue
             first, offsets = firsts.setdefault(packed.group, (key, packed.offsets))
             if not np.array_equal(offsets, packed.offsets):
-                raise self._fault("read", f"gave {key} of other lengths than {first}, which is of its group")
+                raise self._fault("read", f"returned {key} and {first} of one group with different lengths")
 
     def _fault(self, method: str, message: str) -> InputError:
         author = type(self._kind)
@@ -522,9 +523,9 @@ class UnitReader(SampleReader):
         )
         values = self._kind.read(self._store, self._keys, located) if self._keys else {}
         if not isinstance(values, Mapping):
-            raise self._fault("read", f"gave {values!r:.60}, expected a mapping")
+            raise self._fault("read", f"returned {values!r:.60}, expected a mapping")
         if missing := [key for key in self._keys if key not in values]:
-            raise self._fault("read", f"gave no {', '.join(missing)}")
+            raise self._fault("read", f"did not return {', '.join(missing)}")
         batch = {key: memory.packed(self._packed(key, values[key], len(picks.index))) for key in self._keys}
         self._check_groups(batch)
         return batch | self._sources.read(located.units, allocate)
@@ -540,7 +541,7 @@ def _wrong_batch(packed: Packed, samples: int) -> str:
         return "" if len(values) == samples else f"of {len(values)} samples, expected {samples}"
     if not isinstance(offsets, np.ndarray) or offsets.dtype != np.int64 or offsets.shape != (samples + 1,):
         form = getattr(offsets, "dtype", type(offsets).__name__), getattr(offsets, "shape", ())
-        return f"with offsets {form[0]} {form[1]}, expected int64 {(samples + 1,)}"
+        return f"with {form[0]} offsets of shape {form[1]}, expected int64 of shape {(samples + 1,)}"
     if offsets[0] != 0 or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
         return f"with offsets from {offsets[0]} to {offsets[-1]} that do not divide {len(values)} values"
     if packed.shapes is not None and (

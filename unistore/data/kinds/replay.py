@@ -101,11 +101,10 @@ def flat_layout(where: str, known: Sequence[str], size: int | None) -> Flat:
         return Flat(keys, size)
     missing = [names for names, key in zip(_OBSERVATIONS, stored, strict=True) if key is None]
     options = " ".join(f"--map observation/{names[0]}=DATASET" for names in missing)
-    msg = (
-        f"{where}: a tuple needs the observations {', '.join(map('|'.join, missing))}; the store has "
-        f"{', '.join(known)}. Name them when converting ({options}), or take output='dict'"
-    )
-    raise InputError(msg)
+    names = ", ".join(" or ".join(alternatives) for alternatives in missing)
+    message = f"output='tuple' needs the observations {names}, but the store has {', '.join(known)}"
+    fix = f"give output='dict', or convert again with {options}"
+    raise InputError.at(where, message, fix, "fields")
 
 
 def _stored(names: Sequence[str], known: Sequence[str], size: int | None) -> str | None:
@@ -215,11 +214,10 @@ class ReplayBuffer:
         check = Arguments()
         check.one_of("output", output, ("tuple", "dict"))
         if output == "tuple" and fields is not None:
-            check.refuse("fields", "are keys of a dict, and output is 'tuple'", "output='dict'")
+            check.refuse("fields", "works only with output='dict'", "give output='dict', or remove fields")
         if output == "dict" and image_size is not None:
-            check.refuse(
-                "image_size", "resizes the images of a tuple, and output is 'dict'", "output='tuple'"
-            )
+            fix = "give output='tuple', or remove image_size"
+            check.refuse("image_size", "works only with output='tuple'", fix)
         check.integer("limit", limit, 1, MAX_EPOCH, none=True)
         check.integer("image_size", image_size, 1, none=True)
         check.integer("seed", seed, None)
@@ -228,7 +226,7 @@ class ReplayBuffer:
         try:
             self._device = None if device is None else torch.device(device)
         except (RuntimeError, TypeError) as error:
-            check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
+            check.refuse("device", f"{device!r} cannot be used: {str(error).splitlines()[0]}")
         check.raise_problems()
         path = store.place if isinstance(store, Store) else store
         self._dataset = Dataset(path, Transitions(only_valid=True), fields, split)
@@ -304,14 +302,17 @@ class ReplayBuffer:
         check.integer("batch_size", batch_size, 1)
         check.raise_problems()
         if self._owner != os.getpid():
-            msg = "this ReplayBuffer was made in another process: make one in each, with its seed or rank"
+            msg = (
+                "this ReplayBuffer was made in another process. "
+                "Fix: make one in each process, with a seed or rank of its own"
+            )
             raise ValueError(msg)
         with self._lock:
             if self._closed:
                 msg = "this ReplayBuffer is closed"
                 raise ValueError(msg)
             if not self._length:
-                msg = f"{self._dataset.path}: there are no transitions to draw from"
+                msg = f"{self._dataset.path}: there are no transitions to sample"
                 raise ValueError(msg)
             return self._next(int(batch_size))
 
@@ -409,14 +410,14 @@ class ReplayBuffer:
             If it is not such a state. The message names the difference.
         """
         if not isinstance(state, Mapping) or not state.keys() >= {"served", *_WHAT_DIFFERS}:
-            raise wrong_argument("state", f"is no state of a ReplayBuffer: {state!r:.80}")
+            raise wrong_argument("state", f"is not a state of a ReplayBuffer: {state!r:.80}")
         check = Arguments()
         check.integer("served", state["served"], most=MAX_EPOCH)
         check.raise_problems()
         differing = [_WHAT_DIFFERS[name] for name, own in self._identity().items() if state[name] != own]
         if differing:
-            message = f"is of {' and '.join(differing)}"
-            raise wrong_argument("state", message, "make the buffer as it was made then")
+            message = f"was saved with {' and '.join(differing)}"
+            raise wrong_argument("state", message, "make the ReplayBuffer with the arguments of that run")
         changed = state.get("weights")
         if changed is not None:
             changed = torch.as_tensor(changed).to("cpu", torch.float32, copy=True)
@@ -482,8 +483,9 @@ class ReplayBuffer:
                 check_drawable(numbers.tolist(), parts, np.diff(self._bounds))
                 return Weighted(numbers, self._bounds, seed=self._seed)
             if numbers.shape != (transitions,):
-                stores = f" or {len(parts)} stores" if len(parts) > 1 else ""
-                msg = f"are {numbers.size} numbers for {transitions} transitions{stores}: one for each"
+                stores = f", or {len(parts)}, one for each store" if len(parts) > 1 else ""
+                expected = f"{transitions:,} numbers, one for each transition{stores}"
+                msg = f"must be {expected}, got {numbers.size:,}"
                 raise ValueError(msg)
             if self._places is not None:  # a transition that is listed twice is drawn with both its weights
                 numbers = np.bincount(self._places, numbers).astype(np.float64)
@@ -506,5 +508,5 @@ def _chosen_transitions(indices: Sequence[int] | NDArray[np.integer], count: int
         chosen = np.unique(numbers.astype(np.int64))
         if chosen[0] >= 0 and chosen[-1] < count:
             return chosen
-    message = f"must be numbers of transitions, 0 to {count - 1}, at least one"
+    message = f"must be at least one number of a transition, from 0 to {count - 1:,}"
     raise wrong_argument("indices", message)

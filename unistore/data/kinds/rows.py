@@ -148,8 +148,8 @@ def _paths(store: Store) -> dict[str, str]:
     table = _main_table(store)
     paths = _columns(store, table)
     if not paths:
-        msg = f"{store.path}: its main table {table!r} has no columns for Rows to read"
-        raise InputError(msg)
+        message = f"Rows cannot read this store, because its main table '{table}' has no columns"
+        raise InputError.at(store.path, message, "leave samples out to use the default sample kind", "fields")
     return paths
 
 
@@ -230,11 +230,9 @@ def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:
     # Samples of another table are ranges of rows, if there is one range for each of them.
     offsets = IndexColumn(store, _offsets(store)) if store.has(_offsets(store)) else None
     if offsets is None or len(offsets) != store.sample_count + 1:
-        msg = (
-            f"{store.path}: its rows do not belong to one sample each, so Rows reads no split of it; "
-            "leave split out, or leave samples out to get its default kind"
-        )
-        raise InputError(msg)
+        message = "Rows cannot select a split of this store, because a row does not belong to a single sample"
+        fix = "leave split out, or leave samples out to use the default sample kind"
+        raise InputError.at(store.path, message, fix, "split")
     return rows_of_ranges(*offsets.ranges(units))
 
 

@@ -201,7 +201,9 @@ class SegmentReader(SampleReader):
     def reach(self) -> Reach:
         if len(self) or not self._least:
             return Reach(len(self))
-        problem = f"no segment has min_points={self._least} points: the most are {self._most}"
+        problem = (
+            f"min_points={self._least:,} leaves no samples: the largest segment has {self._most:,} points"
+        )
         return Reach(
             0, problem=problem, fitting=replace(self._kind, min_points=self._most) if self._most else None
         )
@@ -335,9 +337,10 @@ class Segments(SampleKind):
         check.integer("exactly", self.exactly, 1, none=True)
         check.one_of("sample", self.sample, ("random", "grid"))
         if self.sample == "grid" and self.voxel is None:
-            check.refuse("sample", "is 'grid', one point of each voxel: name their size", "voxel=0.5")
+            message = "is 'grid', one point of each voxel, but no size of voxels is given"
+            check.refuse("sample", message, "add for example voxel=0.5")
         if self.exactly is not None and self.max_points is not None:
-            check.refuse("exactly", "is given beside max_points", "give one of the two")
+            check.refuse("exactly", "does not work together with max_points", "give only one of the two")
         check.raise_problems()
 
     @property
@@ -368,7 +371,7 @@ class Segments(SampleKind):
         }
         for size, group in groups.items():
             if not _SIZE.fullmatch(size):
-                raise contradiction(store, group, f"{size!r} is not the size of a voxel, expected a number")
+                raise contradiction(store, group, f"'{size}' is not a number, but the size of a voxel is")
             if self.voxel is not None and float(size) == float(self.voxel):
                 return group
         return None
@@ -456,9 +459,9 @@ class _ComputedGrid:
         cells = np.floor(xyz, out=xyz)
         if cells.max(initial=0) >= _MOST_CELLS:
             message = (
-                f"is {self._size:g}, and a segment is {cells.max():.3g} of them wide, more than int32 counts"
+                f"is {self._size:g}, but a segment is {cells.max():.3g} voxels wide, more than int32 allows"
             )
-            raise wrong_argument("voxel", message, "give a larger size")
+            raise wrong_argument("voxel", message, "give a larger voxel")
         parts = [voxels_of(cells[start:stop].astype(np.int32)) for start, stop in pairwise(spans.offsets)]
         lengths = np.array([len(part["voxel_counts"]) for part in parts], np.int64)
         none = voxels_of(np.empty((0, 3), np.int32))
@@ -542,6 +545,8 @@ def _outside_segments(store: Store, segments: int) -> Int64s:
     ]
     rows = np.concatenate(blocks) if blocks else np.empty(0, np.int64)
     if segments - len(rows) != store.sample_count:
-        message = f"numbers {segments - len(rows)} segments, the root counts {store.sample_count} samples"
+        message = (
+            f"numbers {segments - len(rows):,} segments, but the root states {store.sample_count:,} samples"
+        )
         raise contradiction(store, "segments/number", message)
     return rows - np.arange(len(rows))

@@ -98,7 +98,7 @@ def all_points(bits: UInt8s, out: NDArray[np.int32]) -> None:
         _unravel(flat, (height, 8 * columns), first, out[done : done + len(flat)])
         done += len(flat)
     if done < len(out):
-        msg = f"{done} voxels of the mask are set, {len(out)} are requested"
+        msg = f"{done:,} voxels of the mask are set, but {len(out):,} are requested"
         raise ValueError(msg)
 
 
@@ -177,7 +177,8 @@ class PointReader(SampleReader):
             return Reach(len(self))
         least = self._kind.min_points
         largest_count = int(self._counts.max())
-        problem = f"no volume has min_points={least} points of {self._group}: the most are {largest_count}"
+        points = f"{largest_count:,} points of {self._group}"
+        problem = f"min_points={least:,} leaves no samples: the largest volume has {points}"
         return Reach(0, problem=problem, fitting=replace(self._kind, min_points=largest_count))
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
@@ -255,7 +256,8 @@ class SparsePoints(SampleKind):
             check.one_of("values", self.values, ("hu",))
         check.raise_problems()
         if self.max_points is not None and self.max_points < self.min_points:
-            check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
+            message = f"is {self.max_points:,}, but min_points is {self.min_points:,}"
+            check.refuse("max_points", message, f"give at least {self.min_points}")
         check.raise_problems()
 
     @property
@@ -297,14 +299,18 @@ class SparsePoints(SampleKind):
             if self.window in (group, group.removeprefix("windows/"), group.removeprefix("sdf/")):
                 return group
         if self.window is None or not store.has(IMAGE) or not (self.window in PRESETS or ":" in self.window):
-            held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
-            problem = "name one" if self.window is None else f"no window {self.window!r}"
-            msg = f"{store.path}: {problem}; the store holds: {held} (unistore convert ct --window NAME)"
-            raise InputError(msg)
+            names = [group.removeprefix("windows/") for group in groups]
+            message = f"has no window {self.window!r}"
+            if self.window is None:
+                message = f"has {len(names)} windows, and none is chosen" if names else "has no window"
+            fix = "convert again with unistore convert ct --window NAME"
+            if names:
+                fix = f"give one of {', '.join(map(repr, names))} as window=…, or {fix}"
+            raise InputError.at(store.path, message, fix, "window")
         parse_window(self.window)
         if self.min_points:
-            message = f"is {self.min_points}, and the points of {self.window!r} are not counted in this store"
-            fix = f"leave it out, or convert with --window {self.window}"
+            message = f"is {self.min_points:,}, but this store does not count the points of {self.window!r}"
+            fix = f"remove min_points, or convert again with --window {self.window}"
             raise wrong_argument("min_points", message, fix)
         return None
 
@@ -338,7 +344,9 @@ class _WindowPoints:
             highest = largest_point(coords[spans.offsets[i] : spans.offsets[i + 1]])
             if (highest >= self._limits[volumes[i]]).any():
                 limits = self._limits[volumes[i]].tolist()
-                message = f"volume {volumes[i]} has points up to {highest.tolist()}, outside {limits}"
+                message = (
+                    f"volume {volumes[i]:,} has a point at {highest.tolist()}, outside its extent {limits}"
+                )
                 raise contradiction(self._store, self._coords.path, message)
             self._is_inside[volumes[i]] = spans.rows is None
 
@@ -435,7 +443,7 @@ class _StoredMask(_Mask):
         lo, hi = self.ranges(np.array([volume]))
         count = int(np.bitwise_count(bits).sum(dtype=np.int64))
         if count != hi[0] - lo[0]:
-            message = f"volume {volume} has {count} voxels, its offsets count {hi[0] - lo[0]}"
+            message = f"volume {volume:,} has {count:,} voxels, but its offsets count {hi[0] - lo[0]:,}"
             raise contradiction(self._store, self._path, message)
         if width % 8 and (bits[:, :, -1] >> (width % 8)).any():
             raise contradiction(self._store, self._path, f"volume {volume} has bits outside its extent")
@@ -471,8 +479,8 @@ class _CutMask(_Mask):
             bits[first : first + len(planes)] = np.packbits(inside_window, axis=-1, bitorder="little")
         unlike_hu = None if self._is_hu else values_seen.contradiction()
         if unlike_hu is not None:
-            message = f"volume {volume} {unlike_hu}; a window is of HU: {self._window}"
-            fix = f'if it is HU: SparsePoints("{self._window}", values="hu")'
+            message = f"volume {volume:,} {unlike_hu}, but the window {self._window!r} needs Hounsfield units"
+            fix = f'if the values are Hounsfield units, use SparsePoints("{self._window}", values="hu")'
             raise InputError.at(self._store.path, message, fix, "values")
         return bits
 

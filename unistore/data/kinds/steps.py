@@ -130,9 +130,8 @@ class EncodedColumn(StepColumn):
         shape: Any = data.attributes.get("shape")
         dtype = data.attributes.get("dtype", "uint8")
         if not _is_frame_shape(shape) or dtype not in _FRAME_DTYPES:
-            message = (
-                f"its frames are {dtype!r} {shape!r}, expected {' or '.join(_FRAME_DTYPES)} [y, x, channel]"
-            )
+            forms = f"{' or '.join(_FRAME_DTYPES)} of shape [y, x, channel]"
+            message = f"its frames are {dtype!r} of shape {shape!r}, expected {forms}"
             raise contradiction(store, data.path, message)
         self.row_shape = tuple(shape)
         self.dtype = np.dtype(dtype)
@@ -153,7 +152,7 @@ class EncodedColumn(StepColumn):
             if image.size != target.size or image.dtype != target.dtype:
                 actual = f"{image.dtype} {image.shape}"
                 expected = f"{self.dtype} {self.row_shape}"
-                msg = f"{self._path}: frame {frames[number]} is {actual}, expected {expected}"
+                msg = f"{self._path}: frame {frames[number]:,} is {actual}, expected {expected}"
                 raise CorruptionError(msg)
             target[...] = image.reshape(self.row_shape)
 

@@ -71,12 +71,13 @@ def shares_of(check: Arguments, foreground: object) -> Shares:
     if isinstance(shares, tuple):
         shares = dict(shares)
     is_right = matches_type(shares, Mapping[str, float]) and bool(shares)
-    if not check.expect("foreground", foreground, is_right, "a name, or shares by name"):
+    if not check.expect("foreground", foreground, is_right, "a name, or a mapping of names to shares"):
         return ()
     assert isinstance(shares, Mapping)
     numbers = [float(share) for share in shares.values()]
     if min(numbers) <= 0 or sum(numbers) > 1 + 1e-9:
-        check.refuse("foreground", f"has the shares {numbers}", "numbers above 0, of 1 at most together")
+        message = f"has the shares {', '.join(f'{number:g}' for number in numbers)}"
+        check.refuse("foreground", message, "give shares above 0 that add up to at most 1")
     return tuple(zip(shares, numbers, strict=True))
 
 
@@ -152,7 +153,10 @@ class _Locations:
         offsets = whole(store, f"{group}/offsets")
         classes = np.array(store.array(f"{group}/offsets").attributes.get("class_numbers", []), np.int32)
         if not len(classes) or len(offsets) != store.sample_count * len(classes) + 1:
-            message = f"has {len(offsets)} rows, not one for each volume and class, and 1"
+            rows = store.sample_count * len(classes) + 1
+            message = (
+                f"has {len(offsets):,} rows, expected {rows:,}: one for each volume and class, and 1 more"
+            )
             raise contradiction(store, f"{group}/offsets", message)
         self._starts = offsets[:-1].reshape(-1, len(classes))
         self._classes = classes
@@ -185,19 +189,24 @@ def find_target(store: Store, name: str) -> BoxTarget:
         targets = targets | {BoxTarget(target.group, int(number)) for target in named[key]}
     if not targets:
         shown = [known for known in named if known != "image" and known not in groups.values()]
-        message = f"{store.path} has no {name!r}; it has {', '.join(shown) or 'none'}"
-        raise wrong_argument("foreground", message)
+        message = f"{store.path} has no {name!r}"
+        fix = (
+            f"use one of {', '.join(shown)}"
+            if shown
+            else "remove foreground: the store has no masks or labels"
+        )
+        raise wrong_argument("foreground", message, fix)
     if len(targets) > 1:
         spelled = [
             target.group if target.class_number is None else f"{target.group}:{target.class_number}"
             for target in targets
         ]
-        message = f"{name!r} is several things in {store.path}"
-        raise wrong_argument("foreground", message, f"give one: {', '.join(sorted(spelled))}")
+        message = f"{name!r} has several meanings in {store.path}"
+        raise wrong_argument("foreground", message, f"give one of {', '.join(sorted(spelled))}")
     (target,) = targets
     if not store.has(f"{FOREGROUND}/{target.group}/coords"):
-        message = f"{store.path} has no locations of {name!r}"
-        fix = "unistore convert ct SOURCES STORE --foreground-locations 10000"
+        message = f"{store.path} does not store the locations of {name!r}"
+        fix = "convert again: unistore convert ct SOURCES STORE --foreground-locations 10000"
         raise wrong_argument("foreground", message, fix)
     return target
 
@@ -314,12 +323,13 @@ class Volumes(SampleKind):
         check.text("window", self.window, none=True)
         check.flag("scale", self.scale)
         if self.scale is True and self.window is None:
-            check.refuse("scale", "scales a window to 0…1: name the window", 'window="lung"')
+            check.refuse("scale", "works only with a window", 'add for example window="lung"')
         check.sizes("size", self.size, 3, none=True)
         check.integer("step", self.step, 1)
         object.__setattr__(self, "pad", checked_pad(check, self.pad))
         if self.pad in ("valid", "drop") or (self.pad is not None and self.size is None):
-            check.refuse("pad", f"is {self.pad!r}", 'size= with pad="edge", "zero" or a number')
+            fix = 'give size=…, and pad="edge", pad="zero" or a number'
+            check.refuse("pad", f"{self.pad!r} does not work here", fix)
         check.raise_problems()
         set_sizes(self, "size", 3)
 
@@ -366,8 +376,8 @@ class PatchReader(SampleReader):
         is_pointless = self._foreground is not None and not self._foreground.has_any(self._units)
         if is_pointless and len(self._units):
             names = ", ".join(name for name, _ in kind.shares)
-            message = f"{store.path}: none of these {len(self._units)} volumes has a voxel of {names}"
-            raise wrong_argument("foreground", message, "leave it out, or name another")
+            message = f"none of these {len(self._units):,} volumes of {store.path} has a voxel of {names}"
+            raise wrong_argument("foreground", message, "remove foreground, or give another name")
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -503,19 +513,19 @@ class Patches(SampleKind):
         check.sizes("size", self.size, 3)
         check.flag("random", self.random)
         if check.integer("per_volume", self.per_volume, 1) and self.per_volume != 1 and not self.random:
-            check.refuse(
-                "per_volume", f"is {self.per_volume}, and random is False: a grid covers each volume once"
-            )
+            message = f"is {self.per_volume}, but with random=False a grid covers each volume once"
+            check.refuse("per_volume", message, "remove per_volume, or give random=True")
         object.__setattr__(self, "pad", checked_pad(check, self.pad))
         check.integer("step", self.step, 1)
         is_share = matches_type(self.overlap, float) and 0 <= self.overlap < 1
-        if check.expect("overlap", self.overlap, is_share, "a share of a box, from 0 to below 1"):
+        if check.expect("overlap", self.overlap, is_share, "a number of at least 0 and below 1"):
             object.__setattr__(self, "overlap", float(self.overlap))
             if self.overlap and self.random is True:
-                check.refuse("overlap", "is of the cells of a grid", "random=False")
+                check.refuse("overlap", "works only with a grid", "give random=False, or remove overlap")
         if self.foreground is not None:
             if self.random is False:
-                check.refuse("foreground", "is of random boxes", "leave it or random=False out")
+                fix = "remove foreground, or remove random=False"
+                check.refuse("foreground", "works only with random patches", fix)
             object.__setattr__(self, "foreground", shares_of(check, self.foreground))
         check.raise_problems()
         set_sizes(self, "size", 3)

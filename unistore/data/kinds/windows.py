@@ -99,17 +99,17 @@ class WindowReader(SampleReader):
     def reach(self) -> Reach:
         kind = self._kind
         samples = len(self)
-        steps = f"{kind.history} + {kind.horizon} steps, the current one in both"
+        steps = f"{kind.history} + {kind.horizon} steps, both with the current one,"
         if kind.around is not None:
             steps = f"{', '.join(kind.around)} around {kind.clock}"
         padding = replace(kind, pad="edge")
         if kind.pad == "drop" and not samples and len(self._episodes.used):
             longest = np.diff(self._episodes.offsets)[self._episodes.used].max()
-            problem = f"windows of {steps}, leave every episode: the longest has {longest} steps"
+            problem = f"windows of {steps} leave no samples: the longest episode has {longest:,} steps"
             return Reach(0, problem=problem, fitting=padding)
         if kind.pad == "drop" or not self._beyond:
             return Reach(samples)
-        problem = f"windows of {steps}, leave their episode in {self._beyond} of {samples} samples"
+        problem = f"windows of {steps} reach beyond the episode in {self._beyond:,} of {samples:,} samples"
         return Reach(samples, self._beyond, kind.pad is not None, problem, padding)
 
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
@@ -265,33 +265,42 @@ class Windows(EpisodeKind):
             check.integer("horizon", self.horizon, 1)
             for name, default in _OF_AROUND.items():
                 if getattr(self, name) != default:
-                    check.refuse(name, "needs a window for each key", "Windows({'action': range(8)}, …)")
+                    message = "works only with a window for each key"
+                    check.refuse(name, message, "use for example Windows({'action': range(8)}, …)")
         else:
             self._check_around(check, self.around)
         check.integer("stride", self.stride, 1)
         object.__setattr__(self, "pad", checked_pad(check, self.pad))
         is_delta = isinstance(self.delta, Mapping) and all(map(_is_reference, self.delta.values()))
-        expected = "keys by key, or keys with components, as in {'action': ('observation.joint', (0, 1, 2))}"
+        expected = (
+            "a mapping of keys to keys, or to keys with components, such as "
+            "{'action': ('observation.joint', (0, 1, 2))}"
+        )
         check.expect("delta", self.delta, is_delta, expected, none=True)
         check.raise_problems()
 
     def _check_around(self, check: Arguments, around: Around) -> None:
         if self.history is not None or self.horizon is not None:
-            check.refuse("history", "stands beside a window for each key", "give one or the other")
+            given = "history" if self.history is not None else "horizon"
+            message = "does not work together with a window for each key"
+            check.refuse(given, message, f"remove {given}, or the windows")
         are_steps = matches_type(around, Mapping[str, Sequence[float]]) and bool(around)
-        expected = "whole numbers (steps) or seconds by key"
+        expected = "a mapping of keys to steps (whole numbers) or seconds"
         if not check.expect("around", around, are_steps and all(map(len, around.values())), expected):
             return
         check.text("clock", self.clock)
         check.number("tolerance", self.tolerance, none=True)
         is_align = matches_type(self.align, Align) or matches_type(self.align, Mapping[str, Align])
-        check.expect("align", self.align, is_align, "one of 'previous', 'nearest', 'linear', or one by key")
+        check.expect(
+            "align", self.align, is_align, "'previous', 'nearest' or 'linear', or a mapping of keys to these"
+        )
         is_shift = matches_type(self.shift, Mapping[str, float])
-        check.expect("shift", self.shift, is_shift, "milliseconds by key", none=True)
+        check.expect("shift", self.shift, is_shift, "a mapping of keys to milliseconds", none=True)
         for name in ("align", "shift"):
             value = getattr(self, name)
             if isinstance(value, Mapping) and (unknown := sorted(set(value) - set(around))):
-                check.refuse(name, f"names {', '.join(unknown)}", f"the windows are of {', '.join(around)}")
+                message = f"there is no window of {', '.join(map(repr, unknown))}"
+                check.refuse(name, message, f"use one of {', '.join(around)}")
 
     def computes(self, key: str) -> bool:
         return self.delta is not None and key in self.delta
@@ -305,8 +314,8 @@ class Windows(EpisodeKind):
         parts = parts_of(store, self)
         columns = _columns(parts)
         if unknown := sorted(set(self.delta or ()) - set(columns)):
-            message = f"{', '.join(unknown)} is in no window"
-            raise wrong_argument("delta", message, f"the windows are of {', '.join(columns)}")
+            message = f"no window contains {', '.join(map(repr, unknown))}"
+            raise wrong_argument("delta", message, f"use one of {', '.join(columns)}")
         counts = [count_key(key) for key, path in columns.items() if is_ragged(path)]
         validity = [key for key in validity_keys(store) if key.rpartition("_")[0] in columns]
         default_keys = [*columns, *counts, *(part.mask for part in parts), *validity]
@@ -399,13 +408,15 @@ def parts_of(store: Store, kind: Windows) -> list[WindowPart]:
             clocks.columns[clock_name] if name == clock_name else {name: clocks.columns[clock_name][name]}
         )
         if twice := windowed.intersection(columns):
-            problems.append((name, f"{', '.join(sorted(twice))} is in two windows", "leave one out"))
+            message = f"{', '.join(sorted(twice))} is in two windows"
+            problems.append((name, message, "remove one of the two windows"))
         windowed.update(columns)
         is_linear = kind.align_of(name) == "linear"
         needs_times = clock_name != ticks or is_linear or _are_seconds(steps) or name in (kind.shift or {})
         if needs_times and not clocks.has_times(clock_name, ticks):
-            fix = "give whole numbers (steps); times need streams of several rates in the sources"
-            problems.append((name, "the store has no times of its steps", fix))
+            message = "needs times, but the store has no times of its steps"
+            fix = "give whole numbers, which count steps, without align='linear' and shift"
+            problems.append((name, message, fix))
         if is_linear:
             problems += _not_linear(store, name, steps, columns)
         if not problems:
@@ -422,8 +433,8 @@ def _clock_of(clocks: Clocks, store: Store, argument: str, name: str) -> str:
     clock_name = clocks.of(name)
     if clock_name is None:
         keys = ", ".join(chain.from_iterable(clocks.columns.values()))
-        message = f"{name!r} is no key and no clock of {store.path}"
-        fix = f"clocks: {', '.join(clocks.columns)}; keys: {keys}"
+        message = f"{store.path} has no key and no clock {name!r}"
+        fix = f"use one of the clocks {', '.join(clocks.columns)}, or of the keys {keys}"
         raise wrong_argument(argument, message, fix)
     return clock_name
 
@@ -433,19 +444,21 @@ def _not_linear(
 ) -> Iterator[tuple[str, str, str]]:
     # Why rows of a window cannot be interpolated
     if not _are_seconds(steps) and any(step != 0 for step in steps):
-        yield name, "counts rows, and linear interpolates at times", "give seconds, as in (-0.1, 0.0)"
+        message = "counts rows, but align='linear' interpolates between times"
+        yield name, message, "give seconds, for example (-0.1, 0.0)"
     for key, path in columns.items():
         obstacle = ""
         if is_ragged(path):
-            obstacle = "has any number of values in a row"
+            obstacle = "has rows of different lengths"
         elif is_uneven(path):
             obstacle = "is text"
         elif (dtype := step_column(store, path).dtype).kind != "f":
             obstacle = f"is {dtype}"
         elif any(word in key.lower() for word in _ROTATIONS):
-            obstacle = "is a rotation by its name"
+            obstacle = "is a rotation, according to its name"
         if obstacle:
-            yield name, f"{key} {obstacle}, which cannot be interpolated", f"align={{{name!r}: 'nearest'}}"
+            fix = f"give align={{{name!r}: 'nearest'}}"
+            yield name, f"{key} {obstacle}, which cannot be interpolated", fix
 
 
 def _are_seconds(steps: Steps) -> bool:
@@ -488,14 +501,16 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
     name, components = (reference, None) if isinstance(reference, str) else reference
     where = f"delta[{key!r}]"
     clock_name = _clock_of(clocks, store, where, name)
-    fix = "name the components, as in {'action': ('observation.joint', range(6))}"
+    fix = "name the components, for example {'action': ('observation.joint', range(6))}"
     message = ""
     if clock_name != clocks.of(kind.clock) and not clocks.has_times(clock_name, kind.clock):
-        message = f"{name} has another clock than the ticks, and the store has no times of both"
+        message = f"{name} has another clock than {kind.clock}, and the store does not have the times of both"
     elif kind.align_of(name) == "linear":
-        message = f"{name} is interpolated, and a row of it is subtracted"
+        message = f"{name} is interpolated, but a stored row of it must be subtracted"
+        fix = f"give align={{{name!r}: 'nearest'}}"
     elif column is None or name == clock_name or is_uneven(clocks.columns[clock_name][name]):
-        message = f"{key} or {name} is text, or has any number of values in a row"
+        message = f"{key} or {name} is text, or has rows of different lengths, so it cannot be subtracted"
+        fix = "remove it from delta"
     else:
         reference_column = step_column(store, clocks.columns[clock_name][name])
         sizes = [one.row_shape[0] if len(one.row_shape) == 1 else 0 for one in (column, reference_column)]
@@ -504,8 +519,8 @@ def _delta(store: Store, kind: Windows, clocks: Clocks, key: str, column: StepCo
         if column.dtype.kind == "f" and max(numbers, default=0) < min(sizes):
             return _Delta(reference_column, _stream(kind, clocks, name, clock_name, (0,)), list(numbers))
         forms = [f"{one.dtype} {one.row_shape}" for one in (column, reference_column)]
-        message = f"{key} is {forms[0]} and {name} is {forms[1]}: the first must be floating point, and both"
-        message += " have these components in every episode"
+        message = f"{key} is {forms[0]} and {name} is {forms[1]}, but {key} must be floating point, and both "
+        message += "must have these components in every episode"
     raise wrong_argument(where, message, fix)
 
 

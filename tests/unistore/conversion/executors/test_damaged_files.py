@@ -199,7 +199,7 @@ def test_the_file_that_was_read_last_is_blamed(
 ) -> None:
     with pytest.raises(InputError) as refused:
         read(tmp_path, happens)
-    assert str(refused.value) == f"{said} (get or write it again)"
+    assert str(refused.value) == f"{said}. Fix: copy or write it again"
     assert len(list(tmp_path.glob("mark-*"))) == 1, "it is not opened again"
 
 

@@ -75,7 +75,7 @@ def test_a_scheduler_file_and_the_certificates_of_the_configuration(
 ) -> None:
     file = tmp_path / "scheduler.json"
     file.write_text(json.dumps({"address": secure.scheduler_address}))
-    with pytest.raises(InputError, match=r"scheduler\.json: needs certificates: set distributed\.comm\.tls"):
+    with pytest.raises(InputError, match=r"scheduler\.json: .* needs certificates"):
         unistore.convert(sources, tmp_path / "out.zarr", "rows", scheduler=str(file))
     tls = {}
     for key, text in (
@@ -104,4 +104,4 @@ def test_inside_of_tasks(sources: Path, tmp_path: Path) -> None:
         assert done.samples == 20
         assert client.submit(unistore.verify, store).result(60).ok
         assert client.submit(script["read"], store, "auto").result(60) == (0, 20)
-        assert "is daemonic, as dask workers are" in client.submit(script["refused"], store).result(60)
+        assert "is daemonic, like a dask worker" in client.submit(script["refused"], store).result(60)

@@ -207,11 +207,7 @@ def test_options_that_mean_nothing(options: dict[str, object]) -> None:
 def test_windows_longer_than_every_recording(store: Path) -> None:
     last = RECORDINGS[0]["t"]
     longest = last[-1] - last[0] + 1
-    with pytest.raises(
-        InputError, match=rf"no recording lasts 2s.*Events\(window=\"{longest}us\"\) has samples"
-    ):
+    with pytest.raises(InputError, match=rf"window='2s' leaves no samples.*Events\(window=\"{longest}us\"\)"):
         len(unistore.Dataset(store, unistore.Events("2s")))
-    with pytest.raises(
-        InputError, match=r"no recording has 100000 events.*Events\(count=60000\) has samples"
-    ):
+    with pytest.raises(InputError, match=r"count=100,000 leaves no samples.*Events\(count=60000\)"):
         len(unistore.Dataset(store, unistore.Events(count=100_000)))

@@ -114,7 +114,7 @@ def test_instances_have_no_locations(tmp_path: Path) -> None:
     sources = [tmp_path / "ct.npy", tmp_path / "ct_seg.npy"]
     report = unistore.convert(sources, tmp_path / "a.zarr", "ct", foreground_locations=3)
     assert "labels/seg: more than 128 classes in a volume, so instances: no locations of it" in report.notes
-    with pytest.raises(InputError, match="has no locations of 'seg'"):
+    with pytest.raises(InputError, match="does not store the locations of 'seg'"):
         unistore.Dataset(tmp_path / "a.zarr", unistore.Patches(4, foreground="seg"))
 
 
@@ -194,7 +194,7 @@ def test_names_that_are_none(store: Path, sources: Path, tmp_path: Path) -> None
     for foreground in (3, {}, {"label": 0.0}, {"label": 0.7, "mine": 0.4}, {"label": "a"}):
         with pytest.raises(InputError, match="foreground: "):
             unistore.Patches(4, foreground=foreground)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="foreground: is of random boxes"):
+    with pytest.raises(InputError, match="foreground: works only with random patches"):
         unistore.Patches(4, random=False, foreground="label")
     with pytest.raises(InputError, match="has no 'bone'; it has mine, none, label, liver, tumour, stone"):
         unistore.Dataset(store, unistore.Patches(4, foreground="bone"))

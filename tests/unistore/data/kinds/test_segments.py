@@ -117,7 +117,7 @@ def test_voxels_of_any_size_are_those_that_a_conversion_stores(tmp_path: Path, d
             assert all(torch.equal(stored[key], computed[key]) for key in stored)
     alone = unistore.Dataset(tmp_path / "bare.zarr", unistore.Segments(voxel=9), fields=["voxel_counts"])
     assert alone[1]["voxel_counts"].sum() == 700
-    with pytest.raises(InputError, match=r"voxel: is 1e-12.*more than int32 counts \(give a larger size"):
+    with pytest.raises(InputError, match=r"voxel: is 1e-12.*more than int32 allows"):
         unistore.Dataset(tmp_path / "bare.zarr", unistore.Segments(voxel=1e-12))[0]
 
 
@@ -128,7 +128,7 @@ def test_segments_with_too_few_points_are_left_out(make_cloud: Callable[..., Any
     assert [int(sample["index"]) for sample in large] == [0, 1]
     train = unistore.Dataset(cloud.path, unistore.Segments(min_points=4), split="train")
     assert [len(sample["xyz"]) for sample in train] == [500, 20]
-    message = r"no segment has min_points=5000 points: the most are 4000 \(unistore.Segments\(min_points=4000"
+    message = r"min_points=5,000 leaves .* has 4,000 .*unistore.Segments\(min_points=4000"
     with pytest.raises(InputError, match=message):
         len(unistore.Dataset(cloud.path, unistore.Segments(min_points=5000)))
 
@@ -190,9 +190,9 @@ def test_exactly_as_many_points_as_the_segment_has_but_of_a_grid(make_cloud: Cal
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(InputError, match="sample: is 'grid', one point of each voxel: name their size"):
+    with pytest.raises(InputError, match=r"sample: is 'grid', .* no size of voxels"):
         unistore.Segments(sample="grid")
-    with pytest.raises(InputError, match=r"exactly: is given beside max_points \(give one of the two"):
+    with pytest.raises(InputError, match=r"exactly: does not work together with max_points"):
         unistore.Segments(exactly=5, max_points=5)
     with pytest.raises(InputError, match="coordinates"):
         unistore.Segments(coordinates="global")  # type: ignore[arg-type]

@@ -294,7 +294,7 @@ def test_replay_images_of_another_size(make_store: Any) -> None:
 def test_replay_refuses_a_store_without_all_observations_of_its_tuple(make_store: Any, kept: Any) -> None:
     others = {name: f"other_{name}" for name in ("joint", *FLAT_IMAGES) if name not in kept}
     path = record(make_store, names=others).path
-    with pytest.raises(InputError, match=r"--map observation/global_image=DATASET.*output='dict'"):
+    with pytest.raises(InputError, match=r"--map observation/global_image=DATASET"):
         unistore.ReplayBuffer(path)
     with unistore.ReplayBuffer(path, output="dict") as replay:
         assert len(replay.sample(2)["observation.other_global_image"]) == 2
@@ -336,9 +336,9 @@ def test_replay_by_weights_of_transitions(make_store: Any) -> None:
     assert counts.sum() == 4000
     both = unistore.ReplayBuffer([path, path], output="dict", weights=np.tile(weights, 2), limit=16)
     assert set(both.sample(200)["index"].tolist()) == {2, 11}
-    with pytest.raises(InputError, match="weights: are 3 numbers for 32 transitions or 2 stores"):
+    with pytest.raises(InputError, match=r"weights: must be 32 numbers, .* or 2, one for each store, got 3"):
         unistore.ReplayBuffer([path, path], output="dict", weights=[1, 2, 3])
-    with pytest.raises(InputError, match="weights: weights must be a non-empty list of finite numbers"):
+    with pytest.raises(InputError, match="weights: must be a list of at least one finite number"):
         unistore.ReplayBuffer(path, output="dict", weights=-weights)
 
 
@@ -352,7 +352,7 @@ def test_replay_of_some_transitions(make_store: Any) -> None:
             int(steps[at]["steps.step"]) for at in (3, 9)
         }
     for wrong in ([], [16], [-1], [0.5]):
-        with pytest.raises(InputError, match="indices: must be numbers of transitions, 0 to 15"):
+        with pytest.raises(InputError, match=r"indices: must be .* from 0 to 15"):
             unistore.ReplayBuffer(path, indices=wrong)
 
 
@@ -366,7 +366,7 @@ def test_replay_of_several_stores_by_weight(make_store: Any) -> None:
         one = unistore.ReplayBuffer(paths[0], output="dict")
         assert torch.allclose(replay.action_mean, one.action_mean)
         assert torch.allclose(replay.action_std, one.action_std)
-    with pytest.raises(InputError, match="has no samples, and its weight is 1"):
+    with pytest.raises(InputError, match="has no samples, but its weight is 1"):
         unistore.ReplayBuffer(paths, weights=[1, 1, 1], indices=[0, 20])
 
 
@@ -381,11 +381,11 @@ def test_replay_goes_on_from_a_state(make_store: Any) -> None:
         replay.sample(6)
         replay.load_state_dict(state)
         assert [replay.sample(6)["index"].tolist() for _ in range(3)] == expected
-    with pytest.raises(InputError, match="is of another seed"):
+    with pytest.raises(InputError, match="was saved with another seed"):
         unistore.ReplayBuffer(path, seed=5).load_state_dict(state)
     with pytest.raises(InputError, match="is of other stores, split, indices, limit or weights"):
         unistore.ReplayBuffer(path, seed=4, limit=3).load_state_dict(state)
-    with pytest.raises(InputError, match="is no state of a ReplayBuffer"):
+    with pytest.raises(InputError, match="is not a state of a ReplayBuffer"):
         unistore.ReplayBuffer(path, seed=4).load_state_dict({"served": 1})
 
 
@@ -402,7 +402,7 @@ def test_a_state_of_a_replay_serves_every_rank(make_store: Any) -> None:
         resumed = unistore.ReplayBuffer(path, rank=rank, **options)
         resumed.load_state_dict(state)
         assert resumed.sample(6)["index"].tolist() == expected[rank]
-    with pytest.raises(InputError, match="state: is of another number of ranks"):
+    with pytest.raises(InputError, match="state: was saved with another number of ranks"):
         unistore.ReplayBuffer(path, output="dict").load_state_dict(state)
 
 
@@ -419,7 +419,7 @@ def test_threads_share_a_replay_buffer(make_store: Any) -> None:
 def test_a_forked_child_is_told_to_make_its_own_buffer(make_store: Any) -> None:
     with unistore.ReplayBuffer(record(make_store).path, output="dict", seed=5) as replay:
         replay.sample(4)
-        told = "ValueError: this ReplayBuffer was made in another process: make one in each"
+        told = "ValueError: this ReplayBuffer was made in another process"
         assert in_child(lambda: replay.sample(4)).startswith(told)
         assert in_child(replay.close) == "None"
         assert len(replay.sample(4)["action"]) == 4
@@ -450,11 +450,11 @@ def test_weights_that_change_while_training(make_store: Any) -> None:
         state = changing.state_dict()
         assert state["weights"].numpy().nbytes == 4 * count
         expected = [changing.sample(9)["step"].tolist() for _ in range(4)]
-        with pytest.raises(InputError, match=f"are 3 numbers for {count} transitions"):
+        with pytest.raises(InputError, match=f"must be {count} numbers, .* got 3"):
             changing.set_weights([1, 2, 3])
-        with pytest.raises(InputError, match="all weights are zero"):
+        with pytest.raises(InputError, match="are all zero"):
             changing.set_weights(np.zeros(count))
-        with pytest.raises(InputError, match="finite numbers >= 0"):
+        with pytest.raises(InputError, match="at least one finite number"):
             changing.set_weights(np.full(count, np.nan))
     with buffer() as resumed:
         resumed.load_state_dict(state)
@@ -466,6 +466,6 @@ def test_weights_that_change_while_training(make_store: Any) -> None:
 def test_a_kind_names_the_store_that_it_does_not_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(4))
     unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr")
-    message = "Episodes does not fit this rows store, which has no episodes/offsets; leave samples out"
+    message = "Episodes cannot read this rows store, which has no episodes/offsets"
     with pytest.raises(InputError, match=message):
         unistore.Dataset(tmp_path / "a.zarr", unistore.Episodes())

@@ -115,7 +115,7 @@ def test_tables_that_are_none(tmp_path: Path, text: bytes, told: str) -> None:
 
 
 def test_windows_that_cannot_be_applied(make_scans: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="scale: scales a window to 0…1: name the window"):
+    with pytest.raises(InputError, match="scale: works only with a window"):
         unistore.Volumes(scale=True)
     with pytest.raises(InputError, match=r"--window lungs: .*lung, bone"):
         unistore.Dataset(make_scans().path, unistore.Volumes(window="lungs"))
@@ -151,7 +151,7 @@ def test_a_step_without_a_size(make_scans: Callable[..., Any]) -> None:
 
 def test_sizes_that_do_not_fit(make_scans: Callable[..., Any]) -> None:
     path = make_scans([(5, 6, 7), (9, 9, 9)]).path
-    with pytest.raises(InputError, match="beyond 1 of 2 volumes, whose extents are 5 × 6 × 7 at least"):
+    with pytest.raises(InputError, match="1 of 2 volumes; the smallest has 5 × 6 × 7"):
         unistore.Dataset(path, unistore.Volumes(size=8))[0]
     assert unistore.Dataset(path, unistore.Volumes(size=5))[1]["image"].shape == (5, 5, 5)
     for wrong in ({"pad": "edge"}, {"size": 8, "pad": "drop"}, {"size": 0}, {"step": 0}, {"size": (1, 2)}):
