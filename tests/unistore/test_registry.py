@@ -256,7 +256,7 @@ def test_readers_hold_arrays_against_the_specs_of_a_family_from_outside(
     good = make_store("sonar", {"rows/echo": np.arange(6, dtype=np.uint16)}, count=6)
     assert unistore.Store(good).array("rows/echo").read().tolist() == [*range(6)]
     wide = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
-    with pytest.raises(StoreError, match="rows/echo: is int64, expected uint16"):
+    with pytest.raises(StoreError, match="rows/echo: has dtype int64, expected uint16"):
         unistore.Store(wide).array("rows/echo")
     short = make_store("sonar", {"rows/echo": np.arange(6, dtype=np.uint16)}, count=7)
     with pytest.raises(StoreError, match="rows/echo: has 6 rows, expected 7"):

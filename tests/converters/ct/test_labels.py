@@ -81,7 +81,7 @@ def test_volumes_and_their_segmentations(tmp_path: Path) -> None:
     broken = {path: info for path, info in infos.items() if path != "labels/seg/label"}
     broken["labels/seg/present"] = ArrayInfo((3,), "bool")
     (problem,) = specs_of(get_family("ct")).problems(broken, 3)
-    assert str(problem) == "labels/seg: holds neither, expected mask or label"
+    assert str(problem) == "labels/seg: has no voxels and no points, expected either mask or label"
     notes = " | ".join(converted.scan.notes)
     assert "labels/seg: 3 volumes, paired by names: img0_seg.npy with img0.npy" in notes
 

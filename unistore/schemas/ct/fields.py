@@ -244,7 +244,8 @@ def _incomplete_groups(arrays: Mapping[str, ArrayInfo]) -> Iterator[Problem]:
         present = {name for name in (*_POINTS, *_VOXELS) if f"{group}/{name}" in arrays}
         if contents is not None and present not in contents:
             either = "either " if len(contents) > 1 else ""
-            expected = either + ", or ".join([_listed(content) for content in contents])
+            separator = ", or " if any(len(content) > 1 for content in contents) else " or "
+            expected = either + separator.join([_listed(content) for content in contents])
             found = _listed(present) if present else "no voxels and no points"
             yield Problem(group, f"has {found}, expected {expected}", kind="missing")
 
