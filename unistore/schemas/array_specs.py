@@ -208,7 +208,7 @@ class ArraySpec:
         wrong = (lo < 0) | (lo > hi) | (hi > total)
         if wrong.any():
             row = int(np.argmax(wrong))
-            limits = "at least 0" if in_bits else f"from 0 to {total:,}"
+            limits = "from 0 on" if in_bits else f"from 0 to {total:,}"
             found = f"row {rows[row]:,} is {lo[row]:,} and the next row is {hi[row]:,}"
             return f"{found}, expected offsets {limits} that do not fall"
         return next(self._count_errors(hi - lo, shape_of), None) if in_bits else None
