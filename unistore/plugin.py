@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from unistore.converters.files.paths import is_inside, natural_key, split_of
     from unistore.converters.opened import (
         Array,
-        Facts,
         FileSummary,
         Format,
+        Metadata,
         OpenFile,
         Origin,
         SourceFile,
@@ -66,14 +66,12 @@ if TYPE_CHECKING:
     )
     from unistore.converters.options import Columns, LabelOptions, Options, option
     from unistore.converters.preview import Measure, Preview, evenly, parts_of
-    from unistore.converters.protocol import Emit
-    from unistore.converters.protocol import Facts as SourceFacts
+    from unistore.converters.protocol import Emit, SourceArrays
     from unistore.converters.registry import conversion_of
     from unistore.converters.scan_types import Finalized, Parts, Scan, Scanned, Source, Sources
     from unistore.converters.schema import Column, Schema
     from unistore.converters.views import View, ViewLimits, limits, stride
-    from unistore.data.kinds.protocol import Kind
-    from unistore.data.kinds.protocol import UnitIndices as SampleIndices
+    from unistore.data.kinds.protocol import Kind, SampleRows
     from unistore.data.packed import Packed
     from unistore.errors import InputError, Problem
     from unistore.schemas.declared_rules import ArraySpecs
@@ -104,7 +102,6 @@ __all__ = [
     "Emit",
     "ExportedArray",
     "Exporter",
-    "Facts",
     "Family",
     "Field",
     "File",
@@ -120,6 +117,7 @@ __all__ = [
     "LabelOptions",
     "Measure",
     "Merged",
+    "Metadata",
     "OpenFile",
     "Openable",
     "OpenedByLibrary",
@@ -138,13 +136,13 @@ __all__ = [
     "RestoredFile",
     "RestoredFiles",
     "Rule",
-    "SampleIndices",
+    "SampleRows",
     "Scan",
     "Scanned",
     "Schema",
     "Source",
+    "SourceArrays",
     "SourceColumn",
-    "SourceFacts",
     "SourceFile",
     "Sources",
     "StoreView",
@@ -243,7 +241,7 @@ _NAMES = {
     ),
     "unistore.converters.opened": (
         "Array",
-        "Facts",
+        "Metadata",
         "Format",
         "FileSummary",
         "OpenFile",
@@ -265,7 +263,7 @@ _NAMES = {
     ),
     "unistore.converters.protocol": (
         "Emit",
-        "SourceFacts",
+        "SourceArrays",
     ),
     "unistore.converters.registry": ("conversion_of",),
     "unistore.converters.scan_types": (
@@ -289,7 +287,7 @@ _NAMES = {
     ),
     "unistore.data.kinds.protocol": (
         "Kind",
-        "SampleIndices",
+        "SampleRows",
     ),
     "unistore.data.packed": ("Packed",),
     "unistore.errors": (
@@ -317,8 +315,6 @@ _NAMES = {
     "unistore.system.sizes": ("count_of",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
-# Those that have another name in their module
-_CALLED = {"SampleIndices": "UnitIndices", "SourceFacts": "Facts"}
 
 
 if not TYPE_CHECKING:  # or every misspelt name would pass for one of ours
@@ -327,6 +323,6 @@ if not TYPE_CHECKING:  # or every misspelt name would pass for one of ours
         if name not in _MODULES:
             msg = f"module 'unistore.plugin' has no attribute {name!r}"
             raise AttributeError(msg)
-        value = getattr(import_module(_MODULES[name]), _CALLED.get(name, name))
+        value = getattr(import_module(_MODULES[name]), name)
         globals()[name] = value
         return value

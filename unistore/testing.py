@@ -27,7 +27,7 @@ import numpy as np
 
 import unistore
 from unistore.converters.adapter.formats import calling, formats
-from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
 from unistore.errors import InputError, UnistoreError
 from unistore.system.types import AnyArray
 
@@ -42,7 +42,7 @@ _METHODS = ("fork", "spawn")  # by which a Loader starts its workers
 
 
 def check_format(
-    format: Format, file: str | Path, oracle: Mapping[str, AnyArray], facts: Facts | None = None
+    format: Format, file: str | Path, oracle: Mapping[str, AnyArray], facts: Metadata | None = None
 ) -> None:
     """Check that a format reads a file as another library does, and reports damage.
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tests.programs import printed
 from unistore.converters.adapter.converter import Converter
-from unistore.converters.protocol import Facts, Finalized, Scan
+from unistore.converters.protocol import Finalized, Scan, SourceArrays
 from unistore.converters.source_scan import scan_sources
 from unistore.schemas.tables import Field, Table, name_problem
 
@@ -43,7 +43,7 @@ class Converted:
 
     scan: Scan
     finalized: Finalized
-    facts: list[Facts]
+    facts: list[SourceArrays]
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     fields: dict[str, Field] = field(default_factory=dict)
     rows: dict[str, list[int]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ Spilled = dict[tuple[str, str], list[NDArray[Any]]]
 """Runs of rows of one dtype, by table and column."""
 
 
-def _derive(converter: Converter, scan: Scan, source: int) -> tuple[Facts, Spilled]:
+def _derive(converter: Converter, scan: Scan, source: int) -> tuple[SourceArrays, Spilled]:
     pieces: dict[tuple[str, str], list[NDArray[Any]]] = {}
 
     def emit(table: str, column: str, rows: NDArray[Any]) -> None:

@@ -170,7 +170,7 @@ def test_check_kind_holds_kinds_to_their_promises(
         testing.check_kind("Window(rows=64, per_sample=3)", store, {9: {"pcm": pcm["b.wav"] + 1}})
     read = Window.read
 
-    def starts(wrong: Callable[[plugin.SampleIndices], np.ndarray]) -> Any:
+    def starts(wrong: Callable[[plugin.SampleRows], np.ndarray]) -> Any:
         return lambda kind, store, keys, picks: {**read(kind, store, keys, picks), "start": wrong(picks)}
 
     for wrong, message in (

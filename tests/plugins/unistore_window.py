@@ -24,10 +24,10 @@ class Window(plugin.Kind):
     def counts(self, store) -> np.ndarray:
         return np.full(store.sample_count, self.per_sample)
 
-    def read(self, store, keys: Sequence[str], picks: plugin.SampleIndices) -> Mapping[str, object]:
+    def read(self, store, keys: Sequence[str], picks: plugin.SampleRows) -> Mapping[str, object]:
         offsets = store.array(f"{store.sample_table}/offsets")
-        lo = offsets.read_rows(picks.units)
-        lengths = offsets.read_rows(picks.units + 1) - lo
+        lo = offsets.read_rows(picks.rows)
+        lengths = offsets.read_rows(picks.rows + 1) - lo
         room = np.maximum(lengths - self.rows, 0)
         start = picks.below(room[:, None] + 1)[:, 0]
         taken = np.minimum(lengths, self.rows)

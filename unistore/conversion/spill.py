@@ -20,7 +20,7 @@ from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.keys import Inputs, Keys
 from unistore.conversion.memory import STEP_BUDGET, derive_memory, scan_memory
 from unistore.conversion.plan import json_digest
-from unistore.converters.protocol import Facts
+from unistore.converters.protocol import SourceArrays
 from unistore.errors import ConversionError, InputError, Problem, first_few, writing_failed
 from unistore.system.packed import Items
 from unistore.system.progress import advanced, portion
@@ -89,7 +89,7 @@ class SpillWriter:
             runs.append([rows.dtype.str, 0, position])
         runs[-1][1] += len(rows)
 
-    def end_source(self, key: str | None, facts: Facts) -> None:
+    def end_source(self, key: str | None, facts: SourceArrays) -> None:
         """End a source, whose rows were emitted since the last call. `key` None marks it as invalid."""
         forms = []
         for name, value in facts.items():
@@ -132,11 +132,11 @@ class SpilledBatch:
         """Return whether the batch in a folder was finished."""
         return (folder / DESCRIPTION).exists()
 
-    def facts(self) -> list[Facts]:
+    def facts(self) -> list[SourceArrays]:
         """Return the index facts of each source."""
         data = (self._folder / FACTS).read_bytes()
         position = 0
-        facts_of_sources: list[Facts] = []
+        facts_of_sources: list[SourceArrays] = []
         for forms in self._forms:
             values = {}
             for name, form, shape in forms:
@@ -192,7 +192,7 @@ class SpilledBatch:
         return block[position - start :][:count]
 
 
-class Spill(Items[Facts]):
+class Spill(Items[SourceArrays]):
     """Spilled rows of all sources, and a sequence of their facts."""
 
     def __init__(
@@ -205,7 +205,7 @@ class Spill(Items[Facts]):
         self._batch = np.full(sources, -1, np.int32)
         self._at = np.zeros(sources, np.int32)
         self._first = 0
-        self._open: dict[int, tuple[SpilledBatch, list[Facts]]] = {}
+        self._open: dict[int, tuple[SpilledBatch, list[SourceArrays]]] = {}
 
     def only(self, lo: int, hi: int) -> Spill:
         """Return the part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""
@@ -236,7 +236,7 @@ class Spill(Items[Facts]):
         numbers: list[int] = np.flatnonzero(self._batch < 0).tolist()
         return numbers
 
-    def _item(self, number: int) -> Facts:
+    def _item(self, number: int) -> SourceArrays:
         batch, facts = self._batch_of(number)
         if not facts:
             facts += batch.facts()
@@ -254,7 +254,7 @@ class Spill(Items[Facts]):
     def _number(self, source: int) -> int:
         return int(self._at[source - self._first])
 
-    def _batch_of(self, source: int) -> tuple[SpilledBatch, list[Facts]]:
+    def _batch_of(self, source: int) -> tuple[SpilledBatch, list[SourceArrays]]:
         number = int(self._batch[source - self._first])
         if number not in self._open:
             while len(self._open) >= OPEN:
@@ -294,7 +294,7 @@ class DeriveJob(Job[Sequence[int]]):
         record = {"step": "derive", "batch": sources[0], "sources": len(sources), "of": json_digest(keys)}
         return Outcome(record, tuple(problems))
 
-    def _derive(self, writer: SpillWriter, source: int) -> Facts:
+    def _derive(self, writer: SpillWriter, source: int) -> SourceArrays:
         scan = self.inputs.scan
         derive = partial(self.inputs.converter.derive, scan, source, writer.emit)
         if scan_memory(scan) + scan.sources[source].memory_in_core <= self.budget:

@@ -21,10 +21,9 @@ if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
     from unistore.converters.common.columns import Merged, SourceColumn
     from unistore.converters.common.exported import File
     from unistore.converters.files.comparison import Restore
-    from unistore.converters.opened import Array, Facts, FileSummary, Format, OpenFile, SourceFile
+    from unistore.converters.opened import Array, FileSummary, Format, Metadata, OpenFile, SourceFile
     from unistore.converters.preview import Preview
-    from unistore.converters.protocol import Emit, Finalized, Scan
-    from unistore.converters.protocol import Facts as SourceFacts
+    from unistore.converters.protocol import Emit, Finalized, Scan, SourceArrays
     from unistore.converters.scan_types import Parts, Scanned
     from unistore.converters.views import View, ViewLimits
     from unistore.errors import Problem
@@ -160,7 +159,7 @@ class Restored(NamedTuple):
     """
 
     arrays: Mapping[str, Array]
-    facts: Facts
+    facts: Metadata
 
 
 class Openable(Protocol):
@@ -638,7 +637,7 @@ class Family(Options, ABC):
 
     def prepare(
         self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
-    ) -> SourceFacts:
+    ) -> SourceArrays:
         """Read a source once before any table is written, to count, check, and emit rows of spilled tables.
 
         This is called if `Scan.is_derived`. A spilled table is one whose number of rows depends on the
@@ -664,7 +663,7 @@ class Family(Options, ABC):
         """
         return {}
 
-    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         """Return index arrays, attributes of groups, and the number of samples.
 
         Parameters
@@ -855,7 +854,7 @@ class Family(Options, ABC):
         """
         raise NotImplementedError
 
-    def restore(self, columns: Mapping[str, Array], facts: Facts) -> Restored:
+    def restore(self, columns: Mapping[str, Array], facts: Metadata) -> Restored:
         """Restore the arrays of a file from its columns in a store: the inverse of `rows`.
 
         By default, arrays get the names that `choose` recorded, and columns that were fields become

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unistore.converters.files.hdf5.attributes import Attributes
 
 # What a file says beside its arrays, as JSON values: a sample rate, a unit, a header
-Facts: TypeAlias = Mapping[str, Any]
+Metadata: TypeAlias = Mapping[str, Any]
 
 # What a group of a file holds under a name
 Member: TypeAlias = Literal["array", "group"]
@@ -562,7 +562,7 @@ class OpenFile:
     """
 
     arrays: NamedArrays
-    facts: Facts = field(default_factory=dict)
+    facts: Metadata = field(default_factory=dict)
     further: Sequence[SourceFile] = ()
     forward_only: bool = False
     memory: int = 0
@@ -570,7 +570,7 @@ class OpenFile:
     left_out: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     file: SourceFile | None = None
-    of_groups: Mapping[str, Facts] = field(default_factory=dict)
+    of_groups: Mapping[str, Metadata] = field(default_factory=dict)
     shows: Mapping[str, Sequence[Origin]] = field(default_factory=dict)
 
     @property
@@ -662,7 +662,7 @@ class OpenFile:
         """Return the same open file with these groups empty. There may be many of them."""
         return self
 
-    def group_facts(self, group: str = "") -> Facts:
+    def group_facts(self, group: str = "") -> Metadata:
         """Return the metadata of a group as JSON values. Empty if it has none."""
         return self.of_groups.get(group, {})
 
@@ -789,7 +789,7 @@ class Format(ABC):
             with `SourceFile.problem`.
         """
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
         """Write a file that opens with these arrays and facts.
 
         Optional: without it, ``unistore export`` does not write files of this format.
@@ -821,7 +821,7 @@ class FileSummary:
         return {name: (array.shape, array.dtype) for name, array in self.opened.arrays.items()}
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> Metadata:
         """As `OpenFile.facts`."""
         return self.opened.facts
 

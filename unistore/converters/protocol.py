@@ -26,7 +26,6 @@ from unistore.system.types import AnyArray
 __all__ = [
     "Candidate",
     "Emit",
-    "Facts",
     "Finalized",
     "Found",
     "ParallelMap",
@@ -34,6 +33,7 @@ __all__ = [
     "Scan",
     "Scanned",
     "Source",
+    "SourceArrays",
     "SourcePart",
     "SourceReader",
     "Sources",
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 # Small arrays that a source contributes to the index (segment lengths, origins, …)
-Facts = Mapping[str, AnyArray]
+SourceArrays = Mapping[str, AnyArray]
 
 # ``emit(table, column, rows)`` appends rows, axis 0 first, to a spilled column of this source.  Rows of one
 # column may have several dtypes: ``pack`` gets each run of one dtype separately
@@ -114,7 +114,7 @@ class SourceReader(Protocol):
     # Whether `read_planes` is implemented, so that rows larger than memory can be written.
     reads_planes: ClassVar[bool] = False
 
-    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
+    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> SourceArrays:
         """Read a source once, emit its rows of every spilled table, and return its index facts.
 
         This is called if the scan has a spilled table or needs facts. The default emits nothing.
@@ -138,7 +138,7 @@ class SourceReader(Protocol):
         """
         return {}
 
-    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
+    def finalize(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         """Return index arrays and the final form of spilled tables.
 
         By default there are none, and each row of the main table is a sample.

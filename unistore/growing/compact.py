@@ -17,7 +17,7 @@ from unistore.conversion.convert import executor_for
 from unistore.conversion.keys import Inputs, SourceStates, read_states
 from unistore.conversion.run import Conversion, Report, finished_before, open_build
 from unistore.conversion.settings import Settings
-from unistore.converters.protocol import Facts, SourceReader
+from unistore.converters.protocol import SourceArrays, SourceReader
 from unistore.converters.scan_types import Finalized, Scan, Sources
 from unistore.data.parts import open_parts
 from unistore.data.where import Condition, Where, parse_where
@@ -66,7 +66,7 @@ class StoredSources(SourceReader):
     def own(self, *_: Any, **__: Any) -> Mapping[str, OwnForm]:
         return {}  # digests are copied
 
-    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:  # noqa: ARG002
+    def finalize(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:  # noqa: ARG002
         """Return the arrays that are not tables."""
         selected = self.selected
         fields = self.store.fields

@@ -11,7 +11,7 @@ import pytest
 import SimpleITK
 
 from unistore.converters.formats.nifti import Nifti
-from unistore.converters.opened import Facts, SourceFile
+from unistore.converters.opened import Metadata, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 
@@ -22,7 +22,7 @@ AFFINE = np.array([[0, -2.0, 0, 10], [1.5, 0, 0, -20], [0, 0, 3.0, 30], [0, 0, 0
 VOXELS = np.random.default_rng(0).integers(-1000, 1000, (4, 5, 6), np.int16)
 
 
-def opened(path: Path) -> tuple[np.ndarray, Facts]:
+def opened(path: Path) -> tuple[np.ndarray, Metadata]:
     with Nifti().open(SourceFile(path, path.name)) as file:
         return file.arrays["image"][:], file.facts
 

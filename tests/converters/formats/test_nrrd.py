@@ -11,7 +11,7 @@ import pytest
 import SimpleITK
 
 from unistore.converters.formats.nrrd import Nrrd
-from unistore.converters.opened import Facts, SourceFile
+from unistore.converters.opened import Metadata, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 
@@ -35,7 +35,7 @@ def write(path: Path, voxels: np.ndarray = VOXELS, **fields: Any) -> None:
     nrrd.write(str(path), np.ascontiguousarray(voxels.T), kept, detached_header=detached)
 
 
-def opened(path: Path) -> tuple[np.ndarray, Facts]:
+def opened(path: Path) -> tuple[np.ndarray, Metadata]:
     with Nrrd().open(SourceFile(path, path.name)) as file:
         return file.arrays["image"][:], file.facts
 

@@ -11,11 +11,11 @@ import pytest
 from tests.converters.events.recordings import HEADER2, HEADER3, made_up, words2, words3, write_dat
 from unistore.converters.formats.arrays import Raw
 from unistore.converters.formats.prophesee import Dat, Evt
-from unistore.converters.opened import Facts, Format, SourceFile
+from unistore.converters.opened import Format, Metadata, SourceFile
 from unistore.errors import InputError
 
 
-def read(path: Path, opening: Format) -> tuple[np.ndarray, Facts]:
+def read(path: Path, opening: Format) -> tuple[np.ndarray, Metadata]:
     with opening.open(SourceFile(path, path.name)) as opened:
         events = opened.arrays["events"]
         return events[0 : len(events)], opened.facts

@@ -13,7 +13,7 @@ import tifffile
 import unistore
 from tests.family_converters import ct as ct_converter
 from unistore.converters.formats.tiff import Tiff
-from unistore.converters.opened import Facts, SourceFile
+from unistore.converters.opened import Metadata, SourceFile
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 from unistore.testing import check_format
@@ -22,7 +22,7 @@ VOXELS = np.random.default_rng(0).integers(-1000, 1000, (4, 9, 7), np.int16)
 GRAY = {"photometric": "minisblack"}
 
 
-def opened(path: Path) -> tuple[np.ndarray, Facts]:
+def opened(path: Path) -> tuple[np.ndarray, Metadata]:
     with Tiff().open(SourceFile(path, path.name)) as file:
         return file.arrays["image"][:], file.facts
 

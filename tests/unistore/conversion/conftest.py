@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tests.steps import Stopping
 from unistore.conversion.run import run
 from unistore.converters.adapter.converter import Converter
-from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Source, Sources
+from unistore.converters.protocol import Emit, Finalized, Scan, Source, SourceArrays, Sources
 from unistore.converters.scan_types import Scanned, SourcePart
 from unistore.errors import InputError, Problem
 from unistore.plugin import Family, Group, Openable, Schema
@@ -146,7 +146,7 @@ class ToyFamily(Family):
 
     def prepare(
         self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
-    ) -> Facts:
+    ) -> SourceArrays:
         value = _load(files[0].file.path)["value"]
         if np.isnan(value).any():
             raise InputError(Problem(scan.sources[source].name, "holds NaN", "fix it", "nan"))
@@ -159,7 +159,7 @@ class ToyFamily(Family):
         low = int((value < -1).sum())
         return {"kept": np.array(len(kept)), "exact": np.array(exact), "low": np.array(low)}
 
-    def finish(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
+    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         arrays: list[tuple[Field, NDArray[Any]]] = []
         spilled: tuple[Table, ...] = ()
         direct: tuple[Table, ...] = ()

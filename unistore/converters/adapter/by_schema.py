@@ -44,7 +44,7 @@ from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, missing
 from unistore.converters.family import Chosen, Cut, Family, Group
 from unistore.converters.formats.ragged import items_in
 from unistore.converters.opened import BLOCK_BYTES, Array, FieldOf, FileSummary, Format, OpenFile
-from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Scanned
+from unistore.converters.protocol import Emit, Finalized, Scan, Scanned, SourceArrays
 from unistore.converters.scan_types import Parts
 from unistore.converters.schema import Schema, array_of
 from unistore.errors import InputError, Location, Problem, location_of
@@ -165,7 +165,7 @@ class SchemaSteps:
 
     def prepare(
         self, scan: Scan, source: int, files: Sequence[FileToOpen], emit: Emit, folder: Path | None
-    ) -> Facts:
+    ) -> SourceArrays:
         """Cut a source into samples, derive tables. Of a forward-only one, all rows are emitted meanwhile."""
         planned: Planned = scan.shared["planned"]
         schema = planned.schema
@@ -220,7 +220,7 @@ class SchemaSteps:
             for column, rows in out.items():
                 emit(table.name, column, rows)
 
-    def finish(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
+    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         """Make the offsets and numbers of the samples, and what the files say."""
         return finalize_sources(scan, facts)
 
@@ -321,7 +321,7 @@ def _array_of(origin: RowOrigin, place: RowPlace) -> str:
     return origin.arrays[place.file] if origin.arrays else place.array
 
 
-def _emit_derived(plugin: Family, opened: OpenFile, name: str, schema: Schema, emit: Emit) -> Facts:
+def _emit_derived(plugin: Family, opened: OpenFile, name: str, schema: Schema, emit: Emit) -> SourceArrays:
     """Emit the tables that the family computes of a source, and return how many rows they have.
 
     An author whose rows are not as declared is told.

@@ -37,7 +37,7 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
 from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
 from unistore.converters.opened import FileSummary, Format, OpenFile, Origin, SourceFile
-from unistore.converters.protocol import Emit, Facts, Finalized, Scan, Scanned, SourceReader
+from unistore.converters.protocol import Emit, Finalized, Scan, Scanned, SourceArrays, SourceReader
 from unistore.converters.scan_types import Candidate, Found, Parts, SourcePart
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, OwnForm, Table
@@ -324,13 +324,13 @@ class Converter(SourceReader):
             if forms is not None:
                 yield name, forms
 
-    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
+    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> SourceArrays:
         """See `SourceReader`."""
         files = self._files_of(scan, source)
         with self._calling(scan.sources.names[source]):
             return self._steps.prepare(scan, source, files, emit, folder)
 
-    def finalize(self, scan: Scan, facts: Sequence[Facts]) -> Finalized:
+    def finalize(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         """See `SourceReader`."""
         return self._steps.finish(scan, facts)
 

@@ -21,7 +21,7 @@ from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
-from unistore.converters.opened import Array, Facts, Format, NamedArrays, OpenFile, Origin, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, NamedArrays, OpenFile, Origin, SourceFile
 from unistore.converters.registry import leave_out, resolve
 from unistore.converters.scan_types import SourcePart
 from unistore.errors import InputError, Problem, UnistoreError
@@ -64,7 +64,7 @@ class Later(Format):
     def open(self, file: SourceFile) -> AbstractContextManager[OpenFile]:
         return self._format.open(file)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
         self._format.write(path, arrays, facts)
 
 
@@ -132,7 +132,7 @@ def _checked(kind: Format, file: SourceFile, opened: object) -> OpenFile:
     return replace(opened, facts=json_facts(kind, "open", file.name, opened.facts))
 
 
-def json_facts(plugin: object, method: str, location: str, facts: object) -> Facts:
+def json_facts(plugin: object, method: str, location: str, facts: object) -> Metadata:
     """Return what a method says of a file, with NumPy's numbers as numbers. Refuse what is no JSON."""
     if not isinstance(facts, Mapping):
         raise fault(plugin, method, location, f"returned the facts {facts!r:.60}, not a mapping")

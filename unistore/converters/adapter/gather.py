@@ -31,7 +31,7 @@ from unistore.converters.family import Cut, Family
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.opened import BLOCK_BYTES, Format
-from unistore.converters.protocol import Facts, Finalized, Scan, Sources
+from unistore.converters.protocol import Finalized, Scan, SourceArrays, Sources
 from unistore.converters.scan_types import Parts
 from unistore.converters.schema import Column, Schema, array_of, bare_name
 from unistore.errors import AddOptions, Fixes, InputError, Problem, first_few, printable
@@ -429,7 +429,7 @@ def _rows_cut(counts: Sequence[int], what: str, rows: int) -> Int64s:
     return cut
 
 
-def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
+def finalize_sources(scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
     """Index arrays of all sources, and how many samples each has."""
     planned: Planned = scan.shared["planned"]
     origins: Sequence[RowOrigin] = scan.sources.details
@@ -460,14 +460,14 @@ def finalize_sources(scan: Scan, facts: Sequence[Facts]) -> Finalized:
     )
 
 
-def _joined(facts: Sequence[Facts], name: str) -> Int64s:
+def _joined(facts: Sequence[SourceArrays], name: str) -> Int64s:
     """Return counts of all sources, one after the other."""
     return np.concatenate([np.zeros(0, np.int64), *[np.asarray(one[name], np.int64) for one in facts]])
 
 
 def _sample_arrays(
     schema: Schema,
-    facts: Sequence[Facts],
+    facts: Sequence[SourceArrays],
     counts: Sequence[Int64s],
     samples: Int64s,
 ) -> Arrays:

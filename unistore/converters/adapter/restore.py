@@ -48,7 +48,7 @@ from unistore.converters.files.comparison import (
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, Open, OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.schema import Schema, bare_name
@@ -134,12 +134,12 @@ def _bounds(store: StoreView, offsets: str, number: int) -> tuple[int, int]:
     return lo, hi
 
 
-def stored_facts(store: StoreView, source: SourceRows) -> Facts:
+def stored_facts(store: StoreView, source: SourceRows) -> Metadata:
     """Read what a source said beside its arrays, and no text of the others."""
     if not store.has(f"{FACTS}/data"):
         return {}
     first, stop = _bounds(store, f"{FACTS}/offsets", source.number)
-    facts: Facts = json.loads(store.array(f"{FACTS}/data").read(first, stop).tobytes())
+    facts: Metadata = json.loads(store.array(f"{FACTS}/data").read(first, stop).tobytes())
     return facts
 
 
@@ -205,7 +205,7 @@ def formats_of_sources(family: Family, store: StoreView, sources: Sequence[Sourc
         yield by_name[name]
 
 
-def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Array], facts: Facts) -> File:
+def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Array], facts: Metadata) -> File:
     """Return the file of a source, to be written by its format."""
     if type(opening).write is Format.write:
         message = f"was a file of the format '{opening.name}', which cannot be written"
@@ -232,7 +232,9 @@ def write_by_format(file: File, path: Path) -> None:
     _write_checked(opening, file.name, arrays, file.facts, path)
 
 
-def _write_checked(opening: Format, name: str, arrays: Mapping[str, Array], facts: Facts, path: Path) -> None:
+def _write_checked(
+    opening: Format, name: str, arrays: Mapping[str, Array], facts: Metadata, path: Path
+) -> None:
     """Write a file by its format, open it again, and refuse it if it holds anything else."""
     try:
         opening.write(path, arrays, facts)
@@ -250,7 +252,7 @@ def _write_checked(opening: Format, name: str, arrays: Mapping[str, Array], fact
         raise fault(opening, "write", name, f"wrote a file that differs from the store: {reason}")
 
 
-def _difference(arrays: Mapping[str, Array], facts: Facts, opened: OpenFile) -> str:
+def _difference(arrays: Mapping[str, Array], facts: Metadata, opened: OpenFile) -> str:
     """Say how an open file differs from these arrays and facts, empty if it does not."""
     present = {**opened.objects, **opened.arrays}
     further = present.keys() - arrays.keys() - facts.keys()

@@ -22,7 +22,7 @@ from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storabl
 from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.family import Chosen, Family, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
-from unistore.converters.opened import Array, Facts, FileSummary, OpenFile, SourceFile
+from unistore.converters.opened import Array, FileSummary, Metadata, OpenFile, SourceFile
 from unistore.converters.scan_types import Parts, Scanned
 from unistore.converters.schema import Column, Schema, array_of, bare_name
 from unistore.errors import AddOptions, Fix, Problem, length_table, location_of, printable
@@ -99,7 +99,7 @@ class RowOrigin(NamedTuple):
     arrays: tuple[str, ...]  # as in `Group`
     rows: int  # of the main table
     tables: Mapping[str, TableRows]
-    facts: Facts
+    facts: Metadata
     attributes: str  # of its HDF5 file, JSON
     extent: Shape  # of its volumes
 
@@ -122,7 +122,7 @@ class ScannedSource(Scanned):
     formats: tuple[str, ...] = ()
     tables: Mapping[str, ScannedTable] = field(default_factory=dict)
     extent: Shape = ()
-    facts: Facts = field(default_factory=dict)
+    facts: Metadata = field(default_factory=dict)
     of_family: tuple[str, ...] = ()  # names of the facts that the family says
     splits: tuple[tuple[str, int], ...] = ()  # as in `Chosen`
     left_out: tuple[tuple[str, str], ...] = ()
@@ -440,7 +440,7 @@ def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[P
         yield Problem("", message, "remove it from --map", "empty")
 
 
-def problems_of_facts(names: Mapping[str, Column], file: str, facts: Facts) -> Iterator[Problem]:
+def problems_of_facts(names: Mapping[str, Column], file: str, facts: Metadata) -> Iterator[Problem]:
     """Yield values of a source that its facts do not say."""
     for name, column in names.items():
         key = array_of(name, column)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         Rule,
         Scan,
         Scanned,
-        SourceFacts,
+        SourceArrays,
         SourceFile,
         StoreView,
     )
@@ -175,7 +175,7 @@ class Ct(CtOptions, Family):
 
     def prepare(
         self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
-    ) -> SourceFacts:
+    ) -> SourceArrays:
         """Count the points of every window, check masks, window files and point files, and find locations."""
         from unistore.converters.ct.reading import VolumeReader
 
@@ -184,7 +184,7 @@ class Ct(CtOptions, Family):
         most = scan.options.get("foreground_locations")
         return facts if most is None else {**facts, **reader.locations(most, emit)}
 
-    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         """Choose points or bits for each window, and make the index arrays."""
         from unistore.converters.ct.finish import finish_volumes
 

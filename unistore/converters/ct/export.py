@@ -21,10 +21,10 @@ from unistore.errors import ConversionError, InputError
 from unistore.plugin import (
     Array,
     ExportedArray,
-    Facts,
     File,
     Form,
     IndexColumn,
+    Metadata,
     RestoredArray,
     SourceFile,
     StoreView,
@@ -56,7 +56,7 @@ def files(store: StoreView) -> Iterator[File]:
             yield replace(file, scope="shared") if group.startswith(f"{LABELS}/") else file
 
 
-def _named_file(volume: Volume, group: str, name: str, geometry: Facts) -> File:
+def _named_file(volume: Volume, group: str, name: str, geometry: Metadata) -> File:
     if group == INFO:
         return _text_file(volume, name, volume.info)
     if name.lower().endswith(Nifti.suffixes):
@@ -157,7 +157,7 @@ class _Blocks(Array):
             lo += len(rows)
 
 
-def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
+def _nifti_file(volume: Volume, group: str, name: str, facts: Metadata) -> File:
     """Return a NIfTI file of voxels. What NIfTI has no dtype for is widened."""
     values = _voxels(volume, group)
     wider = {"bool": "u1", "float16": "f4"}.get(values.dtype.name)
@@ -168,7 +168,7 @@ def _nifti_file(volume: Volume, group: str, name: str, facts: Facts) -> File:
     return File(name=name, form="format", source=volume.number, values={}, write=write)
 
 
-def _write_nifti(name: str, voxels: Array, facts: Facts, path: Path) -> None:
+def _write_nifti(name: str, voxels: Array, facts: Metadata, path: Path) -> None:
     """Write a file, and open it again."""
     differ = RestoredArray("image", voxels.values).differ
     Nifti().write(path, {"image": voxels}, facts)

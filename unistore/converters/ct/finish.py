@@ -23,7 +23,7 @@ from unistore.plugin import (
     Field,
     Finalized,
     Scan,
-    SourceFacts,
+    SourceArrays,
     SourceFile,
     Table,
     offsets_of,
@@ -41,7 +41,7 @@ _NO_CLASS = np.empty(0, np.uint16)
 Arrays = list[tuple[Field, AnyArray]]
 
 
-def finish_volumes(scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+def finish_volumes(scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
     """Return index arrays, tables and attributes of a store, everything that depends on counts.
 
     Parameters
@@ -60,7 +60,7 @@ def finish_volumes(scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
 class _Finishing:
     """Collects the arrays, tables and attributes of a store."""
 
-    def __init__(self, scan: Scan, facts: Sequence[SourceFacts]) -> None:
+    def __init__(self, scan: Scan, facts: Sequence[SourceArrays]) -> None:
         self._scan = scan
         self._facts = facts
         self._agreement: Agreement = scan.shared["agreement"]

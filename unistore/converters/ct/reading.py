@@ -34,7 +34,7 @@ from unistore.plugin import (
     OwnForm,
     ProblemCollector,
     Scan,
-    SourceFacts,
+    SourceArrays,
     little_endian,
 )
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
@@ -58,7 +58,7 @@ class VolumeReader:
         for array, file in zip(detail.arrays, files, strict=True):
             self._arrays[array.role] = VolumeFile.of(array, file)
 
-    def facts(self) -> SourceFacts:
+    def facts(self) -> SourceArrays:
         """Read everything once and return counts.
 
         Returns
@@ -97,12 +97,12 @@ class VolumeReader:
         facts: dict[str, AnyArray] = {name: np.array(count, np.int64) for name, count in numbers.items()}
         return facts | {"extent": np.array(self.extent())}
 
-    def locations(self, most: int, emit: Emit) -> SourceFacts:
+    def locations(self, most: int, emit: Emit) -> SourceArrays:
         """Find and emit locations of every window, mask and label.
 
         Returns
         -------
-        SourceFacts
+        SourceArrays
             Of each group that has voxels, ``classes/<group>`` (K,) and ``locations/<group>`` (K,), how many.
         """
         image = self._arrays.get("image")

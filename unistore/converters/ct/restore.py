@@ -21,9 +21,9 @@ from unistore.errors import AddOptions, InputError, StoreError
 from unistore.plugin import (
     Emit,
     ExportedArray,
-    Facts,
     Finalized,
     IndexColumn,
+    Metadata,
     OpenedByLibrary,
     Progress,
     Restore,
@@ -248,13 +248,13 @@ def _restored_points(volume: Volume, array: VolumeArray, path: Path) -> Restored
     return RestoredFile(path, arrays, format=array.format, adapt=_with_one_resolution)
 
 
-def _stated_facts(volume: Volume, detail: Detail) -> Facts:
+def _stated_facts(volume: Volume, detail: Detail) -> Metadata:
     """Return what the store has of the geometry that the image's file states, and of its header."""
     facts = {name: volume.geometry.get(name) for name, by in detail.stated_by.items() if by == BY_FILE}
     return facts | {"header": volume.header} if detail.header else facts
 
 
-def _only_array(facts: Facts, opened: OpenedByLibrary) -> OpenedByLibrary:
+def _only_array(facts: Metadata, opened: OpenedByLibrary) -> OpenedByLibrary:
     """Return a file of voxels, whose array needs no name, with those of its facts that are stored."""
     (name,) = opened.names
     stated = {fact: value for fact, value in (opened.facts or {}).items() if fact in facts}

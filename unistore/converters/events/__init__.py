@@ -16,10 +16,10 @@ if TYPE_CHECKING:
         Chosen,
         Claim,
         Cut,
-        Facts,
         FileSummary,
         Format,
         Grouping,
+        Metadata,
         OpenFile,
         Restored,
         SourceFile,
@@ -118,7 +118,7 @@ class EventsFamily(EventsOptions, Family):
 
         return rows(self, opened, lo, hi)
 
-    def restore(self, columns: Mapping[str, Array], facts: Facts) -> Restored:
+    def restore(self, columns: Mapping[str, Array], facts: Metadata) -> Restored:
         """Return the arrays of a file in its unit, its dtypes and its polarities."""
         from unistore.converters.events.recordings import restore
 

@@ -32,11 +32,11 @@ from unistore.plugin import (
     Claim,
     Column,
     Cut,
-    Facts,
     FileSummary,
     Group,
     Grouping,
     InputError,
+    Metadata,
     OpenFile,
     Problem,
     Restored,
@@ -243,7 +243,7 @@ def rows(options: EventsOptions, opened: OpenFile, lo: int, hi: int) -> Mapping[
     }
 
 
-def restore(options: EventsOptions, columns: Mapping[str, Array], facts: Facts) -> Restored:
+def restore(options: EventsOptions, columns: Mapping[str, Array], facts: Metadata) -> Restored:
     """Return the arrays of a file in its unit, its dtypes and its polarities."""
     arrays = {}
     records: dict[str, dict[str, Array]] = {}

@@ -18,7 +18,7 @@ import numpy as np
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import HEAD_BYTES, Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import HEAD_BYTES, Array, Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, UInt8s
 
 EVENTS = "events"  # name of the array of a recording
@@ -68,7 +68,7 @@ class AtisBin(Format):
         rows = LazyRows((count,), dtype, lambda lo, hi: decoded()[lo:hi])
         yield OpenFile({EVENTS: Array(rows)}, memory=_MEMORY * (count + jumps))
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
         """Write events, with a jump of the clock before those whose times 23 bits do not hold."""
         jumps = 0
         with path.open("wb") as file:

@@ -9,7 +9,7 @@ import numpy as np
 
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.lazy import TextRows
-from unistore.converters.opened import HEAD_BYTES, Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import HEAD_BYTES, Array, Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray
 
 EVENTS = "events"  # name of the array, (N, 4)
@@ -72,9 +72,9 @@ def _lines(file: SourceFile) -> list[str]:
     return lines
 
 
-def _beginning(lines: Sequence[str]) -> tuple[int, AnyArray, Facts]:
+def _beginning(lines: Sequence[str]) -> tuple[int, AnyArray, Metadata]:
     """Return the number of lines before the events, the first events, and the size that a line says."""
-    facts: Facts = {}
+    facts: Metadata = {}
     first = 0
     events: list[Sequence[float]] = []
     for number, line in enumerate(lines):

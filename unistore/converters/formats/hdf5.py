@@ -21,9 +21,9 @@ from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
 from unistore.converters.files.paths import is_in_split, natural_key, real_path
 from unistore.converters.opened import (
     Array,
-    Facts,
     Format,
     Member,
+    Metadata,
     NamedArrays,
     OpenFile,
     Origin,
@@ -121,7 +121,7 @@ class OpenedHdf5(OpenFile):
         self._array_type = array_type
         self._skipped = skipped
         self._partly: dict[frozenset[str], OpenedHdf5] = {}
-        self._group_facts: dict[str, Facts] = {}
+        self._group_facts: dict[str, Metadata] = {}
 
     def without(self, groups: Collection[str]) -> OpenFile:
         """See `OpenFile.without`. The same object for the same groups."""
@@ -190,7 +190,7 @@ class OpenedHdf5(OpenFile):
         return hdf5_attributes.is_single_value(self.tree.datasets[path])
 
     @cached_property
-    def facts(self) -> Facts:
+    def facts(self) -> Metadata:
         """See `OpenFile`: single values."""
         return {path: _fact(array.item()) for path, array in self.sound.items() if not array.shape}
 
@@ -253,7 +253,7 @@ class OpenedHdf5(OpenFile):
         kinds = members_of(group_object) if isinstance(group_object, h5py.Group) else {}
         return {name: kinds[name] for name in sorted(kinds, key=natural_key)}
 
-    def group_facts(self, group: str = "") -> Facts:
+    def group_facts(self, group: str = "") -> Metadata:
         """See `OpenFile`: attributes. The text of one that cannot be read says so."""
         if group not in self._group_facts:
             self._group_facts[group] = hdf5_attributes.json_attributes(self.handle[group or "/"], as_json)
@@ -289,7 +289,7 @@ class Hdf5(Format):
         with hdf5.open_hdf5(file.path, file.name) as handle:
             yield OpenedHdf5(handle, file, self.array_type)
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
                 dataset = file.create_dataset(name, array.shape, array.dtype)

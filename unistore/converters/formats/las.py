@@ -17,7 +17,7 @@ import numpy as np
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Facts, Format, NamedArrays, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, NamedArrays, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Float64s
 
 _AXES = ("X", "Y", "Z")
@@ -83,7 +83,7 @@ class Las(Format):
         end: int = header.offset_to_point_data + header.point_count * header.point_format.size
         return end
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Facts) -> None:
+    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
         """Write the bytes around the points as they were, and the points."""
         file = SourceFile(path, path.name)
         laspy = file.library("laspy", "lidar")

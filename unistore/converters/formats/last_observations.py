@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
-from unistore.converters.opened import Array, Facts, Member, NamedArrays, OpenFile, Origin, SourceFile
+from unistore.converters.opened import Array, Member, Metadata, NamedArrays, OpenFile, Origin, SourceFile
 from unistore.errors import InputError, Problem, location_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class LastObservations(NamedTuple):
         """Return the name of the JSON file that describes an HDF5 file of a name."""
         return self.beside.format(stem=name.rpartition(".")[0])
 
-    def of_groups(self, facts: Facts) -> Mapping[str, Facts]:
+    def of_groups(self, facts: Metadata) -> Mapping[str, Metadata]:
         """Return what the metadata say of each episode that they list, by its group."""
         listed = facts.get(_EPISODES)
         entries = listed if isinstance(listed, list) else []
@@ -140,7 +140,7 @@ class OpenedWithLast(OpenFile):
         is_divided = bool(below) and name not in self.hdf5.tree.datasets
         return f"{episode}/{self.names.dataset_in_file(below)}" if is_divided else name
 
-    def group_facts(self, group: str = "") -> Facts:
+    def group_facts(self, group: str = "") -> Metadata:
         """See `OpenFile`: what the metadata say, and attributes of a group."""
         if not group:
             return self.facts
@@ -154,7 +154,7 @@ def opened_with_last(
     opened: OpenFile,
     file: SourceFile,
     names: LastObservations,
-    facts: Facts,
+    facts: Metadata,
     further: Sequence[SourceFile],
     notes: Mapping[str, str] = NO_NOTES,
 ) -> OpenFile:
@@ -179,7 +179,7 @@ def opened_with_last(
     )
 
 
-def facts_in(metadata: SourceFile) -> Facts:
+def facts_in(metadata: SourceFile) -> Metadata:
     """Read metadata in JSON. Damaged ones are no sign that the file is another's."""
     metadata.check_whole()
     try:

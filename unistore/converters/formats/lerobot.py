@@ -24,7 +24,7 @@ from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames, decoder_memory
-from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
 from unistore.errors import OF_ROWS, InputError, Problem
 from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
@@ -359,7 +359,7 @@ class _DatasetMeta:
                 episodes.append(_Episode(*place, videos))
         return tasks, episodes
 
-    def _stretch(self, row: Facts, camera: str) -> _Stretch:
+    def _stretch(self, row: Metadata, camera: str) -> _Stretch:
         name = f"videos/{camera}"
         path = self._path_of("video_path", {**_place(row, name), "video_key": camera})
         return _Stretch(path, float(row[f"{name}/from_timestamp"]))
@@ -395,7 +395,7 @@ class _DatasetMeta:
             self.files[name] = replace(beside, name=os.path.normpath(beside.name))
         return self.files[name]
 
-    def _path_of(self, template: str, values: Facts) -> str:
+    def _path_of(self, template: str, values: Metadata) -> str:
         """Fill in a path that ``info.json`` gives. What else `str.format` could do is left to others."""
 
         def filled(match: re.Match[str]) -> str:
@@ -463,5 +463,5 @@ class _Timestamps(Array):
         return ()
 
 
-def _place(row: Facts, name: str) -> JsonObject:
+def _place(row: Metadata, name: str) -> JsonObject:
     return {"chunk_index": row[f"{name}/chunk_index"], "file_index": row[f"{name}/file_index"]}

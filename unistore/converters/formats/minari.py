@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.last_observations import LastObservations, facts_in, opened_with_last
-from unistore.converters.opened import Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 
 FILE = "main_data.hdf5"
 METADATA = "metadata.json"
@@ -36,5 +36,5 @@ class Minari(Format):
             yield opened_with_last(opened, file, MINARI, facts, [file.beside(METADATA)])
 
 
-def _facts(file: SourceFile) -> Facts:
+def _facts(file: SourceFile) -> Metadata:
     return facts_in(file.beside(METADATA))

@@ -27,7 +27,7 @@ from unistore.converters.formats.volumes import (
     steps_of,
     stream_of,
 )
-from unistore.converters.opened import Array, Facts, OpenFile, SourceFile
+from unistore.converters.opened import Array, Metadata, OpenFile, SourceFile
 from unistore.system.types import JsonObject
 
 _LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348
@@ -81,7 +81,7 @@ class Nifti(VolumeFormat):
             notes = {"image": "; ".join(taken)} if taken else {}
             yield OpenFile({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=notes)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
         (array,) = arrays.values()
         header = _header_of(array, facts)
         with path.open("wb") as raw, ExitStack() as stack:
@@ -172,17 +172,17 @@ def _facts(header: Any) -> JsonObject:
     return {**stated(lps[:, 2::-1], lps[:, 3]), "header": kept}
 
 
-def _contradicts(kept: Facts) -> bool:
+def _contradicts(kept: Metadata) -> bool:
     """Return whether both ways to place the voxels are there and differ by more than rounding."""
     if kept["sform"] is None or kept["qform"] is None:
         return False
     return not np.allclose(kept["sform"], kept["qform"], rtol=1e-3, atol=1e-2)
 
 
-def _header_of(array: Array, facts: Facts) -> Any:
+def _header_of(array: Array, facts: Metadata) -> Any:
     import nibabel
 
-    kept: Facts = facts.get("header") or {}
+    kept: Metadata = facts.get("header") or {}
     kind: Any = nibabel.Nifti2Header if max(array.shape) > _MOST else nibabel.Nifti1Header
     header = kind(endianness=">" if array.dtype.byteorder == ">" else "<")
     header.set_data_dtype(array.dtype)

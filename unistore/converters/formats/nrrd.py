@@ -14,7 +14,7 @@ import numpy as np
 
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.volumes import MILLIMETRES, RAS_TO_LPS, VolumeFormat, open_raw, stated
-from unistore.converters.opened import Facts, OpenFile, SourceFile
+from unistore.converters.opened import Metadata, OpenFile, SourceFile
 from unistore.system.types import Dtype, JsonObject
 
 _TYPES = {
@@ -73,12 +73,12 @@ class Nrrd(VolumeFormat):
             yield opened
 
 
-def _header(file: SourceFile) -> tuple[Facts, int, SourceFile]:
+def _header(file: SourceFile) -> tuple[Metadata, int, SourceFile]:
     """Return what the header says, where the voxels begin, and in which file."""
     nrrd = file.library("nrrd", "medical")
     head = file.head(_LONGEST_HEADER)
     end = re.search(rb"\r?\n\r?\n", head)
-    header: Facts = nrrd.read_header((head[: end.start()] if end else head).split(b"\n"))
+    header: Metadata = nrrd.read_header((head[: end.start()] if end else head).split(b"\n"))
     name = header.get("data file", header.get("datafile"))
     missing = {"type", "encoding", "sizes"} - header.keys()
     if missing or (end is None and name is None):
@@ -106,7 +106,7 @@ def _bytes_of_lines(file: SourceFile, start: int, count: int) -> int:
         return sum(map(len, islice(iter(raw.readline, b""), count)))
 
 
-def _dtype(file: SourceFile, header: Facts) -> Dtype:
+def _dtype(file: SourceFile, header: Metadata) -> Dtype:
     kind = next((code for code, names in _TYPES.items() if header["type"] in names), None)
     endian = header.get("endian", "")
     if kind is None or (endian not in ("little", "big") and kind[1] != "1"):
@@ -118,7 +118,7 @@ def _dtype(file: SourceFile, header: Facts) -> Dtype:
     return np.dtype(kind).newbyteorder(">" if endian == "big" else "<")
 
 
-def _place(header: Facts) -> JsonObject:
+def _place(header: Metadata) -> JsonObject:
     """Return where the voxels lie, as far as the header says it of three axes."""
     directions = header.get("space directions")
     units = header.get("space units", ("mm",) * 3)

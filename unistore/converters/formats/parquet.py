@@ -16,7 +16,7 @@ from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import WRITE_AGAIN, is_out_of_memory, is_read_error
 from unistore.converters.files.paths import is_inside
 from unistore.converters.formats.parquet_pages import Pages, largest_pages
-from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
@@ -323,7 +323,7 @@ class Parquet(Format):
                     arrays[name] = Array(ParquetColumn(lambda: table, name, 0, table.row_count, *form))
             yield OpenFile(arrays, left_out=left_out, memory=table.held)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
         pa = import_module("pyarrow")
         parquet = import_module("pyarrow.parquet")
         columns = {name: _arrow_column(array[0 : len(array)]) for name, array in arrays.items()}

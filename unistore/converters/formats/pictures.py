@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from unistore.converters.formats import images
-from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 _ARRAY = "image"
@@ -82,7 +82,7 @@ class Png(Format):
         image = Array(ImagePixels(file, header))
         yield OpenFile({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
         cv2 = images.opencv(path.name)
         pixels = arrays[_ARRAY][:]
         if pixels.ndim == 3:

@@ -20,7 +20,7 @@ from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.arrays import begins_with_text, lost_its_first_line
 from unistore.converters.formats.lazy import ForwardRecords, LazyRows
-from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, UInt8s
 
 EVENTS = "events"  # name of the array of a recording
@@ -129,7 +129,7 @@ class Dat(PropheseeFormat):
         facts["type"] = kind[0]
         yield OpenFile({EVENTS: Array(LazyRows(records.shape, _DAT_EVENT, events))}, facts)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Facts) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
         with path.open("wb") as file:
             for line in facts["header"]:
                 file.write(f"% {line}\n".encode())

@@ -18,7 +18,7 @@ import numpy as np
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN, is_out_of_memory
 from unistore.converters.formats.lazy import Stretch, Unread
-from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
 from unistore.errors import InputError, Problem
 from unistore.system.frames import BLOSC_HEADER, zstd_size
 from unistore.system.sizes import count_of
@@ -71,7 +71,7 @@ def _in_folder(file: SourceFile) -> _Hierarchy:
 class _ZarrArray:
     """An array of Zarr v2, of which chunks are read when rows are."""
 
-    def __init__(self, hierarchy: _Hierarchy, path: str, described: Facts) -> None:
+    def __init__(self, hierarchy: _Hierarchy, path: str, described: Metadata) -> None:
         self.shape = tuple(map(int, described["shape"]))
         self.chunks = tuple(map(int, described["chunks"]))
         self.chunk_rows = self.chunks[0]
@@ -149,7 +149,7 @@ class _ZarrArray:
         return f"{self._path}/{self._separator.join(map(str, place))}"
 
 
-def _decoded(encoded: bytes, compressor: Facts | None, size: int) -> Any:
+def _decoded(encoded: bytes, compressor: Metadata | None, size: int) -> Any:
     """Decode a chunk to exactly so many bytes. What says another size is not decoded."""
     content: Any = encoded
     if compressor is not None and compressor["id"] in _DEFLATE:
@@ -270,7 +270,7 @@ def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> OpenFile:
     )
 
 
-def _problem(place: str, described: Facts) -> Problem | None:
+def _problem(place: str, described: Metadata) -> Problem | None:
     """Say why an array is not read: another dtype than numbers, or a codec that may do more than decode."""
     codecs = [described["compressor"], *(described["filters"] or ())]
     names = [codec["id"] for codec in codecs if codec is not None]

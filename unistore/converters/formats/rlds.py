@@ -23,7 +23,7 @@ from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Facts, Format, OpenFile, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 _HEAD = Struct("<QI")
@@ -91,7 +91,7 @@ def _opened(
     file: SourceFile, described: SourceFile, features: Sequence[_StatedFeature], records: Sequence[_Record]
 ) -> OpenFile:
     arrays: dict[str, Array] = {}
-    of_groups: dict[str, Facts] = {}
+    of_groups: dict[str, Metadata] = {}
     left_out: dict[str, str] = {}
     for record in records:
         group = f"data/episode_{record.number}"
@@ -139,7 +139,7 @@ def _features(file: SourceFile) -> list[_StatedFeature]:
     return features
 
 
-def _flat(said: Facts, name: str) -> Iterator[_StatedFeature]:
+def _flat(said: Metadata, name: str) -> Iterator[_StatedFeature]:
     """Yield the features below one that has others, as TensorFlow Datasets names them in a record."""
     if "featuresDict" in said:
         for key, below in said["featuresDict"]["features"].items():

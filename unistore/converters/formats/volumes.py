@@ -18,7 +18,7 @@ from isal import igzip, isal_zlib
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.paths import real_path
-from unistore.converters.opened import Array, Facts, Format, OpenFile, Origin, SourceFile
+from unistore.converters.opened import Array, Format, Metadata, OpenFile, Origin, SourceFile
 from unistore.system.types import AnyArray, Dtype, Float64s, JsonObject, Shape
 
 _ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
@@ -143,7 +143,7 @@ def open_raw(
     file: SourceFile,
     voxels: SourceFile,
     form: tuple[Shape, Dtype],
-    facts: Facts,
+    facts: Metadata,
     notes: Mapping[str, str],
     *,
     start: int,
@@ -263,7 +263,7 @@ def stated(steps: Float64s, origin: Float64s) -> JsonObject:
     return facts
 
 
-def steps_of(facts: Facts) -> Float64s:
+def steps_of(facts: Metadata) -> Float64s:
     """Return the steps of `stated`. Where no direction is known, the axes are those of the world."""
     spacing = np.array(facts.get("spacing") or (1.0, 1.0, 1.0))
     direction = facts.get("direction")
@@ -272,7 +272,7 @@ def steps_of(facts: Facts) -> Float64s:
     return steps
 
 
-def origin_of(facts: Facts) -> Float64s:
+def origin_of(facts: Metadata) -> Float64s:
     """Return the first voxel, x, y, z of LPS."""
     return np.array(facts.get("origin") or (0.0, 0.0, 0.0))[::-1]
 

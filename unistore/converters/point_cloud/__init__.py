@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Rule,
         Scan,
         Scanned,
-        SourceFacts,
+        SourceArrays,
         SourceFile,
         StoreView,
         Table,
@@ -151,13 +151,13 @@ class PointCloud(PointCloudOptions, Family):
 
     def prepare(
         self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
-    ) -> SourceFacts:
+    ) -> SourceArrays:
         """Read a file of any size, and emit its points and voxels."""
         from unistore.converters.point_cloud.reading import prepare_cloud
 
         return prepare_cloud(self, scan, source, files, emit, folder)
 
-    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         """Make index arrays of segments and voxels, and choose the dtype of the coordinates."""
         from unistore.converters.point_cloud.finish import finish_clouds
 

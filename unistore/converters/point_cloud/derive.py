@@ -30,7 +30,7 @@ from unistore.plugin import (
     Emit,
     Field,
     Source,
-    SourceFacts,
+    SourceArrays,
     missing_value,
     offsets_of,
 )
@@ -158,9 +158,9 @@ class DerivedCloud:
         self._decimals = DecimalPlaces()
         self._voxels = {size: np.zeros(len(self._lengths), np.int64) for size in options.voxel_size}
 
-    def derive(self, columns: Mapping[str, Field], segment_columns: Mapping[str, Field]) -> SourceFacts:
+    def derive(self, columns: Mapping[str, Field], segment_columns: Mapping[str, Field]) -> SourceArrays:
         """Emit points and voxels, and return what the index needs. Columns that the file lacks are filled."""
-        # Facts: `lengths`, `numbers` (S,), `bounds` (S, 2, 3), `quantised` (), `places` () as of
+        # Metadata: `lengths`, `numbers` (S,), `bounds` (S, 2, 3), `quantised` (), `places` () as of
         # `DecimalPlaces`, `voxels/<size>` (S,) voxels per segment, `segments/<column>` (S, …),
         # `labelled/<column>` ()
         facts = self._emit_coordinates(columns)

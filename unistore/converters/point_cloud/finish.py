@@ -18,7 +18,7 @@ from unistore.plugin import (
     Field,
     Finalized,
     Scan,
-    SourceFacts,
+    SourceArrays,
     Sources,
     count_of,
     offsets_of,
@@ -43,7 +43,7 @@ _SOURCES_AT_A_TIME = 256
 Arrays = list[tuple[Field, Any]]
 
 
-def finish_clouds(scan: Scan, facts: Sequence[SourceFacts], voxel_sizes: Sequence[float]) -> Finalized:
+def finish_clouds(scan: Scan, facts: Sequence[SourceArrays], voxel_sizes: Sequence[float]) -> Finalized:
     """Return index arrays and the final tables of all sources, which have at least one segment.
 
     Parameters
@@ -81,7 +81,7 @@ def finish_clouds(scan: Scan, facts: Sequence[SourceFacts], voxel_sizes: Sequenc
     )
 
 
-def _joined(facts: Sequence[SourceFacts], scan: Scan) -> SourceFacts:
+def _joined(facts: Sequence[SourceArrays], scan: Scan) -> SourceArrays:
     """Return each fact of all sources, one after the other, and their numbers of segments, (sources,)."""
     dtypes = {f"{SEGMENTS}/{name}": field.dtype for name, field in scan.shared["segment_columns"].items()}
     blocks: dict[str, list[AnyArray]] = {}
@@ -97,7 +97,7 @@ def _joined(facts: Sequence[SourceFacts], scan: Scan) -> SourceFacts:
     return {name: np.concatenate(values) for name, values in blocks.items()}
 
 
-def _coordinates(scan: Scan, joined: SourceFacts) -> tuple[str, Decimal | None]:
+def _coordinates(scan: Scan, joined: SourceArrays) -> tuple[str, Decimal | None]:
     """Return the dtype of the stored coordinates, and scale and offset if they are decimals."""
     dtypes = set()
     for origin, is_quantised in zip(scan.sources.details, joined["quantised"], strict=True):
@@ -112,7 +112,7 @@ def _coordinates(scan: Scan, joined: SourceFacts) -> tuple[str, Decimal | None]:
     return ("float64" if decimal is None else "int32"), decimal
 
 
-def _columns(scan: Scan, joined: SourceFacts) -> list[Field]:
+def _columns(scan: Scan, joined: SourceArrays) -> list[Field]:
     """Return the fields of the columns of points. Labels that are all 0 are named as such."""
     columns = []
     for name, field in point_columns(scan).items():
@@ -123,7 +123,7 @@ def _columns(scan: Scan, joined: SourceFacts) -> list[Field]:
     return columns
 
 
-def _segment_arrays(scan: Scan, joined: SourceFacts, source: Int64s, unit: str | None) -> Arrays:
+def _segment_arrays(scan: Scan, joined: SourceArrays, source: Int64s, unit: str | None) -> Arrays:
     values = {
         "offsets": offsets_of(joined["lengths"]),
         "origin": joined["bounds"][:, 0],

@@ -41,7 +41,7 @@ from unistore.errors import (
     location_of,
     printable,
 )
-from unistore.plugin import Array, Facts, OpenFile, SourceFile, name_problem, storable
+from unistore.plugin import Array, Metadata, OpenFile, SourceFile, name_problem, storable
 from unistore.system.types import AnyArray, Shape
 
 # Choose the coordinates and the other columns of a file, by their names or by ``--map``.
@@ -581,7 +581,7 @@ def described(opened: OpenFile, chosen: Described, paths: Sequence[str]) -> Desc
     )
 
 
-def _triple(header: Facts, what: str) -> tuple[float, ...]:
+def _triple(header: Metadata, what: str) -> tuple[float, ...]:
     # Three numbers of the header: ``x_scale``, ``y_scale``, ``z_scale``, or one array ``scale``
     of_axes = [header.get(f"{axis}_{what}") for axis in AXES]
     numbers = header.get(what, header.get(f"{what}s", of_axes))

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from unistore.plugin import Array, Facts, Scanned, SourceColumn, is_inside
+from unistore.plugin import Array, Metadata, Scanned, SourceColumn, is_inside
 from unistore.system.types import Int64s, Shape
 
 AXES = ("x", "y", "z")
@@ -51,7 +51,7 @@ class FileLayout(NamedTuple):
     segment_columns: Mapping[str, ColumnPlace] = {}  # of whole segments
     quantum: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # scale and offset of x, y, z
     unit: str | None = None  # of the coordinates; None: the layout does not define it
-    header: Facts = {}  # noqa: RUF012  nobody changes it
+    header: Metadata = {}  # noqa: RUF012  nobody changes it
 
     @property
     def xyz_dtype(self) -> str:

@@ -14,7 +14,7 @@ from unistore.converters.point_cloud.options import PointCloudOptions, parse_seg
 from unistore.converters.point_cloud.pointsuite import check_names
 from unistore.converters.point_cloud.sources import LAYOUTS, recognise
 from unistore.converters.point_cloud.tables import point_columns
-from unistore.plugin import Emit, Group, InputError, Openable, OpenFile, Scan, SourceFacts
+from unistore.plugin import Emit, Group, InputError, Openable, OpenFile, Scan, SourceArrays
 
 
 def scan_cloud(options: PointCloudOptions, group: Group, files: Sequence[Openable]) -> Described:
@@ -81,7 +81,7 @@ def prepare_cloud(
     files: Sequence[Openable],
     emit: Emit,
     folder: Path | None,
-) -> SourceFacts:
+) -> SourceArrays:
     """Read a file of any size, and emit its points and voxels. See `DerivedCloud.derive`."""
     origin: PointOrigin = scan.sources.details[source]
     renumber = None

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         Restore,
         Scan,
         Scanned,
-        SourceFacts,
+        SourceArrays,
         SourceFile,
         StoreView,
     )
@@ -202,7 +202,7 @@ class Spike(SpikeOptions, Family):
 
         return gather_frames(scanned, self)
 
-    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         """Make extents, sequences, and offsets of kept images. One sample for each frame."""
         from unistore.converters.spike.gather import finish_frames
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         Rule,
         Scan,
         Scanned,
+        SourceArrays,
         SourceColumn,
-        SourceFacts,
         SourceFile,
         StoreView,
     )
@@ -175,13 +175,13 @@ class Trajectory(TrajectoryOptions, Family):
 
     def prepare(
         self, scan: Scan, source: int, files: Sequence[Openable], emit: Emit, folder: Path | None
-    ) -> SourceFacts:
+    ) -> SourceArrays:
         """Compare next with following observations, and emit columns with any number of values in a row."""
         from unistore.converters.trajectory.read import prepare_source
 
         return prepare_source(scan, source, files[0], emit)
 
-    def finish(self, scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         """Make index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
         from unistore.converters.trajectory.finish import finish_episodes
 

@@ -16,7 +16,7 @@ import numpy as np
 from unistore.converters.trajectory.layouts import LOG_TIME, STAMP, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import AddOptions, Fix, InputError, Problem
-from unistore.plugin import Facts, ProblemCollector
+from unistore.plugin import Metadata, ProblemCollector
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
 from unistore.system.types import AnyArray, Int64s
@@ -195,7 +195,7 @@ def dataset_names(arrays: Collection[str]) -> dict[str, str]:
     return names
 
 
-def _rate_in(facts: Facts) -> float:
+def _rate_in(facts: Metadata) -> float:
     for name in _RATES:
         rate = facts.get(name)
         if isinstance(rate, int | float) and rate > 0:

@@ -19,7 +19,7 @@ from unistore.plugin import (
     Field,
     Finalized,
     Scan,
-    SourceFacts,
+    SourceArrays,
     Table,
     offsets_of,
     text_arrays,
@@ -44,7 +44,7 @@ _MAX_SHARED_BYTES = 64 << 10
 _SPLIT_NAMES = ("train", "valid", "val", "validation", "test")
 
 
-def finish_episodes(scan: Scan, facts: Sequence[SourceFacts]) -> Finalized:
+def finish_episodes(scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
     """Return the index arrays of all episodes, the final tables and the attributes of groups."""
     stored: StoredColumns = scan.shared["columns"]
     episodes = _Episodes(_indexes(scan), list(stored.streams))
@@ -127,7 +127,7 @@ def _field(name: str, dtype: str, axis: str, description: str) -> Field:
     return Field(path=f"{EPISODES}/{name}", dtype=dtype, axes=(axis,), description=description)
 
 
-def _episode_arrays(episodes: _Episodes, owner: Int64s, facts: Sequence[SourceFacts]) -> list[IndexArray]:
+def _episode_arrays(episodes: _Episodes, owner: Int64s, facts: Sequence[SourceArrays]) -> list[IndexArray]:
     """Return the offsets of episodes on each clock, their sources and names, and which are cut."""
     arrays: list[IndexArray] = []
     for clock, lengths in episodes.lengths.items():
@@ -265,7 +265,7 @@ def _is_short(fact: object) -> bool:
 # Tables that are known when all values were read
 
 
-def _spilled_tables(scan: Scan, facts: Sequence[SourceFacts]) -> tuple[tuple[Table, ...], list[IndexArray]]:
+def _spilled_tables(scan: Scan, facts: Sequence[SourceArrays]) -> tuple[tuple[Table, ...], list[IndexArray]]:
     """Return tables of rows of any length, with chunks for their median, and the offsets of the rows."""
     tables: list[Table] = []
     arrays: list[IndexArray] = []
@@ -279,7 +279,7 @@ def _spilled_tables(scan: Scan, facts: Sequence[SourceFacts]) -> tuple[tuple[Tab
 
 
 def _next_tables(
-    stored: StoredColumns, facts: Sequence[SourceFacts], episodes: _Episodes
+    stored: StoredColumns, facts: Sequence[SourceArrays], episodes: _Episodes
 ) -> tuple[tuple[Table, ...], dict[str, tuple[int, ...]]]:
     """Return the tables of next observations, and the rows of each source in them.
 

@@ -23,7 +23,7 @@ from unistore.converters.formats.last_observations import LastObservations
 from unistore.converters.formats.maniskill import MANISKILL
 from unistore.converters.formats.minari import MINARI
 from unistore.errors import AddOptions, Fix, InputError, Location, location_of
-from unistore.plugin import Array, Facts, FileSummary, OpenFile, as_json
+from unistore.plugin import Array, FileSummary, Metadata, OpenFile, as_json
 
 METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
 STAMP, LOG_TIME = "header_stamp", "log_time"  # names of the times of the messages of a topic, in bags
@@ -74,7 +74,7 @@ class EpisodeLayout(NamedTuple):
         """Return the path in an episode of rows that its format may open under another name."""
         return dataset if self.last is None else self.last.dataset_in_file(dataset)
 
-    def file_facts(self, opened: OpenFile) -> Facts:
+    def file_facts(self, opened: OpenFile) -> Metadata:
         """Return attributes of the file that are not those of an episode."""
         if self.container is not None:
             return {**opened.group_facts(), **opened.group_facts(self.container)}
@@ -95,7 +95,7 @@ class EpisodeRecording(NamedTuple):
         """Return what messages call an array, or the group."""
         return location_of(self.opened.name, f"{self.group}/{path}")
 
-    def facts(self, path: str = "") -> Facts:
+    def facts(self, path: str = "") -> Metadata:
         """Return what the file says of an array or group."""
         return self.opened.group_facts(f"{self.group}/{path}".strip("/"))
 

@@ -33,7 +33,7 @@ from unistore.plugin import (
     OpenFile,
     ProblemCollector,
     Scan,
-    SourceFacts,
+    SourceArrays,
     advanced,
     missing_value,
 )
@@ -218,7 +218,7 @@ _FOLLOWS = "follows/"
 SIZES = "sizes/"
 
 
-def prepare_source(scan: Scan, source: int, file: Openable, emit: Emit) -> SourceFacts:
+def prepare_source(scan: Scan, source: int, file: Openable, emit: Emit) -> SourceArrays:
     """Return facts of a source, of which the values of spilled columns are emitted."""
     spilled = scan.shared["columns"].spilled
     if not spilled and not scan.sources.details[source].episodes.must_be_compared:
@@ -229,7 +229,7 @@ def prepare_source(scan: Scan, source: int, file: Openable, emit: Emit) -> Sourc
 
 def derive_source(
     opened: OpenFile, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit
-) -> SourceFacts:
+) -> SourceArrays:
     """Read one source once, emit the values of the columns `spilled`, and return facts.
 
     Returns
@@ -248,7 +248,7 @@ def derive_source(
     return facts
 
 
-def keys_apart(facts: SourceFacts) -> set[str]:
+def keys_apart(facts: SourceArrays) -> set[str]:
     """Return the names of the next observations that are not those of the following steps."""
     follows = {
         name.removeprefix(_FOLLOWS): value for name, value in facts.items() if name.startswith(_FOLLOWS)

@@ -444,12 +444,12 @@ def _values_at(store: Store, key: str, path: str) -> Callable[[Int64s, Allocate]
 
 
 @dataclass(frozen=True, slots=True)
-class UnitIndices(SampleIndices):
-    """The samples of a batch, and their places in the store.
+class SampleRows(SampleIndices):
+    """The samples of a batch, and their rows in the store.
 
     Attributes
     ----------
-    units : int64 array of shape (B,)
+    rows : int64 array of shape (B,)
         Row of the store's sample table that each sample is made from.
     numbers : int64 array of shape (B,)
         Number of the sample among the samples of that row, from 0; see `Kind.counts`.
@@ -457,12 +457,12 @@ class UnitIndices(SampleIndices):
         ``allocate(shape, dtype)`` returns memory of the batch. Values in it are delivered without a copy.
     """
 
-    units: Int64s = field(kw_only=True)
+    rows: Int64s = field(kw_only=True)
     numbers: Int64s = field(kw_only=True)
     allocate: Allocate = field(kw_only=True)
 
 
-class UnitReader(SampleReader):
+class KindReader(SampleReader):
     """Reads samples with `Kind.read`, and checks the result."""
 
     def __init__(self, store: Store, kind: Kind, fields: Sequence[str], units: Int64s) -> None:
@@ -513,11 +513,11 @@ class UnitReader(SampleReader):
     def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
         which = range_of_rows(self._first, picks.index)
         memory = _Memory(allocate)
-        located = UnitIndices(
+        located = SampleRows(
             picks.index,
             picks.epoch,
             picks.seed,
-            units=self._units[which],
+            rows=self._units[which],
             numbers=picks.index - self._first[which],
             allocate=memory.allocate,
         )
@@ -528,7 +528,7 @@ class UnitReader(SampleReader):
             raise self._fault("read", f"did not return {', '.join(missing)}")
         batch = {key: memory.packed(self._packed(key, values[key], len(picks.index))) for key in self._keys}
         self._check_groups(batch)
-        return batch | self._sources.read(located.units, allocate)
+        return batch | self._sources.read(located.rows, allocate)
 
 
 def _wrong_batch(packed: Packed, samples: int) -> str:
@@ -573,13 +573,13 @@ class Kind(SampleKind):
     ...
     ...     def read(self, store, keys, picks):
     ...         offsets = store.array("clips/offsets")
-    ...         first = offsets.read_rows(picks.units)
-    ...         lengths = offsets.read_rows(picks.units + 1) - first
+    ...         first = offsets.read_rows(picks.rows)
+    ...         lengths = offsets.read_rows(picks.rows + 1) - first
     ...         frames = first + picks.below(lengths[:, None])[:, 0]
     ...         return {"pcm": store.array("frames/pcm").read_rows(frames)}
     """
 
-    reader: ClassVar = UnitReader
+    reader: ClassVar = KindReader
 
     __slots__ = ()
 
@@ -620,7 +620,7 @@ class Kind(SampleKind):
 
     @abstractmethod
     def read(
-        self, store: StoreView, keys: Sequence[str], picks: UnitIndices
+        self, store: StoreView, keys: Sequence[str], picks: SampleRows
     ) -> Mapping[str, NDArray[np.generic] | Packed]:
         """Read a batch of samples, which may be empty.
 
@@ -632,7 +632,7 @@ class Kind(SampleKind):
             The store.
         keys : sequence of str
             Keys to read: some of those that `keys` returns.
-        picks : UnitIndices
+        picks : SampleRows
             The samples, with their rows in the store and their random numbers.
 
         Returns
