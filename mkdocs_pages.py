@@ -37,11 +37,12 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     import unistore
+    from unistore.system.lazy import names_of_stub
 
     for source, page in MOVED.items():
         text = moved_links((ROOT / source).read_text(), ROOT / source, ROOT / "docs" / page)
         files.append(File.generated(config, page, content=text))
-    files.append(File.generated(config, "api.md", content=reference(unistore._HOME)))
+    files.append(File.generated(config, "api.md", content=reference(names_of_stub(unistore.__file__))))
     return files
 
 
@@ -49,7 +50,7 @@ def reference(homes: Mapping[str, str]) -> str:
     """Return the page of public names by task, under the names that are imported."""
     listed = {task: [name for name in names.split() if name in homes] for task, names in TASKS.items()}
     in_tasks = set().union(*listed.values())
-    listed["Errors"] = [name for name in sorted(homes) if homes[name] == "errors"]
+    listed["Errors"] = [name for name in sorted(homes) if homes[name] == "unistore.errors"]
     in_tasks.update(listed["Errors"])
     listed["More"] = [name for name in sorted(homes) if name not in in_tasks]
     lines = ["# Python reference", ""]
@@ -57,7 +58,7 @@ def reference(homes: Mapping[str, str]) -> str:
         lines += [f"## {task}", ""]
         for name in names:
             heading = f"unistore.{name}"
-            lines += [f"::: unistore.{homes[name]}.{name}", "    options:"]
+            lines += [f"::: {homes[name]}.{name}", "    options:"]
             lines += [f"      heading: {heading}", f"      toc_label: {heading}", ""]
     return "\n".join(lines)
 

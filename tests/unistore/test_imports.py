@@ -146,6 +146,9 @@ def imports(module: str) -> tuple[set[str], set[str], set[str]]:
                 visit(child, inside)
 
     visit(parsed(module), (top, run, anywhere))
+    stub = MODULES[module].with_suffix(".pyi")
+    if stub.exists():  # names that are imported when they are used
+        visit(ast.parse(stub.read_text()), (anywhere,))
     return top, run, anywhere
 
 

@@ -1,4 +1,4 @@
-"""The public names of ``unistore``: one table, shadowed by no module, and nothing beside them."""
+"""The public names of ``unistore``: one list, shadowed by no module, and nothing beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import unistore
+import unistore.plugin
 from tests.programs import printed
+from unistore.system.lazy import names_of_stub
 
 SOURCE = Path(unistore.__file__)
 ROOT = Path(__file__).parents[2]
@@ -33,16 +35,18 @@ def test_the_version_is_that_of_the_package() -> None:
     assert "__version__" in dir(unistore)
 
 
-def test_type_checkers_are_told_the_same_names_from_the_same_modules() -> None:
-    told = {
+@pytest.mark.parametrize("module", [unistore, unistore.plugin])
+def test_names_are_those_that_the_stub_imports(module: types.ModuleType) -> None:
+    assert module.__file__ is not None
+    expected = {
         alias.asname: (node.module, alias.name)
-        for node in ast.walk(ast.parse(SOURCE.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("unistore.")
+        for node in ast.walk(ast.parse(Path(module.__file__).with_suffix(".pyi").read_text()))
+        if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    expected = {name: (f"unistore.{module}", name) for name, module in unistore._HOME.items()}
-    expected["convert"] = "unistore.conversion.signatures", "convert"  # a stub with the options of families
-    assert told == expected
+    assert {name: (home, name) for name, home in names_of_stub(module.__file__).items()} == expected
+    for name in module.__all__:
+        assert getattr(module, name) is getattr(importlib.import_module(expected[name][0] or ""), name)
 
 
 def test_dir_shows_public_names_alone() -> None:
