@@ -73,6 +73,18 @@ def test_a_bucket_names_its_extra(tmp_path: Path) -> None:
     check_named("cloud", run(tmp_path, "inspect", "s3://bucket/train.zarr"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "hf://datasets/org/name/train.zarr"],
+        ["convert", "hf://datasets/org/name/scan.nii.gz", "scans.zarr"],
+    ],
+)
+def test_the_hub_names_its_extra(tmp_path: Path, words: list[str]) -> None:
+    check_named("hub", run(tmp_path, *words))
+    assert not (tmp_path / "scans.zarr").exists()
+
+
 def test_a_cluster_names_its_extra(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(10))
     convert = ["convert", tmp_path / "a.npy", tmp_path / "a.zarr", "--scheduler", "tcp://127.0.0.1:1"]

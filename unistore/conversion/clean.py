@@ -142,9 +142,10 @@ def _remove(build: Path) -> bool:
 
 
 def _clean_bucket(url: str, remove: bool) -> Iterator[Leftover]:
-    from unistore.conversion.object_build import place_of_owner, writing_client
+    from unistore.conversion.object_build import check_writable, place_of_owner, writing_client
 
     location = parse_url(url)
+    check_writable(location)
     client = writing_client(location)
     sizes = client.list()
     prefixes = [key.removesuffix(BUILD_MARK) for key in sizes if key.rpartition("/")[2] == BUILD_MARK]

@@ -112,13 +112,21 @@ def swap_in(staging: StoreLocation, location: StoreLocation, root: Path, mark: b
     commit(location, root)
 
 
-def bucket_location(url: str) -> StoreLocation:
-    """Parse the URL of a store that is written to, or raise `InputError` if none can be there."""
-    location = parse_url(url)
+def check_writable(location: StoreLocation) -> None:
+    """Raise `InputError` if stores are only read there."""
     if location.scheme not in BUCKETS:
         places = ", ".join(f"{scheme}://" for scheme in BUCKETS)
         message = f"a store cannot be written to {location.scheme}://"
-        raise InputError.at(str(location), message, f"give a folder, or a URL with {places}", "option")
+        fix = f"give a folder, or a URL with {places}"
+        if location.scheme == "hf":
+            fix = "give a folder, and publish the store: see docs/publish.md"
+        raise InputError.at(str(location), message, fix, "option")
+
+
+def bucket_location(url: str) -> StoreLocation:
+    """Parse the URL of a store that is written to, or raise `InputError` if none can be there."""
+    location = parse_url(url)
+    check_writable(location)
     if not location.prefix:
         message = "is a bucket, but a store needs a name in it"
         raise InputError.at(str(location), message, f"write to {location}/name.zarr", "option")

@@ -1,4 +1,4 @@
-"""Copy sources in buckets and on web servers to this machine before they are scanned."""
+"""Copy sources in buckets, on the Hub and on web servers to this machine before they are scanned."""
 
 # Formats read headers first and values later, some of them with libraries that need a file. So every object
 # is fetched once, whole, and the conversion reads the copy. The copies lie beside the build folder and go
@@ -15,7 +15,7 @@ from unistore.conversion.build import Journal, wait_turn
 from unistore.conversion.lock import Lock, check_plain
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.client import ObjectStorage, RemoteObject
-from unistore.remote.url import StoreLocation, parse_url
+from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import file_name_problem
 from unistore.system.progress import COUNTS, Progress
 from unistore.system.sizes import count_of, size
@@ -68,7 +68,7 @@ class _Copies:
         self.path = Path(folder, location.scheme, location.bucket, *location.prefix.split("/"))
         self.client = ObjectStorage(location, raises=InputError)
         self.objects: Mapping[str, RemoteObject] = {}
-        if location.scheme not in ("http", "https"):  # these list nothing
+        if location.scheme in BUCKETS:  # the others list nothing
             self.objects = self._described()
         self.is_file = not self.objects
         if self.is_file:

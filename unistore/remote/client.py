@@ -208,6 +208,7 @@ class ObjectClient:
         self._writing = writing
         self._raises = raises
         self._handle: Any = None
+        self._headers: dict[str, str] = {}  # of its requests
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), writing=self._writing, raises=self._raises), (self.location,)
@@ -382,18 +383,13 @@ class ObjectClient:
         path = f"{self.location.prefix}/{key}".strip("/")
         file = self._retry(lambda *_: hub.described(self.location.bucket, path), key)
         if file is None:
-            raise self.absent_error(key)
+            raise self.error(key, Fault("no such object"))
         return RemoteObject(file.bytes, 0.0, file.tag)
 
     def _head(self, obs: Any, handle: Any, key: str) -> Attributes:
         if self.location.scheme == "hf":  # the link that the Hub redirects to is signed for GET
             return obs.get(handle, key, options={"range": (0, 1)}).meta  # type: ignore[no-any-return]
         return obs.head(handle, key)  # type: ignore[no-any-return]
-
-    def absent_error(self, key: str, message: str = "no such object") -> UnistoreError:
-        """Return the exception to raise for an absent object: with `message`, or why nothing is there."""
-        reason = hub.why_absent(self.location.bucket) if self.location.scheme == "hf" else None
-        return self.error(key, Fault(message) if reason is None else self._fault(reason))
 
     def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
         """Return the exception to raise for a fault."""
@@ -408,7 +404,7 @@ class ObjectClient:
     def _require(self, operation: Callable[[Any, Any], T], key: str = "") -> T:
         results = self._retry(lambda obs, handle: (operation(obs, handle),), key)
         if results is None:
-            raise self.absent_error(key)
+            raise self.error(key, Fault("no such object"))
         return results[0]
 
     def _retry(self, operation: Callable[[Any, Any], T], key: str) -> T | None:
@@ -446,12 +442,18 @@ class ObjectClient:
 
     def _fault(self, error: Exception) -> Fault:
         if self.location.scheme == "hf":
-            if type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError"):
-                self._handle = None  # the next attempt gets a new token
-                error = hub.why_denied(self.location.bucket)
-            else:
-                error = hub.meaning(str(error)) or error
+            error = self._reason_of_hub(error) or error
         return classify_error(error, self.location.scheme, self.location.bucket)
+
+    def _reason_of_hub(self, error: Exception) -> hub.HubError | None:
+        """Return why the Hub answers so. None: the error says it, or there is no such file."""
+        is_denied = type(error).__name__ in ("UnauthenticatedError", "PermissionDeniedError")
+        if not is_denied and not isinstance(error, FileNotFoundError):
+            return hub.meaning(str(error))
+        if self._headers != hub.request_headers():
+            self._handle = None
+            return hub.HubError("the token was renewed", transient=True)
+        return hub.why_denied(self.location.bucket) if is_denied else hub.why_absent(self.location.bucket)
 
     def _library(self) -> Any:
         self.check_process()
@@ -465,14 +467,13 @@ class ObjectClient:
         obstore = self._library()
         if self._handle is None:
             timeout = WRITE_TIMEOUT if self._writing else READ_TIMEOUT
-            headers: dict[str, str] = {}
             if self.location.scheme == "hf":
                 self._pin()
-                headers = hub.request_headers()
+                self._headers = hub.request_headers()
             location = self.location
             environment = hash(frozenset(os.environ.items()))
             try:
-                self._handle = _open_handle(location, timeout, environment, *headers.items())
+                self._handle = _open_handle(location, timeout, environment, *self._headers.items())
             except (obstore.exceptions.BaseError, ValueError) as error:
                 fault = classify_error(error, location.scheme, location.bucket)
                 raise self.error("", fault) from redacted_error(error)
@@ -481,8 +482,6 @@ class ObjectClient:
     def _pin(self) -> None:
         """Replace the revision of a repository by the commit that it has now."""
         location = self.location
-        if hub.is_pinned(location.bucket):
-            return
         bucket = self._attempts(lambda: hub.pinned(location.bucket), "")
         assert bucket is not None
         self.location = replace(location, bucket=bucket)

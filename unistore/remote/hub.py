@@ -81,11 +81,6 @@ def split_uri(url: str) -> tuple[str, str]:
     return repository, uri.path_in_repo.strip("/")
 
 
-def is_pinned(repository: str) -> bool:
-    """Return whether a repository is named with a commit, whose files never change."""
-    return _COMMIT.fullmatch(repository.partition("@")[2]) is not None
-
-
 def pinned(repository: str) -> str:
     """Return a repository at the commit that its revision, by default the main branch, has now.
 
@@ -94,7 +89,11 @@ def pinned(repository: str) -> str:
     HubError
         If there is no such repository or revision, or the Hub cannot be asked.
     """
-    if is_pinned(repository):
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        raise _offline()
+    if _COMMIT.fullmatch(repository.partition("@")[2]):
         return repository
     return f"{repository.partition('@')[0]}@{_commit(repository)}"
 
@@ -208,11 +207,15 @@ def _ask(request: Callable[[HfApi], T], uri: HfUri) -> T:
     try:
         return request(HfApi())
     except OfflineModeIsEnabled as error:
-        raise HubError("HF_HUB_OFFLINE is set", "unset it, or read a copy on this machine") from error
+        raise _offline() from error
     except HfHubHTTPError as error:
         raise _reason(error, uri) from error
     except transport_error as error:
         raise _no_connection(error) from error
+
+
+def _offline() -> HubError:
+    return HubError("HF_HUB_OFFLINE is set", "unset it, or read a copy on this machine")
 
 
 def _no_connection(error: Exception) -> HubError:

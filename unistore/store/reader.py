@@ -505,8 +505,6 @@ def _why_no_store(url: str) -> str:
             return f"{url}: this conversion is not finished. Fix: run the same convert command"
         if client.list(limit=1):
             return f"{url}: this is not a unistore store (no {ROOT}). Fix: check the URL"
-    if client.location.scheme == "hf":
-        return str(client.absent_error("", f"no such store (no {ROOT} there)"))
     return f"{url}: there is no such store (no {ROOT}). Fix: check the URL"
 
 

@@ -7,7 +7,9 @@ ranges from the end: the Hub promises no more. The other host rejects a request 
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import hashlib
+import ipaddress
 import itertools
 import json
 import re
@@ -20,6 +22,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 TOKEN = "hf_" + "t" * 34
 
@@ -76,6 +83,7 @@ class FakeHub:
     links: dict[str, bytes] = field(default_factory=dict)  # contents by links that were not used yet
     used_links: set[str] = field(default_factory=set)
     small: int = 2000  # files of fewer bytes are served by the endpoint itself
+    knows_ends: bool = False  # whether the other host has ranges from the end
     redirect: str = ""  # a link in place of those to the other host
     expire: int = 0  # links that are too old when they arrive
     busy: int = 0  # requests for files that are answered by 429
@@ -261,6 +269,8 @@ class _Handler(BaseHTTPRequestHandler):
         if asked is None:
             self._answer(200, content, headers)
             return
+        if self.hub.knows_ends and asked.startswith("bytes=-"):
+            asked = f"bytes={len(content) - int(asked[7:])}-{len(content)}"
         match = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
         if match is None or int(match[1]) >= len(content):
             self._answer(416, b"", {"Content-Range": f"bytes */{len(content)}"})
@@ -328,3 +338,31 @@ def running_hub(certificate: Path | None = None) -> Iterator[FakeHub]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def write_certificates(folder: Path) -> tuple[Path, Path]:
+    """Write an authority's certificate, and the key and certificate of both hosts, and return both files."""
+    today = dt.datetime.now(dt.UTC)
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in ("authority", "localhost")
+    ]
+    hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    written = []
+    for name, key, is_authority in zip(names, keys, (True, False), strict=True):
+        certificate = (
+            x509.CertificateBuilder(names[0], name, key.public_key(), x509.random_serial_number())
+            .not_valid_before(today - dt.timedelta(1))
+            .not_valid_after(today + dt.timedelta(1))
+            .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+            .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+            .sign(keys[0], hashes.SHA256())
+        )
+        written.append(certificate.public_bytes(serialization.Encoding.PEM))
+    private = keys[1].private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    authority, server = folder / "authority.pem", folder / "server.pem"
+    authority.write_bytes(written[0])
+    server.write_bytes(private + written[1])
+    return authority, server
