@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from huggingface_hub import close_session
 from torch.utils.data import DataLoader
 
 import unistore
+from tests.hub import TOKEN, FakeHub, Repository, running_hub, use_hub, write_certificates
 from tests.programs import call
 from tests.stores import tree
-from tests.unistore.remote.fake_hub import TOKEN, FakeHub, Repository, running_hub, write_certificates
 from unistore.errors import InputError, StoreError
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
@@ -29,27 +28,11 @@ URL = f"hf://{NAME}/train.zarr"
 COMMIT = "0123456789" * 4
 
 
-def use(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let this process, and those that it starts, ask a Hub, with a token."""
-    for name, value in {
-        "HF_ENDPOINT": hub.endpoint,
-        "HF_TOKEN": TOKEN,
-        "HF_HOME": str(folder),
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.endpoint)
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
-    monkeypatch.setattr("unistore.remote.client._responsive_buckets", set())
-    close_session()  # it knows the certificates of another time
-
-
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """A Hub without repositories."""
     with running_hub() as hub:
-        use(hub, monkeypatch, tmp_path)
+        use_hub(hub, monkeypatch, tmp_path)
         yield hub
 
 
@@ -319,7 +302,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(
     authority, server = write_certificates(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     with running_hub(server) as hub, running_hub() as plain:
-        use(hub, monkeypatch, tmp_path)
+        use_hub(hub, monkeypatch, tmp_path)
         hub.add(NAME, files_of(local))
         dataset = unistore.Dataset(URL, fields=["data"])
         assert len(dataset.read_batch([5])["data"].values) == 1

@@ -23,10 +23,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from huggingface_hub import close_session
 
 TOKEN = "hf_" + "t" * 34
 
@@ -82,6 +84,7 @@ class FakeHub:
     requests: list[Request] = field(default_factory=list)
     links: dict[str, bytes] = field(default_factory=dict)  # contents by links that were not used yet
     used_links: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)  # paths that no upload brings
     small: int = 2000  # files of fewer bytes are served by the endpoint itself
     knows_ends: bool = False  # whether the other host has ranges from the end
     redirect: str = ""  # a link in place of those to the other host
@@ -139,6 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._serve_api(f"{kind}/{name}", verb or "", unquote(revision or ""), below or "", body)
         elif url.path == "/api/repos/create":
             self._create(json.loads(body))
+        elif url.path == "/api/validate-yaml":
+            self._json({"errors": [], "warnings": []})
         elif match := _RESOLVE.fullmatch(url.path):
             kind, name, revision, path = match.groups()
             self._resolve(f"{kind or 'models'}/{name}", unquote(revision), unquote(path))
@@ -205,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
             added = {
                 line["value"]["path"]: base64.b64decode(line["value"]["content"])
                 for line in lines
-                if line["key"] == "file"
+                if line["key"] == "file" and line["value"]["path"] not in self.hub.lost
             }
             made = repository.commit(added, revision, lines[0]["value"]["summary"])
             self._json({"commitUrl": f"{self.hub.endpoint}/{name}/commit/{made}", "commitOid": made})
@@ -366,3 +371,21 @@ def write_certificates(folder: Path) -> tuple[Path, Path]:
     authority.write_bytes(written[0])
     server.write_bytes(private + written[1])
     return authority, server
+
+
+def use_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let this process, and those that it starts, ask a Hub, with a token."""
+    for name, value in {
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_TOKEN": TOKEN,
+        "HF_HOME": str(folder),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.endpoint)
+    template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
+    monkeypatch.setattr("unistore.remote.client._responsive_buckets", set())
+    close_session()  # it knows the certificates of another time
