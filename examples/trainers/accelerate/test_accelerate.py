@@ -1,0 +1,41 @@
+"""accelerate delivers the batches of a plain loop, resumes between them, and divides them among ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import accelerate
+import pytest
+import torch
+
+import unistore
+
+STOP = 7
+
+
+@pytest.mark.timeout(600)
+def test_batches_are_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
+    (seen,) = trainer.run("whole", ranks=1)
+    assert same(seen["train"], trainer.expected(1, epochs=2, shuffle=True)[0])
+    assert same(seen["validate"], trainer.expected(1, epochs=1, split="val")[0])
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_stopped_run_goes_on_with_the_next_batch(trainer: Any, same: Any, ranks: int) -> None:
+    begun = trainer.run("stopped", ranks, STOP)
+    rest = trainer.run("stopped", ranks)
+    expected = trainer.expected(ranks, epochs=2, shuffle=True)
+    for rank in range(ranks):
+        assert same(begun[rank]["train"], expected[rank][:STOP])
+        assert same(rest[rank]["train"], expected[rank][STOP:])
+        assert same(rest[rank]["validate"], trainer.expected(ranks, epochs=1, split="val")[rank])
+
+
+def test_skip_first_batches_makes_the_batches_that_are_left(trainer: Any, same: Any) -> None:
+    dataset = unistore.Dataset(trainer.store, split="train")
+    (expected,) = trainer.expected(1, epochs=1, shuffle=True)
+    loader = unistore.Loader(dataset, 4, shuffle=True, seed=1, num_workers=0)
+    skipping = accelerate.skip_first_batches(loader, 5)
+    assert isinstance(skipping, torch.utils.data.DataLoader)
+    assert same(list(skipping), expected[5:])
