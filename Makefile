@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo extras pythons test nightly everything lint types check browser chromium docs pictures oracles dist clean
+.PHONY: demo extras pythons test nightly everything lint types check browser chromium docs pictures oracles trainers dist clean
 
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
@@ -89,6 +89,16 @@ oracles: $(READY)
 	$(PYTHON) -m venv build/mcap
 	build/mcap/bin/python -m pip install --quiet --disable-pip-version-check numpy==2.2.6 mcap==1.6.0 mcap-ros2-support==0.6.0
 	build/mcap/bin/python tools/oracles/mcap_samples.py tests/data/mcap
+
+# Scripts of examples/trainers under Lightning, accelerate, transformers, torchdata and MONAI, in an environment of
+# their own. By hand: their releases change, and must not break the tests
+trainers: build/trainers/.ready
+	build/trainers/bin/python -m pytest -p no:xdist -W default -q examples/trainers
+
+build/trainers/.ready: examples/trainers/requirements.txt constraints.txt
+	$(PYTHON) -m venv build/trainers
+	build/trainers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt -r examples/trainers/requirements.txt --editable '.[medical]'
+	@touch $@
 
 # The source and wheel archives in dist/, each installed and tried outside of the checkout: without torch, with it
 dist: $(READY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -52,6 +53,13 @@ class Trainer:
         self.store = store
         self.folder = folder
         self._runs = 0
+
+    def load(self) -> Any:
+        """Return the script as a module."""
+        specification: Any = importlib.util.spec_from_file_location("train", self.script)
+        module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
+        return module
 
     def run(
         self, name: str, ranks: int, stop: int = -1, *, torchrun: bool = True, **environment: str

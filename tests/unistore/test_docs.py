@@ -119,12 +119,17 @@ def test_a_store_is_read_without_unistore(demo_stores: Path) -> None:
     assert np.array_equal(names["validation"]["label"], [sample["label"] for sample in held_out])
 
 
-FRAMEWORKS = {
-    "lightning": "training",
-    "accelerate": "training",
-    "transformers": "training",
-    "rerun": "inspect",
-}
+def test_excerpts_of_trainers_are_in_their_scripts() -> None:
+    """`make trainers` runs these scripts, in an environment of its own."""
+    scripts = [path.read_text() for path in (ROOT / "examples" / "trainers").rglob("*.py")]
+    excerpts = re.findall(
+        r"^```py\n(.*?)^```$", (ROOT / "docs" / "training.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert len(excerpts) > 8
+    assert [text for text in excerpts if not any(text in script for script in scripts)] == []
+
+
+FRAMEWORKS = {"rerun": "inspect"}
 """What is no dependency of the tests, and the guide that shows it in a block of ``py``."""
 
 

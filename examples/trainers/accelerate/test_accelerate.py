@@ -29,7 +29,9 @@ def test_a_stopped_run_goes_on_with_the_next_batch(trainer: Any, same: Any, rank
     for rank in range(ranks):
         assert same(begun[rank]["train"], expected[rank][:STOP])
         assert same(rest[rank]["train"], expected[rank][STOP:])
-        assert same(rest[rank]["validate"], trainer.expected(ranks, epochs=1, split="val")[rank])
+        evaluated = torch.cat([batch["index"] for batch in rest[rank]["validate"]])
+        (whole,) = trainer.expected(1, epochs=1, split="val")
+        assert evaluated.tolist() == torch.cat([batch["index"] for batch in whole]).tolist()
 
 
 def test_skip_first_batches_makes_the_batches_that_are_left(trainer: Any, same: Any) -> None:

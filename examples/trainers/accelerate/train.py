@@ -9,6 +9,7 @@ from typing import Any
 
 import accelerate
 import torch
+from torch.utils.data import DataLoader
 
 import unistore
 
@@ -20,7 +21,8 @@ def train(store: str, folder: str, on_batch: Callable[[str, Any], object] = lamb
     """
     accelerator = accelerate.Accelerator(cpu=True)
     fitting = unistore.Loader(unistore.Dataset(store, split="train"), 4, shuffle=True, seed=1, num_workers=1)
-    validation = unistore.Loader(unistore.Dataset(store, split="val"), 4, num_workers=0)
+    held_out = unistore.Dataset(store, split="val")
+    validation = DataLoader(held_out, batch_size=4, collate_fn=unistore.collate)
     model = torch.nn.Linear(8, 3)
     model, optimizer, fitting, validation = accelerator.prepare(
         model, torch.optim.Adam(model.parameters()), fitting, validation
@@ -39,7 +41,7 @@ def train(store: str, folder: str, on_batch: Callable[[str, Any], object] = lamb
                 optimizer.zero_grad()
                 accelerator.save_state(state)
     for batch in validation:
-        on_batch("validate", batch)
+        on_batch("validate", accelerator.gather_for_metrics(batch))
     accelerator.end_training()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import pytest
@@ -51,9 +50,6 @@ def test_a_stopped_run_goes_on_with_the_next_batch(trainer: Any, same: Any, rank
 
 
 def test_workers_of_torch_are_an_error(trainer: Any) -> None:
-    specification: Any = importlib.util.spec_from_file_location("iterable_train", trainer.script)
-    module: Any = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    samples = module.Samples(unistore.Loader(unistore.Dataset(trainer.store), None, num_workers=0))
+    samples = trainer.load().Samples(unistore.Loader(unistore.Dataset(trainer.store), None, num_workers=0))
     with pytest.raises(RuntimeError, match="each worker would deliver every sample"):
         next(iter(DataLoader(samples, batch_size=4, num_workers=2)))

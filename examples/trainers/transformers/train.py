@@ -27,10 +27,10 @@ class Classifier(torch.nn.Module):
 
 
 class Trainer(transformers.Trainer):
-    """Reads its batches with a Loader. ``on_batch(stage, batch)`` is called with every batch."""
+    """Trains with a Loader. ``on_batch(stage, batch)`` is called with every batch."""
 
-    def __init__(self, store: str, on_batch: Callable[[str, Any], object], *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, store: str, on_batch: Callable[[str, Any], object], **options: Any) -> None:
+        super().__init__(**options)
         self.store = store
         self.on_batch = on_batch
 
@@ -38,10 +38,6 @@ class Trainer(transformers.Trainer):
         """Return the batches to train on, which the Trainer uses as they are."""
         dataset = unistore.Dataset(self.store, split="train")
         return unistore.Loader(dataset, 4, shuffle=True, seed=1, num_workers=1)
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ARG002
-        """Return the batches to evaluate."""
-        return unistore.Loader(unistore.Dataset(self.store, split="val"), 4, num_workers=0)
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         """Return the loss of a batch."""
@@ -66,7 +62,14 @@ def train(
         use_cpu=True,
         disable_tqdm=True,
     )
-    trainer = Trainer(store, on_batch, Classifier(), arguments)
+    trainer = Trainer(
+        store,
+        on_batch,
+        model=Classifier(),
+        args=arguments,
+        eval_dataset=unistore.Dataset(store, split="val"),
+        data_collator=unistore.collate,
+    )
     trainer.train(resume_from_checkpoint=any(Path(folder).glob("checkpoint-*")))
     metrics: dict[str, float] = trainer.evaluate()
     return metrics

@@ -1,7 +1,6 @@
 """What Trainers ask a Loader for: the attributes of a `DataLoader`, and the batches that are made of them.
 
-Stand-ins do what Lightning 2.6, accelerate 1.15 and transformers 5.24 do; where these are installed, they are
-tried themselves in `tests/unistore/test_docs.py`.
+Stand-ins do what Lightning 2.6, accelerate 1.15 and transformers 5.24 do. `make trainers` tries the releases.
 """
 
 from __future__ import annotations
