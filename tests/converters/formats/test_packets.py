@@ -24,6 +24,7 @@ from unistore.converters.formats.packets import (
     head_of,
     images_in,
     record_of,
+    rgb,
 )
 from unistore.converters.formats.video import Frames
 from unistore.converters.opened import SourceFile
@@ -203,6 +204,21 @@ def test_episodes_without_video(source: Path, tmp_path: Path) -> None:
     images = frames(kept(tmp_path / "all", columns="union"), num_workers=0)
     expected = decoded(source / VIDEO)
     np.testing.assert_array_equal(images, np.concatenate([expected, 0 * expected, expected]))
+
+
+@pytest.mark.parametrize(("version", "options"), [("15.1.0", {}), ("17.0.0", {"threads": 1})])
+def test_images_are_converted_in_one_thread_by_every_pyav(
+    version: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyAV before 17 has no argument for the number of threads, and converts in one."""
+
+    class Frame:
+        def to_ndarray(self, **given: Any) -> NDArray[np.uint8]:
+            assert given == {"format": "rgb24", **options}
+            return np.zeros((2, 3, 3), np.uint8)
+
+    monkeypatch.setattr(av, "__version__", version)
+    assert rgb(Frame()).shape == (2, 3, 3)
 
 
 def test_a_missing_library_is_named(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

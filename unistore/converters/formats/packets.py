@@ -23,6 +23,8 @@ DECODERS = {"h264": "h264", "hevc": "hevc", "av1": "libdav1d", "vp9": "vp9"}
 _LENGTH_BYTES = 4
 # Pixels a side by which a decoder pads frames, at most
 PADDING = 128
+# First PyAV that converts an image in several threads, and has an argument for their number
+_PYAV_WITH_THREADS = 17
 
 
 class Packet(NamedTuple):
@@ -158,8 +160,11 @@ def _decoded(record: bytes, numbers: Sequence[int], size: tuple[int, int]) -> It
 
 def rgb(frame: Any) -> UInt8s:
     """Convert a decoded frame to (height, width, 3) u1 RGB, as everything here that reads video does."""
-    # By itself, FFmpeg starts a thread a core for each image
-    image: UInt8s = frame.to_ndarray(format="rgb24", threads=1)
+    import av
+
+    # By itself, FFmpeg starts a thread a core for each image. PyAV before 17 converts in one thread.
+    options = {"threads": 1} if int(av.__version__.split(".")[0]) >= _PYAV_WITH_THREADS else {}
+    image: UInt8s = frame.to_ndarray(format="rgb24", **options)
     return image
 
 

@@ -120,7 +120,7 @@ class Frames(Array):
             for packet in container.demux(stream):
                 if not times or not packet.size:
                     break
-                if packet.pts is None or packet.has_sidedata("new_extradata"):
+                if packet.pts is None:
                     message = "has packets that cannot be decoded without others, so they cannot be kept"
                     raise self._file.problem(message, _DECODE, "format")
                 packets.append(Packet(packet.pts, packet.is_keyframe, bytes(packet)))
