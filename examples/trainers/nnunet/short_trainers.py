@@ -29,7 +29,7 @@ class Short:
         """Stop where `STOP_AFTER` says."""
         super().on_epoch_end()
         if os.environ.get("STOP_AFTER") == str(self.current_epoch):
-            raise SystemExit(3)
+            raise KeyboardInterrupt
 
 
 class nnUNetTrainerShort(Short, nnUNetTrainer):  # noqa: N801

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import nibabel
@@ -40,67 +38,40 @@ def write_raw(folder: Path, cases: int, shape: tuple[int, int, int], channels: l
 
 
 def environment(base: Path) -> dict[str, str]:
-    """Return the environment variables of nnU-Net, with its folders below `base`."""
+    """Return the environment variables of nnU-Net, with its folders below `base` and a process a step."""
     folders = {f"nnUNet_{name}": str(base / name) for name in ("raw", "preprocessed", "results")}
-    return {**os.environ, **folders, "nnUNet_compile": "f", "nnUNet_def_n_proc": "1", "nnUNet_n_proc_DA": "1"}
+    return {**folders, "nnUNet_compile": "f", "nnUNet_def_n_proc": "1", "nnUNet_n_proc_DA": "1"}
 
 
-def run(base: Path, command: str, *arguments: str, **variables: str) -> str:
-    """Run a command of nnU-Net in the environment of `base`, and return its output."""
-    program = str(Path(sys.executable).with_name(command))
-    done = subprocess.run(
-        [program, *arguments],
-        env=environment(base) | variables,
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{command} {' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}")
-    return done.stdout
-
-
-def preprocess(base: Path, number: int, patch: tuple[int, int, int] | None = None) -> Path:
-    """Let nnU-Net plan and preprocess a data set.
+def preprocess(number: int, patch: tuple[int, int, int]) -> Path:
+    """Let nnU-Net plan and preprocess a data set, as ``nnUNetv2_plan_and_preprocess`` does.
 
     Parameters
     ----------
-    base : Path
-        Folder with ``raw/DatasetNNN_…``.
     number : int
         Number of the data set.
-    patch : (int, int, int), optional
-        Patch size that replaces the planned one, with a network of three small stages. None: as planned.
+    patch : (int, int, int)
+        Patch size that replaces the planned one, with a network of three small stages.
 
     Returns
     -------
     Path
         The preprocessed folder ``nnUNetPlans_3d_fullres``.
     """
-    run(
-        base,
-        "nnUNetv2_plan_and_preprocess",
-        "-d",
-        str(number),
-        "-c",
-        "3d_fullres",
-        "-np",
-        "1",
-        "-npfp",
-        "1",
-        "--no_pp",
+    from nnunetv2.experiment_planning import plan_and_preprocess_api as api
+
+    api.extract_fingerprints([number], num_processes=1)
+    api.plan_experiments([number])
+    (plans_path,) = Path(os.environ["nnUNet_preprocessed"]).glob(  # noqa: SIM112 (nnU-Net's own name)
+        f"Dataset{number:03d}_*/nnUNetPlans.json"
     )
-    (plans_path,) = (base / "preprocessed").glob(f"Dataset{number:03d}_*/nnUNetPlans.json")
-    if patch is not None:
-        plans = json.loads(plans_path.read_text())
-        settings = plans["configurations"]["3d_fullres"]
-        settings |= {"patch_size": list(patch), "batch_size": 2}
-        network = settings["architecture"]["arch_kwargs"]
-        network |= {"n_stages": 3, "features_per_stage": [8, 16, 32], "n_conv_per_stage": [1, 1, 1]}
-        network |= {"n_conv_per_stage_decoder": [1, 1], "kernel_sizes": [[3, 3, 3]] * 3}
-        network |= {"strides": [[1, 1, 1], [2, 2, 2], [2, 2, 2]]}
-        plans_path.write_text(json.dumps(plans))
-    run(base, "nnUNetv2_preprocess", "-d", str(number), "-c", "3d_fullres", "-np", "1")
+    plans = json.loads(plans_path.read_text())
+    settings = plans["configurations"]["3d_fullres"]
+    settings |= {"patch_size": list(patch), "batch_size": 2}
+    network = settings["architecture"]["arch_kwargs"]
+    network |= {"n_stages": 3, "features_per_stage": [8, 16, 32], "n_conv_per_stage": [1, 1, 1]}
+    network |= {"n_conv_per_stage_decoder": [1, 1], "kernel_sizes": [[3, 3, 3]] * 3}
+    network |= {"strides": [[1, 1, 1], [2, 2, 2], [2, 2, 2]]}
+    plans_path.write_text(json.dumps(plans))
+    api.preprocess([number], configurations=["3d_fullres"], num_processes=[1])
     return plans_path.parent / "nnUNetPlans_3d_fullres"

@@ -1,14 +1,18 @@
 """A store gives nnU-Net the patches that its own files give it. Run by ``make trainers-nnunet``."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torchvision_operators  # noqa: F401
+from nnunetv2.run.run_training import get_trainer_from_args, maybe_load_checkpoint
 from nnunetv2.training.dataloading.data_loader import nnUNetDataLoader
 from nnunetv2.training.dataloading.nnunet_dataset import nnUNetDatasetBlosc2
-from synthetic import preprocess, run, write_raw
+from synthetic import environment, preprocess, write_raw
 from to_store import to_store
 from unistore_trainer import UnistoreDataset
 
@@ -82,27 +86,39 @@ def test_a_cascade_is_an_error(folder):
         UnistoreDataset(str(folder), None, folder_with_segs_from_previous_stage="stage")
 
 
-def test_trainings_are_equal_and_go_on(tmp_path):
+def test_trainings_are_equal_and_go_on(tmp_path, monkeypatch):
+    for name, value in {**environment(tmp_path), "nnUNet_extTrainer": str(HERE)}.items():
+        monkeypatch.setenv(name, value)
     write_raw(tmp_path / "raw/Dataset001_Noise", 5, (40, 48, 24), ["CT"])
-    folder = preprocess(tmp_path, 1, (16, 32, 32))
+    folder = preprocess(1, (16, 32, 32))
+    monkeypatch.setenv("nnUNet_n_proc_DA", "0")
 
-    def train(trainer: str, results: str, *options: str, **variables: str) -> dict[str, torch.Tensor]:
-        variables |= {"nnUNet_extTrainer": str(HERE), "nnUNet_results": str(tmp_path / results)}
-        variables["nnUNet_n_proc_DA"] = "0"
-        arguments = ("1", "3d_fullres", "0", "-device", "cpu", "-tr", trainer, *options)
-        run(tmp_path, "nnUNetv2_train", *arguments, **variables)
-        (fold,) = (tmp_path / results).glob(f"*/{trainer}__*/fold_0")
-        assert (fold / "validation/summary.json").exists()
-        return torch.load(fold / "checkpoint_final.pth", weights_only=False)["network_weights"]
+    def train(trainer_name: str, *, goes_on: bool = False) -> Any:
+        device = torch.device("cpu")
+        trainer = get_trainer_from_args(
+            "1", "3d_fullres", 0, trainer_name, continue_training=goes_on, device=device
+        )
+        maybe_load_checkpoint(trainer, goes_on, validation_only=False)
+        trainer.run_training()
+        return trainer
 
-    own = train("nnUNetTrainerShort", "results")
+    own = train("nnUNetTrainerShort")
+    own.perform_actual_validation()
     to_store(folder)
     for path in folder.glob("*.b2nd"):
         path.unlink()
-    ours = train("nnUNetTrainerUnistoreShort", "results")
-    with pytest.raises(RuntimeError, match="exit code 3"):
-        train("nnUNetTrainerUnistoreShort", "resumed", STOP_AFTER="1")
-    resumed = train("nnUNetTrainerUnistoreShort", "resumed", "--c")
-    for name, weights in own.items():
-        assert torch.equal(ours[name], weights), name
-        assert torch.equal(resumed[name], weights), name
+    ours = train("nnUNetTrainerUnistoreShort")
+    ours.perform_actual_validation()
+    scores = [
+        json.loads(Path(made.output_folder, "validation/summary.json").read_text()) for made in (own, ours)
+    ]
+    assert scores[0]["mean"] == scores[1]["mean"]
+    monkeypatch.setenv("nnUNet_results", str(tmp_path / "resumed"))
+    monkeypatch.setenv("STOP_AFTER", "1")
+    with pytest.raises(KeyboardInterrupt):
+        train("nnUNetTrainerUnistoreShort")
+    monkeypatch.delenv("STOP_AFTER")
+    resumed = train("nnUNetTrainerUnistoreShort", goes_on=True)
+    for name, weights in own.network.state_dict().items():
+        assert torch.equal(ours.network.state_dict()[name], weights), name
+        assert torch.equal(resumed.network.state_dict()[name], weights), name

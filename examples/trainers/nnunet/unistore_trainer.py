@@ -8,14 +8,13 @@ Voxels come from ``<configuration>.zarr`` next to the preprocessed folder ``<con
 `to_store.py` makes. That folder then only needs its ``.pkl`` files.
 """
 
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from batchgenerators.utilities.file_and_folder_operations import load_pickle
 from nnunetv2.training.dataloading.nnunet_dataset import nnUNetBaseDataset
-from nnunetv2.training.nnUNetTrainer import nnUNetTrainer as nnunet_module
+from nnunetv2.training.nnUNetTrainer import nnUNetTrainer as trainer_module  # noqa: N813 (a module)
 
 import unistore
 
@@ -71,11 +70,13 @@ class UnistoreDataset(nnUNetBaseDataset):
     """Cases of a preprocessed folder, whose voxels are read from the store next to it."""
 
     def __init__(
-        self, folder: str, identifiers: Any = None, previous_stage: str | None = None, **more: Any
+        self,
+        folder: str,
+        identifiers: list[str] | None = None,
+        folder_with_segs_from_previous_stage: str | None = None,
     ) -> None:
-        previous_stage = more.get("folder_with_segs_from_previous_stage", previous_stage)
-        if previous_stage is not None:
-            msg = "UnistoreDataset: the cascade (3d_cascade_fullres) is not supported. fix: use nnUNetTrainer for it"
+        if folder_with_segs_from_previous_stage is not None:
+            msg = "UnistoreDataset: 3d_cascade_fullres is not read from a store. fix: -tr nnUNetTrainer"
             raise NotImplementedError(msg)
         super().__init__(folder, identifiers)
         self._store = unistore.Store(f"{folder}.zarr")
@@ -104,7 +105,7 @@ class UnistoreDataset(nnUNetBaseDataset):
 
 
 def rows_of_cases(store: unistore.Store) -> dict[str, list[int]]:
-    """Return the rows of each case in the store, one per channel: ``case_0000``, ``case_0001``, …"""
+    """Return the rows of each case in the store, one for each channel, in their order."""
     names = store.text("volumes/name")
     rows: dict[str, list[int]] = {}
     for row in sorted(range(len(names)), key=names.__getitem__):
@@ -112,11 +113,11 @@ def rows_of_cases(store: unistore.Store) -> dict[str, list[int]]:
     return rows
 
 
-class nnUNetTrainerUnistore(nnunet_module.nnUNetTrainer):  # noqa: N801 (nnU-Net finds trainers by their names)
+class nnUNetTrainerUnistore(trainer_module.nnUNetTrainer):  # noqa: N801 (nnU-Net finds trainers by their names)
     """nnU-Net's trainer, reading voxels from a store."""
 
     def initialize(self) -> None:
         """Set up the network, without looking for voxels in the preprocessed folder."""
         if not self.was_initialized:
-            with patch.object(nnunet_module, "infer_dataset_class", return_value=UnistoreDataset):
+            with patch.object(trainer_module, "infer_dataset_class", return_value=UnistoreDataset):
                 super().initialize()
