@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo extras pythons test nightly everything lint types check browser chromium docs pictures oracles trainers dist clean
+.PHONY: demo extras pythons test nightly everything lint types check browser chromium docs pictures oracles trainers trainers-nnunet trainers-lerobot dist clean
 
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
@@ -93,12 +93,27 @@ oracles: $(READY)
 # Scripts of examples/trainers under Lightning, accelerate, transformers, torchdata and MONAI, in an environment of
 # their own. By hand: their releases change, and must not break the tests
 trainers: build/trainers/.ready
-	build/trainers/bin/python -m pytest -p no:xdist -W default -q examples/trainers
+	build/trainers/bin/python -m pytest -p no:xdist -W default -q --ignore examples/trainers/nnunet --ignore examples/trainers/lerobot examples/trainers
 
 build/trainers/.ready: examples/trainers/requirements.txt constraints.txt
 	$(PYTHON) -m venv build/trainers
 	build/trainers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt -r examples/trainers/requirements.txt --editable '.[medical]'
 	@touch $@
+
+# nnU-Net and LeRobot read stores: their tests in environments of their own, 1.5 and 5.6 GB. By hand
+trainers-nnunet:
+	$(PYTHON) -m venv build/nnunet
+	build/nnunet/bin/python -m pip install --quiet --disable-pip-version-check -r examples/trainers/nnunet/requirements.txt -e .
+	build/nnunet/bin/python -m pytest -q $(OUTSIDE) examples/trainers/nnunet
+
+# It needs Python 3.12 or newer: make trainers-lerobot PYTHON=python3.12
+trainers-lerobot:
+	$(PYTHON) -m venv build/lerobot-store
+	build/lerobot-store/bin/python -m pip install --quiet --disable-pip-version-check -r examples/trainers/lerobot/requirements.txt -e .
+	HF_HUB_OFFLINE=1 build/lerobot-store/bin/python -m pytest -q $(OUTSIDE) examples/trainers/lerobot
+
+# Tests of other projects' trainers: without this project's fixtures, and its warnings that are errors
+OUTSIDE := --noconftest --import-mode prepend -W default --timeout 1200 -p no:cacheprovider
 
 # The source and wheel archives in dist/, each installed and tried outside of the checkout: without torch, with it
 dist: $(READY)

@@ -26,20 +26,9 @@ Base: Any = getattr(dataset_reader, "BaseDatasetReader", dataset_reader.DatasetR
 
 
 class UnistoreReader(Base):
-    """Reads items of a LeRobot dataset from a store: keys, shapes, dtypes and values as LeRobot's own reader.
+    """Reads items from a store, equal to those of LeRobot in keys, shapes, dtypes and values.
 
-    Parameters
-    ----------
-    meta : LeRobotDatasetMetadata
-        What ``meta/`` says.
-    root : Path
-        Folder of ``unistore.zarr``.
-    episodes : list of int or None
-        Episodes to read, in the order of the dataset. None: all.
-    delta_timestamps : dict of str to list of float, or None
-        Seconds around a frame, by feature. None: the frame only.
-    tolerance_s, image_transforms, return_uint8
-        As of `LeRobotDataset`.
+    The parameters are LeRobot's own: `meta`, `root` with ``unistore.zarr``, and those of `LeRobotDataset`.
     """
 
     def __init__(
