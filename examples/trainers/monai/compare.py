@@ -1,7 +1,7 @@
 """Patches a second of MONAI's CacheDataset and of a Loader with a cache, in turns, and the disk of both.
 
-``python compare.py FOLDER [ROUNDS]``. Files and the store are made in FOLDER. Both deliver patches of an image
-and a label, 64³ voxels, a third of them centred on the label, in batches of 4 made by two workers.
+``python compare.py FOLDER [ROUNDS]``. Files and the store are made in FOLDER. Both deliver patches of an
+image and a label, 64³ voxels, a third of them centred on the label, in batches of 4 made by two workers.
 """
 
 from __future__ import annotations
