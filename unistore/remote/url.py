@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
-from unistore.remote.hub import require_hub, split_uri
 from unistore.system.machine import absolute
 
 if TYPE_CHECKING:  # numpy takes a fifth of a second
@@ -106,14 +105,17 @@ def parse_url(url: str) -> StoreLocation:
         raise _refused(url, "the bucket is missing", f"write {scheme}://bucket/prefix")
     path = [part for part in parts.path.split("/") if part]
     if any(part in (".", "..") for part in path):
-        raise _refused(url, "'.' and '..' are not allowed in the URL of a store")
+        message = "the URL of a store must not contain '.' or '..'"
+        raise _refused(url, message, "write the URL without them")
     if scheme == "hf":
+        from unistore.remote.hub import require_hub, split_uri
+
         require_hub(redact_url(url))
         try:
             return StoreLocation(scheme, *split_uri(f"hf://{parts.netloc}{parts.path}"))
         except ValueError as error:
             fix = "write hf://datasets/ORG/NAME/path, or hf://ORG/NAME/path for a model"
-            raise _refused(url, f"{error}; {fix}") from error
+            raise _refused(url, str(error), fix) from error
     return StoreLocation(scheme, parts.netloc, "/".join(path))
 
 
