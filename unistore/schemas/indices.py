@@ -223,7 +223,7 @@ def contradiction(store: StoreView, path: str, message: str) -> StoreError:
     message : str
         The problem, in words that follow the path: ``"has offsets of 2 ranges, expected 3"``.
     """
-    return StoreError(f"{store.path}: {path}: {message}. Fix: run 'unistore verify {store.path}'")
+    return StoreError(f"{store.path}: {path}: {message}. Fix: unistore verify {store.path}")
 
 
 def check_array(store: StoreView, array: ArrayView) -> None:
@@ -250,7 +250,7 @@ def whole(store: StoreView, path: str) -> AnyArray:
         values = array.read()
     except MemoryError as error:
         form = f"shape {array.shape} and dtype {array.dtype}"
-        fix = f"use a machine with more memory, or run 'unistore verify {store.path}' if this shape is wrong"
+        fix = f"use a machine with more memory, or run unistore verify {store.path} if this shape is wrong"
         msg = f"{store.path}: {path}: does not fit into memory with {form}. Fix: {fix}"
         raise StoreError(msg) from error
     _raise_first(store, path, _spec(store, path).value_errors(values, lambda other: _shape(store, other)))

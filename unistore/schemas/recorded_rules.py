@@ -24,7 +24,7 @@ class RuleError(CorruptionError):
     """A root states an invalid rule, or a rule that refers back to its own array."""
 
     def __init__(self, store: str, reason: str) -> None:
-        super().__init__(f"{store}: zarr.json is damaged: {reason}. Fix: run 'unistore verify {store}'")
+        super().__init__(f"{store}: zarr.json is damaged: {reason}. Fix: unistore verify {store}")
         self.store = store
         self.reason = reason
 
