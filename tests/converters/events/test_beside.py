@@ -151,7 +151,10 @@ def falling_boxes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (falling, r"images/timestamps\.txt: falls from \d+ to \d+ in line 4 \(sort the frames by time"),
+        (
+            falling,
+            r"images/timestamps\.txt: its times decrease from \d+ to \d+ in line 4 \(sort the frames by time",
+        ),
         (text, r"images/timestamps\.txt: has 'later' in line 10, "),
         (fewer, r"images/timestamps\.txt: has 9 times, but its folder contains 8 images \(copy"),
         (other_size, r"000004\.png: is uint8 \(6, 8, 3\), but the first frame is uint8 \(12, 16, 3\)"),

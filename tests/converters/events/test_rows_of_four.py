@@ -119,7 +119,7 @@ def test_other_text_is_no_recording(tmp_path: Path, text: str) -> None:
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "events.txt").write_text("1 2 3 0\n" * 9 + "1 2 x 0\n")
-    with pytest.raises(InputError, match="line 10 is no point"):
+    with pytest.raises(InputError, match="line 10 is not a point"):
         convert(tmp_path / "events.txt", tmp_path / "out.zarr", "events", unit="us", **SENSOR)
 
 

@@ -273,7 +273,7 @@ def test_images_that_are_not_read(tmp_path: Path) -> None:
     robot.sent.append(bags.Sent(bags.START + 10**9, "raw", robot.image(bags.START, pixels, "bayer_rggb8")))
     robot.folder(tmp_path / "run")
     found = refused(tmp_path)
-    assert "raw/image: has the encoding 'bayer_rggb8', expected one of rgb8, bgr8" in found
+    assert "raw/image: has the encoding 'bayer_rggb8', " in found
     assert scan_sources(trajectory(ignore=("raw/*",)), [tmp_path])
 
 
@@ -294,7 +294,7 @@ def test_types_that_nothing_describes(tmp_path: Path) -> None:
     known, unknown = b"geometry_msgs/Quaternion orientation", b"geometry_msgs/Quaternjon orientation"
     path.write_bytes(content.replace(known, unknown))
     found = refused(tmp_path)
-    assert "imu/messages: has messages of sensor_msgs/msg/Imu" in found
+    assert "imu/messages: has messages of the type sensor_msgs/msg/Imu" in found
     assert "nothing says what is in geometry_msgs/msg/Quaternjon" in found
     assert "--ignore 'imu/*'" in found
     assert scan_sources(trajectory(ignore=("imu/*",)), [tmp_path])
