@@ -161,7 +161,7 @@ def test_an_empty_folder(family: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (
         call("convert", *([family] if family else []), str(tmp_path / "empty"), str(tmp_path / "o.zarr")) == 2
     )
-    assert "empty: is an empty folder.\n  fix: check the path" in capsys.readouterr().err
+    assert "empty: the folder is empty.\n  fix: check the path" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
