@@ -543,7 +543,8 @@ class OpenFile:
         Problems of arrays that cannot be read and are therefore not in `arrays`. They matter only to a family
         that wants these arrays.
     left_out : mapping of str to str
-        Other content that no family uses: name to reason.
+        Other content that no family uses: name to reason, as it follows "not stored, ":
+        ``"because it is text"``.
     notes : mapping of str to str
         Notes by name of an array. They are printed, once each, for arrays that a family uses.
     file : SourceFile, optional

@@ -42,7 +42,7 @@ NOTHING_LEFT = "nothing left"  # kind of the problem that no source remains of t
 _THREADS = 8
 _SHOWN = 5
 _REASONS = 8
-_NOT_NEEDED = "beside what is taken, and not needed"
+_NOT_NEEDED = "not needed for the source that it belongs to"
 
 
 class LeftOutFile(NamedTuple):
@@ -573,7 +573,7 @@ def _notes(left_out: Sequence[LeftOutFile], *, unnamed: bool) -> list[str]:
     notes = []
     for reason, names in list(by_reason.items())[:_REASONS]:
         shown = count_of(len(names), "file") if unnamed else first_few(names, _SHOWN)
-        notes.append(f"left out, {reason}: {shown}")
+        notes.append(f"skipped, {reason}: {shown}")
     if len(by_reason) > _REASONS:
-        notes.append(f"and files left out for {len(by_reason) - _REASONS} further reasons")
+        notes.append(f"further files were skipped for {count_of(len(by_reason) - _REASONS, 'other reason')}")
     return notes

@@ -255,7 +255,11 @@ def _planned_blocks(
         for array in table["arrays"]:
             shape = f"{nearly}{format_shape(array['shape'])}"
             rows.append((array["path"], shape, array["dtype"], format_shape(array["chunk"])))
-    notes = [note for note in sources.notes or () if not note.startswith("left out, ")]
+    notes = [
+        note
+        for note in sources.notes or ()
+        if not note.startswith(("not stored, ", "skipped, ", "left out, "))
+    ]
     arrays = Block("arrays", columns=("array", "shape", "dtype", "chunks"), rows=rows)
     notes += [str(Offer(**offer)) for offer in sources.offers or ()]
     blocks = [Block(facts=facts), arrays, *verdicts, Block("notes", lines=notes)]

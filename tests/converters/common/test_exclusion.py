@@ -14,7 +14,7 @@ def test_names_and_folders_are_covered() -> None:
     assert [name for name in covered if not exclusion.covers(name)] == []
     others = ["A.h5", "b.h5", "train", "train/xx/1.dat", "b.h5: data/demo_10", "sub/a.h5"]
     assert [name for name in others if exclusion.covers(name)] == []
-    assert exclusion.notes() == ["left out: a.h5, train/x, b.h5: data/demo_1"]
+    assert exclusion.notes() == ["skipped: a.h5, train/x, b.h5: data/demo_1"]
 
 
 @pytest.mark.parametrize(

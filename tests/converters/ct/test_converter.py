@@ -206,7 +206,7 @@ def test_case_folders(tmp_path: Path) -> None:
     notes = "\n".join(converted.scan.notes)
     assert "windows brain:80:35, lung:1500:-600: stored as" in notes
     assert "masks/3: 1 of 2 volumes have none" in notes
-    assert "and not needed: lung_w1500_l-600_sparse.npz" in notes
+    assert "not needed for the source that it belongs to: lung_w1500_l-600_sparse.npz" in notes
     assert "metadata.csv" in notes
     assert_valid(converted)
 

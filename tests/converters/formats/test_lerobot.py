@@ -235,7 +235,7 @@ def test_rows_that_no_episode_lists_are_named(dataset: Path, tmp_path: Path) -> 
     rows = "rows 0 to 8 of data/chunk-000/episode_000002.parquet (9 rows)"
     if dataset.name == "v3":
         rows = "rows 12 to 20 of data/chunk-000/file-000.parquet (9 rows)"
-    assert f"left out, in no episode that meta/ lists: {rows}" in report.notes
+    assert f"not stored, because they are not in an episode that meta/ lists: {rows}" in report.notes
     assert np.array_equal(unistore.Store(tmp_path / "out.zarr").array("steps/action").read(), before)
     receipt = unistore.verify(tmp_path / "out.zarr", against=dataset).receipt
     assert receipt is not None

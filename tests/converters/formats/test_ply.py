@@ -49,7 +49,7 @@ def test_vertices_are_those_of_plyfile(tmp_path: Path, form: dict[str, object]) 
 def test_faces_are_left_out(tmp_path: Path, form: dict[str, object]) -> None:
     write(tmp_path / "a.ply", faces=True, **form)
     with Ply().open(SourceFile(tmp_path / "a.ply", "a.ply")) as opened:
-        assert opened.left_out == {"face": "being no vertices"}
+        assert opened.left_out == {"face": "because only vertices are stored"}
         np.testing.assert_array_equal(opened.arrays["y"][3:9], read(tmp_path / "a.ply")["y"][3:9])
 
 

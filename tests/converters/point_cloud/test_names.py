@@ -103,7 +103,7 @@ def test_files_of_columns_side_by_side(tmp_path: Path) -> None:
         "scene_1/coord.npy",
         "scene_2/coord.npy",
     ]
-    assert "left out, of another family: unistore convert rows: scan_labels_2.npy" in scan.notes
+    assert "skipped, of another family: unistore convert rows: scan_labels_2.npy" in scan.notes
     both = [tmp_path / "a/scene_1", tmp_path / "a/scene_2"]
     oracle = {
         f"points/{key}": np.concatenate([made[name][key] for name in made]) for key in ("color", "segment20")
@@ -198,7 +198,7 @@ def test_raw_integers_beside_scaled_coordinates(tmp_path: Path) -> None:
     converted = check_contract(point_cloud(), [path])
     np.testing.assert_array_equal(xyz_of(converted), np.stack([scaled[axis] for axis in "xyz"], axis=1))
     (note,) = [note for note in converted.scan.notes if "being x, y, z before scaling" in note]
-    assert note == "left out, being x, y, z before scaling (--map raw_x=X keeps one): X, Y, Z"
+    assert note == "not stored, being x, y, z before scaling (--map raw_x=X keeps one): X, Y, Z"
     check_contract(point_cloud(map={"raw_x": "X"}), [path], {"points/raw_x": raw["X"]})
 
 

@@ -94,7 +94,7 @@ def test_what_is_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert said in shown
     assert "(--map NAME=train/DATASET takes one of them alone)" in shown
-    assert "left out, being outside of the splits train and valid: classes" in shown
+    assert "not stored, because it is outside of the splits train and valid: classes" in shown
 
 
 def test_texts_and_records_are_columns_of_splits(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_an_episode_is_left_out_by_name(tmp_path: Path) -> None:
     converted = check_contract(trajectory(exclude=("a.h5: data/demo_1",)), [tmp_path / "a.h5"])
     assert converted.arrays["episodes/offsets"].tolist() == [0, 6, 12]
     assert converted.finalized.splits.tolist() == [0, 1]
-    assert "left out: a.h5: data/demo_1" in converted.scan.notes
+    assert "skipped: a.h5: data/demo_1" in converted.scan.notes
 
 
 @pytest.mark.parametrize(("dtype", "value"), [(h5py.vlen_dtype(np.complex64), [1.0]), ("c16", 1j)])

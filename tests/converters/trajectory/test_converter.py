@@ -285,7 +285,7 @@ def test_d4rl_timeouts_truncate(tmp_path: Path) -> None:
     converted = check_contract(trajectory(), [tmp_path / "hopper.hdf5"], oracle)
     check_schema(converted)
     assert converted.finalized.groups["episodes"]["attributes"] == {"metadata/algorithm": "SAC"}
-    left_out = "left out, not per step and too large for attributes: metadata/policy/weight"
+    left_out = "not stored, not per step and too large for attributes: metadata/policy/weight"
     assert left_out in converted.scan.notes
 
 
@@ -341,7 +341,7 @@ def test_intersection_drops_what_differs_in_shape(tmp_path: Path) -> None:
     common = check_contract(trajectory(columns="intersection"), [tmp_path], oracle)
     assert "steps/states" not in common.arrays
     notes = scan_sources(trajectory(columns="intersection"), [tmp_path]).notes
-    assert "left out, not in every source in one form (--columns intersection): states" in notes
+    assert "not stored, because sources differ in it (--columns intersection): states" in notes
 
 
 def test_overlapping_masks_are_kept_but_only_the_usual_ones_split(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_hard_links_of_one_file_are_one_source(tmp_path: Path, folder: Path) -> 
     os.link(folder / "a.npy", folder / "z.npy")
     report = unistore.convert(folder, tmp_path / "s.zarr")
     assert equal_notes(report) == []
-    assert "left out, its values are in a.npy: z.npy" in " ".join(report.notes)
+    assert "skipped, its values are in a.npy: z.npy" in " ".join(report.notes)
     stored = by_source(tmp_path / "s.zarr")
     assert stored.keys() == {"a.npy", "b.npy"}
     np.testing.assert_array_equal(stored["a.npy"], values(1))

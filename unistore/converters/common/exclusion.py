@@ -43,7 +43,7 @@ class Exclusion:
 
     def notes(self) -> list[str]:
         """Return a note that lists the skipped names. Empty: nothing was skipped."""
-        return [f"left out: {first_few(list(self._found), _LISTED)}"] if self._found else []
+        return [f"skipped: {first_few(list(self._found), _LISTED)}"] if self._found else []
 
     def not_found(self, expected: Iterable[str], existing: Iterable[str]) -> list[Problem]:
         """Return a problem for each name that skipped nothing, with similar names as a suggestion.

@@ -182,7 +182,7 @@ def choose(options: EventsOptions, head: FileSummary) -> Chosen:
     if "boxes" in tables:
         source = tables["boxes"]["t"].source
         facts[BOXES] = [source, opened.arrays[source].dtype.descr]
-    left_out = dict.fromkeys(unused, "is no column of the events")
+    left_out = dict.fromkeys(unused, "because it is not a column of the events")
     return Chosen(columns, left_out, facts=facts, tables=tables)
 
 

@@ -73,7 +73,7 @@ class Aedat4(Format):
         other_streams = [
             f"{stream['type']} {number}" for number, stream in streams.items() if number != camera
         ]
-        left_out = dict.fromkeys(other_streams, "is no stream of events")
+        left_out = dict.fromkeys(other_streams, "because it is not a stream of events")
         # No header tells the number of events: the file is decoded to count them.
         packets = partial(_packets, file.path, camera)
         records = ForwardRecords(_EVENT, packets, lambda: sum(map(len, packets())))

@@ -131,7 +131,7 @@ def _fields(
         is_basic = held[0].name == "BASE"
         dtype = _DTYPES.get(held[1][0]) if is_basic else None
         if dtype is None:
-            left_out[field_path] = "is text" if is_basic else "is a list of messages"
+            left_out[field_path] = f"because it is {'text' if is_basic else 'a list of messages'}"
         elif node.name == "SEQUENCE":
             yield MessageField(field_path, np.dtype(dtype), (), attrgetter(field_path), "list")
         else:

@@ -95,7 +95,7 @@ def _opened(file: SourceFile, bag: Bag) -> OpenFile:
     for name, parts in _parts_of_topics(bag).items():
         topic = _Topic(file, name, parts, messages)
         if not topic.count:
-            left_out[topic.group] = "has no messages"
+            left_out[topic.group] = "because it has no messages"
             continue
         of_topic: dict[str, Array] = {}
         try:
@@ -103,7 +103,7 @@ def _opened(file: SourceFile, bag: Bag) -> OpenFile:
             topic.fields = messages.fields(topic.kinds, left_out_fields)
             fields = [*topic.fields, *values_of(topic.kind, topic.first)]
             if {field.name for field in fields} <= {STAMP, "header.seq"}:
-                left_out[topic.group] = f"is {topic.kind}, which has no numbers"
+                left_out[topic.group] = f"because {topic.kind} has no numbers"
                 continue
             left_out |= {f"{topic.group}/{field}": reason for field, reason in left_out_fields.items()}
             of_topic = {field.name: _TopicArray(topic, field) for field in fields}

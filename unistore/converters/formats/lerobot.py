@@ -245,7 +245,7 @@ class _DatasetMeta:
                 arrays[f"{episode.group}/{_TASK}"] = Array(texts)
         names = dict.fromkeys(episode.table for episode in episodes)
         largest = max(map(self._beside, names), key=lambda table: table.size, default=None)
-        numbers = dict.fromkeys(_NUMBERS, "follows from the order of the rows")
+        numbers = dict.fromkeys(_NUMBERS, "because it follows from the order of the rows")
         facts = {"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}}
         return OpenFile(
             arrays=arrays,
@@ -309,7 +309,7 @@ class _DatasetMeta:
             for first, stop in [*sorted(taken.get(table, ())), (opened.row_count, 0)]:
                 if first > start:
                     rows = f"{OF_ROWS}{start} to {first - 1} of {table} ({count_of(first - start, 'row')})"
-                    reasons[rows] = "in no episode that meta/ lists"
+                    reasons[rows] = "because they are not in an episode that meta/ lists"
                 start = max(start, stop)
         return reasons
 

@@ -318,7 +318,7 @@ class Parquet(Format):
             for name, kind in table.columns.items():
                 form = _form(kind)
                 if form is None:
-                    left_out[name] = f"is of the type {kind}, which no array has"
+                    left_out[name] = f"because its type {kind} is not supported"
                 else:
                     arrays[name] = Array(ParquetColumn(lambda: table, name, 0, table.row_count, *form))
             yield OpenFile(arrays, left_out=left_out, memory=table.held)

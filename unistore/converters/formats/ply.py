@@ -85,7 +85,7 @@ def _opened(file: SourceFile) -> OpenFile:
         raise file.problem("has vertices without properties", WRITE_AGAIN, "damaged")
     dtype = np.dtype([(name, order + form) for name, form in vertices.properties])
     other_elements = [element for element in elements if element is not vertices and element.rows]
-    left_out = {element.name: "being no vertices" for element in other_elements}
+    left_out = {element.name: "because only vertices are stored" for element in other_elements}
     facts = {"comments": [" ".join(line[1:]) for line in lines if line[0] in ("comment", "obj_info")]}
     memory = 0
     columns: Mapping[str, Any]

@@ -101,7 +101,7 @@ def _opened(
             name = feature.name.removeprefix(_STEPS)
             is_step = name != feature.name
             if feature.kind == "unread":
-                left_out[name] = f"is {feature.dtype}, which is not supported"
+                left_out[name] = f"because its type {feature.dtype} is not supported"
                 continue
             if feature.kind == _TEXT:
                 raw_texts = dict.fromkeys(record.strings(feature.name))

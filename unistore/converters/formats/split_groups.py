@@ -206,9 +206,9 @@ class SplitReading:
         called = " and ".join(group.name for group in splits)
         outside = [path for path in (*whole.arrays, *whole.of_any_length) if path not in paths]
         reasons = {
-            path: "as only some of the splits have it"
+            path: "because only some of the splits have it"
             if path.startswith(inside)
-            else f"being outside of the splits {called}"
+            else f"because it is outside of the splits {called}"
             for path in outside
             if whole.all_arrays[path].shape
         }
