@@ -72,4 +72,4 @@ def test_an_option_implies_its_family(tmp_path: Path) -> None:
     assert report.family == "ct"
     assert [each["why"] for each in report.verdicts if each["verdict"] == "taken"] == ["ct"]
     others = {each["why"]: each["files"] for each in report.verdicts if each["verdict"] == "left out"}
-    assert others["of another family: unistore convert point-cloud"] == 1
+    assert others["of another family (unistore convert point-cloud)"] == 1

@@ -487,7 +487,7 @@ def name_below(path: Path, folders: Sequence[Path]) -> str:
 
 def other_family_reason(family: str) -> str:
     """Return the reason for leaving out a file that another family takes."""
-    return f"of another family: {convert_command(family)}"
+    return f"of another family ({convert_command(family)})"
 
 
 def convert_command(family: str) -> str:

@@ -103,7 +103,7 @@ def test_files_of_columns_side_by_side(tmp_path: Path) -> None:
         "scene_1/coord.npy",
         "scene_2/coord.npy",
     ]
-    assert "skipped, of another family: unistore convert rows: scan_labels_2.npy" in scan.notes
+    assert "skipped, of another family (unistore convert rows): scan_labels_2.npy" in scan.notes
     both = [tmp_path / "a/scene_1", tmp_path / "a/scene_2"]
     oracle = {
         f"points/{key}": np.concatenate([made[name][key] for name in made]) for key in ("color", "segment20")

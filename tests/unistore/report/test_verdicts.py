@@ -58,7 +58,7 @@ def test_counts_by_verdict(mixed: Path) -> None:
         ("taken", "trajectory (robomimic)"): (1, ["robot.hdf5"]),
         ("taken", "spike (sequences)"): (3, ["0.npy", "1.npy", "2.npy"]),
         ("taken", "ct (files)"): (3, ["vol0.npy", "vol1.npy", "vol2.npy"]),
-        ("left out", "of another family: unistore convert rows"): (1, ["table.npz"]),
+        ("left out", "of another family (unistore convert rows)"): (1, ["table.npz"]),
         ("left out", "documentation"): (1, ["README.md"]),
         ("left out", "MP4 video, which is not supported"): (2, ["a.mp4", "b.mp4"]),
         ("left out", "hidden"): (1, [".hidden"]),

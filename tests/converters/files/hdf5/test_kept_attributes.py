@@ -203,7 +203,7 @@ def test_attributes_of_several_files_are_counted_and_bounded(
                 file.attrs.clear()
                 for place in ("tile", "tile/height", "label"):
                     file[place].attrs.clear()
-    said = "attributes kept: 12 of 2 files (crs, written, bounds, classes, nothing and "
+    said = "12 attributes of 2 files stored: crs, written, bounds, classes, nothing and "
     assert any(note.startswith(said) for note in scan_sources(rows_converter(), [tmp_path]).notes)
     monkeypatch.setattr(hdf5_attributes, "MAX_STORE_BYTES", 800)
     scan = scan_sources(rows_converter(), [tmp_path])

@@ -403,11 +403,11 @@ class AttributeCollector:
         if self._names:
             shown = first_few(list(self._names), _LISTED)
             files = count_of(self._sources, "file")
-            notes.append(f"attributes kept: {self._names.total()} of {files} ({shown})")
+            notes.append(f"{count_of(self._names.total(), 'attribute')} of {files} stored: {shown}")
         for reason, places in self._left_out.items():
             unshown = sum(count for _, count in places) - 1
             further = f" and {unshown} more" if unshown else ""
-            notes.append(f"attributes left out ({reason}): {printable(places[0][0])}{further}")
+            notes.append(f"attributes not stored ({reason}): {printable(places[0][0])}{further}")
         return notes
 
     @staticmethod
