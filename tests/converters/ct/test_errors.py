@@ -182,7 +182,9 @@ def test_plain_arrays_beside_volumes_are_left_out_unless_they_are_given(tmp_path
     dose = save(tmp_path / "dose.npy", GOOD.astype("f4"))
     scan = scan_sources(ct_converter(), [tmp_path])
     assert [source.name for source in scan.sources] == ["good.npy"]
-    assert scan.left_out == tuple((path, "of another family (unistore convert rows)") for path in (dose, flat))
+    assert scan.left_out == tuple(
+        (path, "of another family (unistore convert rows)") for path in (dose, flat)
+    )
     assert set(scan_problems(good, flat)) == {"flat.npy"}
     assert len(scan_sources(ct_converter(), [good, dose]).sources) == 2
     good.unlink()

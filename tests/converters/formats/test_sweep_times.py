@@ -81,8 +81,8 @@ def test_a_recording_that_lacks_a_sweep_keeps_the_times_of_the_others(tmp_path: 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (TIMES[:3], "has 3 times, and data has 4 sweeps by their numbers"),
-        ([*TIMES, TIMES[0]], "has 5 times, and data has 4 sweeps by their numbers"),
+        (TIMES[:3], "has 3 times, but 4 are needed for the sweeps in data"),
+        ([*TIMES, TIMES[0]], "has 5 times, but 4 are needed for the sweeps in data"),
         (["2011-09-26 13:02:25.9633894451", *TIMES[1:]], "has '2011-09-26 13:02:25.9633894451' in line 1"),
         ([*TIMES[:3], "2011-02-29 13:02:25.1"], "has '2011-02-29 13:02:25.1' in line 4"),
         ([*TIMES[:3], "2011-09-26 24:00:00"], "has '2011-09-26 24:00:00' in line 4"),
@@ -102,7 +102,7 @@ def test_wrong_texts_are_refused_by_name(tmp_path: Path, lines: list[str], messa
 def test_a_sweep_without_a_number_is_refused(tmp_path: Path) -> None:
     folder = recording(tmp_path / "in", timestamps=TIMES)
     (folder / "data/0000000001.bin").rename(folder / "data/scan_b.bin")
-    with pytest.raises(InputError, match=r"scan_b\.bin: is not called by its number"):
+    with pytest.raises(InputError, match=r"scan_b\.bin: its name is not a number"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
 
 

@@ -164,7 +164,7 @@ def gather_sources(
     main = plugin.schema.table
     if main not in seen.tables:
         reasons = first_few([one.reason for one in scanned])
-        message = f"none of them is recognised as {plugin.command()}: {reasons}"
+        message = f"are not recognised as {plugin.command()}: {reasons}"
         raise InputError(Problem("files", message, "check the paths and the family", "missing"))
     merged: dict[str, dict[str, Merged]] = {}
     problems = seen.problems

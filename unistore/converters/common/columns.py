@@ -95,7 +95,11 @@ class Merged(NamedTuple):
     def padding_notes(merged: Mapping[str, Merged]) -> list[str]:
         """Return a note that lists the padded columns. Empty: none is padded."""
         padded = [f"{printable(name)} to {form.row_shape}" for name, form in merged.items() if form.is_padded]
-        return [f"padded with zeros; <name>_mask marks the values of the sources: {', '.join(padded)}"] if padded else []
+        return (
+            [f"padded with zeros; <name>_mask marks the values of the sources: {', '.join(padded)}"]
+            if padded
+            else []
+        )
 
 
 def storable(dtype: Dtype) -> bool:

@@ -26,8 +26,8 @@ class Minari(Format):
     def recognise(self, file: SourceFile) -> Claim:
         metadata = file.path.with_name(METADATA)
         if file.path.name == FILE and metadata.is_file() and _MARK in _facts(file):
-            return sure(f"has {METADATA} of Minari beside it")
-        return no(f"has no {METADATA} of Minari beside it")
+            return sure(f"is in a folder with the {METADATA} of Minari")
+        return no(f"is not in a folder with the {METADATA} of Minari")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:

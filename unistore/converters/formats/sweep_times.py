@@ -25,8 +25,8 @@ _FILES: Mapping[str, str] = {
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?", re.ASCII)
 _EPOCH = date(1970, 1, 1).toordinal()
 _SECOND = 1_000_000_000
-_FORM = "expected a time as in 2011-09-26 13:02:25.963389445"
-_FIX = "copy what is missing, or move this file away to store no times"
+_FORM = "but a time such as 2011-09-26 13:02:25.963389445 is expected"
+_FIX = "copy the missing files, or move this file elsewhere, so that no times are stored"
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def times_of(sweep: SourceFile) -> SweepTimes:
         file = SourceFile(path, str(PurePosixPath(sweep.name).parent.parent / text), sweep.roots)
         file.check_whole()
         if not _is_number(sweep.path.stem):
-            message = f"is not called by its number, which is its line in {text}"
-            raise sweep.problem(message, "call sweeps 0000000000.bin and so on", "name")
+            message = f"its name is not a number, which would be its line in {text}"
+            raise sweep.problem(message, "name sweeps by their number: 0000000000.bin", "name")
         of_sweeps = _times_in(file, path.stat().st_mtime_ns)
         names = _names_by_number(folder, folder.stat().st_mtime_ns)
         number = int(sweep.path.stem)
@@ -83,7 +83,9 @@ def times_of(sweep: SourceFile) -> SweepTimes:
             raise sweep.problem(message, "move one of them to another folder", "twice")
         count = max(names, default=-1) + 1  # a recording may lack some of them
         if len(of_sweeps) != count:
-            message = f"has {len(of_sweeps)} times, and {folder.name} has {count} sweeps by their numbers"
+            message = (
+                f"has {len(of_sweeps):,} times, but {count:,} are needed for the sweeps in {folder.name}"
+            )
             raise file.problem(message, _FIX, "count")
         times[name] = int(of_sweeps[number])
         files.append(file)
