@@ -23,7 +23,7 @@ from unistore.converters.family import Family
 from unistore.converters.options import SPLIT_OPTIONS, Options, declared
 from unistore.converters.registry import conversion_of, families, get_family, is_own
 from unistore.converters.source_scan import sources_by_shape
-from unistore.errors import InputError, Problem, RunCommand
+from unistore.errors import Fixes, InputError, Problem, RunCommand
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url, local_path, parse_url, require_local_path
 from unistore.store.names import copies_folder
@@ -290,7 +290,7 @@ def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
         common = [field.name for field in fields(Settings)]
         meant = [difflib.get_close_matches(name, [*own_options, *common], 1)[:1] for name in unknown]
         known = f"use one of {', '.join(own_options)}, or one of every conversion: {', '.join(common)}"
-        fix = f"did you mean {', '.join(chain(*meant))}?" if any(meant) else known
+        fix: Fixes = (f"use {', '.join(chain(*meant))}", known) if any(meant) else known
         message = f"{record.name} has no such option"
         raise InputError.at(", ".join(unknown), message, fix, "option")
     return converter_of(record, **options)

@@ -633,15 +633,19 @@ def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]
         try:
             results.append(function(part))
         except InputError as error:
-            path = part.store.path
-            for problem in error.problems_at(path):
-                message = (
-                    problem.message if problem.file == path else f"{problem.location}: {problem.message}"
-                )
-                problems.append(Problem(path, message, problem.fix, problem.kind))
+            problems += [
+                _of_store(part.store.path, problem) for problem in error.problems_at(part.store.path)
+            ]
     if problems:
         raise InputError(problems)
     return results
+
+
+def _of_store(path: str, problem: Problem) -> Problem:
+    """Return a problem that names the store."""
+    if path in problem.file or path in problem.message:
+        return problem
+    return Problem(path, f"{problem.location}: {problem.message}", problem.fix, problem.kind)
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

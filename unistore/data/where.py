@@ -162,7 +162,7 @@ def _fulfil(name: str, values: AnyArray, condition: Condition) -> AnyArray:
 
 def _check_kind(name: str, values: AnyArray, *, is_text: bool) -> None:
     if is_text != (values.dtype.kind == "U"):
-        example = f", for example {str(values[0])[:60]!r}" if len(values) else ""
+        example = f", for example {values[0].item()!r:.60}" if len(values) else ""
         if is_text:
             message = f"{name!r} contains numbers{example}, but the condition is a text"
             fix = "give a number, or a range such as (50, None)"

@@ -213,7 +213,7 @@ def _weighted(
             raise wrong_argument("weights", message)
         return Weighted(numbers, offsets, draws, seed)
     except (TypeError, ValueError) as error:
-        raise wrong_argument("weights", str(error)) from error
+        raise wrong_argument("weights", str(error).removeprefix("weights ")) from error
 
 
 _CUSTOM_ORDER = (
@@ -265,7 +265,7 @@ def sampler_sequence(
         return Subset(InOrder(len(chosen)), chosen)
     if callable(getattr(sampler, "indices", None)):
         return cast("EpochSequence", sampler)
-    message = f"is a {type(sampler).__name__}, whose order does not depend only on the seed and the epoch"
+    message = f"is of type {type(sampler).__name__}, whose order does not depend only on seed and epoch"
     raise _sampler_error(message, _CUSTOM_ORDER)
 
 
@@ -318,7 +318,8 @@ def _weighted_random(sampler: Any, seed: int) -> tuple[EpochSequence, int]:
     try:
         return Weighted(weights, None, int(sampler.num_samples), seed), len(weights)
     except ValueError as error:
-        raise _sampler_error(str(error)) from error
+        message = f"its {error}"
+        raise _sampler_error(message) from error
 
 
 def _distributed(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa: ARG001 - has its own

@@ -165,17 +165,19 @@ class Weighted(EpochSequence):
         runs = None if offsets is None else np.asarray(offsets, np.int64)
         is_list = numbers.ndim == 1 and len(numbers) > 0
         if not is_list or not np.all(np.isfinite(numbers)) or numbers.min() < 0:
-            msg = f"must be a list of at least one finite number, none below 0, got the shape {numbers.shape}"
+            msg = f"weights must be at least one finite number, none below 0, got the shape {numbers.shape}"
             raise ValueError(msg)
         if runs is not None and len(runs) != len(numbers) + 1:
-            msg = f"must be {len(runs) - 1:,} numbers, one for each run of samples, got {len(numbers):,}"
+            expected = f"{len(runs) - 1:,} numbers, one for each run of samples"
+            msg = f"weights must be {expected}, got {len(numbers):,}"
             raise ValueError(msg)
         if runs is not None:
             numbers = np.where(np.diff(runs) > 0, numbers, 0.0)
         with np.errstate(over="ignore"):
             bounds = np.cumsum(numbers)
         if not 0 < bounds[-1] < math.inf:
-            msg = "are all zero" if bounds[-1] == 0 else "have no finite sum, so they must be scaled down"
+            reason = "are all zero" if bounds[-1] == 0 else "have no finite sum, so they must be scaled down"
+            msg = f"weights {reason}"
             raise ValueError(msg)
         samples = len(numbers) if runs is None else int(runs[-1])
         self.length = samples if length is None else length

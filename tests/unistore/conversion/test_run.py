@@ -244,11 +244,11 @@ def test_one_value_will_do_where_several_may_be_given(family: str, option: str, 
 
 def test_options_that_a_family_has_not(tmp_path: Path) -> None:
     with pytest.raises(
-        unistore.InputError, match="'bogus'; it has: map, columns, reverse_axes, exclude; every"
+        unistore.InputError, match=r"bogus: .* use one of map, columns, reverse_axes, exclude, or"
     ):
         make_converter("rows", {"bogus": 1})
     np.save(tmp_path / "a.npy", np.zeros(4))
-    with pytest.raises(unistore.InputError, match=r"'codecs': did you mean codec\?; it has: ") as error:
+    with pytest.raises(unistore.InputError, match=r"codecs: .* Fix: use codec, or ") as error:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", codecs="none")
     keywords = {"codec", "split", "overwrite", "restart", "work", "workers", "memory", "on_error"}
     assert keywords < set(str(error.value).partition("every conversion has: ")[2].split(", "))

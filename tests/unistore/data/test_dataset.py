@@ -57,7 +57,7 @@ def test_negative_indices_and_the_range(rows: Path) -> None:
     assert dataset[-1]["index"] == 49
     assert dataset[np.int64(-50)]["label"] == 0
     for wrong in (50, -51):
-        with pytest.raises(IndexError, match=rf"sample {wrong} .* 50 samples \(0 to 49, or -50 to -1\)"):
+        with pytest.raises(IndexError, match=rf"no sample {wrong}: .* 50 samples: 0 to 49, or -50 to -1"):
             dataset[wrong]
     with pytest.raises(IndexError, match="sample 99 "):
         dataset.__getitems__([1, 99])
@@ -87,7 +87,7 @@ def test_fields_select_and_unknown_ones_are_listed(rows: Path) -> None:
     assert list(sample) == ["index", "label", "source"]
     assert sample["source"] == "b.npz"
     assert unistore.Dataset(rows, fields=["index"])[3].keys() == {"index"}
-    told = r"unknown field 'colour': samples have .*data.*on request: epoch, source"
+    told = r"fields: the samples have no 'colour'.*data.*optional ones, epoch, source"
     with pytest.raises(InputError, match=rf"^{re.escape(str(rows))}: {told}"):
         unistore.Dataset(rows, fields=["label", "colour"])
 
@@ -98,7 +98,7 @@ def test_splits(rows: Path) -> None:
     assert [int(val[i]["label"]) for i in (0, -1)] == [90, 132]
     assert val[3]["index"] == 3
     assert len(unistore.Dataset(rows, split=("val", "test"))) == 20
-    with pytest.raises(InputError, match="no split 'dev'; it has train, val, test"):
+    with pytest.raises(InputError, match=r"no split 'dev'. Fix: use one of 'train', 'val', 'test'"):
         unistore.Dataset(rows, split="dev")
 
 
@@ -252,7 +252,7 @@ def test_labels_and_weights_of_classes(make_cloud: Any) -> None:
     twice = dataset.label_counts("classification", subset=[2, 2, 0, 0])
     assert twice == {label: 2 * count for label, count in found.items()}
     for ask, said in (
-        (lambda: dataset.label_counts("classification", subset=[99]), "subset: holds 99 to 99"),
+        (lambda: dataset.label_counts("classification", subset=[99]), "subset: contains 99 to 99"),
         (lambda: dataset.label_counts("classification", split="dev"), "no split 'dev'"),
         (lambda: dataset.label_counts("classification", split="dev", subset=[0]), "give one of the two"),
         (lambda: dataset.class_weights("classification", classes=19), "has labels 19, outside of 19 classes"),

@@ -63,7 +63,7 @@ def test_one_index_over_all_stores(make_rows: Callable[..., Path]) -> None:
         dataset[26]
     assert repr(dataset).startswith("Dataset(['")
     assert "26 samples of data, value)" in repr(dataset)
-    with pytest.raises(AttributeError, match="has 3 stores"):
+    with pytest.raises(AttributeError, match="reads 3 stores"):
         dataset.store  # noqa: B018
     again = pickle.loads(pickle.dumps(dataset))
     assert len(again) == 26
@@ -185,7 +185,7 @@ def test_stores_of_different_kinds_are_refused(
         unistore.Dataset([])
     arrays = {"rows/data": np.zeros((3, 3, 4), np.float32)}
     without, further = (make_store("rows", arrays, count=3) for _ in range(2))
-    message = "no split 'train'; it has none"
+    message = "no split 'train', because"
     with pytest.raises(InputError, match=f"(?s){without}: {message}.*{further}: {message}"):
         unistore.Dataset([paths[0], without, further], split="train")
 

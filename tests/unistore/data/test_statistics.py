@@ -476,7 +476,7 @@ def test_several_possible_axes_are_refused_with_each_way_to_write_it(
         agree(dataset.statistics("x", axis=axis), by_component(values, axis))
     assert "axis=None" in problem.advice
     agree(dataset.statistics("x", axis=None), values.reshape(-1, 1))
-    with pytest.warns(UserWarning, match=r"not kept: axis: values of x are"):
+    with pytest.warns(UserWarning, match=r"not saved: axis: values of x have"):
         kept = unistore.keep_statistics(path)
     assert list(kept) == ["y"]
     assert kept_problem(dataset.store) is None

@@ -107,7 +107,7 @@ def test_predictions_that_are_none_of_a_grid(make_scans: Callable[..., Any]) -> 
     with pytest.raises(InputError, match="weights: must be one of 'constant', 'gaussian'"):
         unistore.stitch(grid, [], "linear")  # type: ignore[arg-type]
     for wrong, message in (
-        ([(every, cells[:3])], r"have shape \(3, 8, 8, 8\), expected \(16, …, 8, 8, 8\)"),
+        ([(every, cells[:3])], r"have the shape \(3, 8, 8, 8\), but \(16, …, 8, 8, 8\)"),
         ([(every, cells.astype(np.int64))], "are torch.int64, but class numbers cannot be averaged"),
         ([(every + 1, cells)], "have the index 16, but the Dataset has 16"),
         ([(every[[0, 0]], cells[:2])], "of sample 0 came twice"),

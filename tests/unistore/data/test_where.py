@@ -103,11 +103,11 @@ def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "best", "said"),
     [
-        ({"episode.lenght": 5}, None, r"episode\.lenght: .*it tells source, .*episode\.length"),
-        (None, ("return", 0.1), r"return: .*it tells .*episode\.return"),
-        ({"episode.length": "5*"}, None, r"episode\.length is a number.*\(50, None\)"),
-        ({"episode.name": (5, None)}, None, r"episode\.name is text.*pattern"),
-        (None, ("episode.name", 0.5), r"episode\.name is text"),
+        ({"episode.lenght": 5}, None, r"no 'episode\.lenght' .*use one of source, .*episode\.length"),
+        (None, ("return", 0.1), r"no 'return' .*use one of .*episode\.return"),
+        ({"episode.length": "5*"}, None, r"'episode\.length' contains numbers.*\(50, None\)"),
+        ({"episode.name": (5, None)}, None, r"'episode\.name' contains texts.*pattern"),
+        (None, ("episode.name", 0.5), r"'episode\.name' contains texts"),
         ({"episode.length": (1, 2, 3)}, None, r"where\['episode\.length'\].*a range such as \(50, None\)"),
         ({"episode.length": {"above": 3}}, None, r"where\['episode\.length'\]"),
         ("episode.length > 3", None, "where: must be conditions by name"),
@@ -129,7 +129,7 @@ def test_episodes_are_whole_and_ragged(robots: Path) -> None:
     np.testing.assert_array_equal(batch["action"], np.concatenate([stored[6:12], stored[:4]]))
     assert batch["episode_name"] == ["demo_2", "demo_0"]
     assert batch["source"] == ["lab_a/y.hdf5", "lab_a/x.hdf5"]
-    with pytest.raises(InputError, match="unknown field 'step'"):
+    with pytest.raises(InputError, match="the samples have no 'step'"):
         unistore.Dataset(robots, unistore.Episodes(), ["step"])
     assert unistore.Dataset(robots, "Episodes()").repeats
 

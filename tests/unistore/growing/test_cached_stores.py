@@ -290,7 +290,7 @@ def test_a_removal_that_failed_is_ended_by_the_next(
     with monkeypatch.context() as failing:
         failing.setattr("unistore.growing.cached_stores.shutil.rmtree", refuse)
         assert call("cache", "remove", two[0].name) == 1
-    assert "cannot be removed (Input/output error)" in capfd.readouterr().err
+    assert "cannot be removed: Input/output error" in capfd.readouterr().err
     assert not two[0].exists()
     assert listed(capfd)[two[0].name]["state"] == "unfinished"
     assert len(unistore.Dataset(tmp_path / "small")) == 3

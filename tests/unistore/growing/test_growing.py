@@ -133,7 +133,7 @@ def test_splits_are_those_of_one_conversion(tmp_path: Path, sources: dict[str, A
         assert {grown.source_of(row) for row in range(len(grown))} == {
             whole.source_of(row) for row in range(len(whole))
         }
-    with pytest.raises(unistore.InputError, match="no split 'test'; it has train, val"):
+    with pytest.raises(unistore.InputError, match=r"no split 'test'. Fix: use one of 'train', 'val'"):
         opened(tmp_path / "s.zarr", split="test")
 
 
@@ -516,7 +516,7 @@ def test_doctor_and_cache_take_a_version(tmp_path: Path, store: Path) -> None:
     files = unistore.warm_cache(store, tmp_path / "cache").files
     assert files == sum(unistore.verify(part.store.path).files for part in opened(store).parts)
     assert 0 < unistore.warm_cache(store, tmp_path / "cache", split="train").files <= files
-    with pytest.raises(unistore.InputError, match="no split 'test'; it has: train, val"):
+    with pytest.raises(unistore.InputError, match=r"no split 'test'. Fix: use one of train, val"):
         unistore.warm_cache(store, tmp_path / "cache", split="test")
     for command in (unistore.doctor, unistore.inspect, unistore.keep_statistics):
         with pytest.raises(unistore.InputError, match="has no version 7"):

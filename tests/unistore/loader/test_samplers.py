@@ -142,7 +142,7 @@ class Own(Sampler[int]):
 @pytest.mark.parametrize(
     ("make", "said", "fix"),
     [
-        (lambda d: BatchSampler(SequentialSampler(d), 4, drop_last=False), "BatchSampler", "batch_size=…"),
+        (lambda d: BatchSampler(SequentialSampler(d), 4, drop_last=False), "BatchSampler", "batch_size"),
         (lambda d: RandomSampler(d, generator=torch.Generator()), "generator", "seed=…"),
         (lambda d: SubsetRandomSampler([1], generator=torch.Generator()), "generator", "seed=…"),
         (lambda d: WeightedRandomSampler([1, 1], 2, replacement=False), "without replacement", "subset=…"),
@@ -155,7 +155,7 @@ class Own(Sampler[int]):
         (lambda d: SubsetRandomSampler([43]), "44 samples", "dataset that"),
         (lambda d: unistore.Shuffle(44), "44 samples", "dataset that"),
         (lambda d: [43], "43 to 43, but the dataset has 43", ""),
-        (lambda d: "rows", "sample indices", ""),
+        (lambda d: "rows", "indices of samples", ""),
     ],
 )
 def test_what_is_refused(data: Any, make: Any, said: str, fix: str) -> None:

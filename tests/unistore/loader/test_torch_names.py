@@ -47,9 +47,9 @@ MEANT: dict[str, Any] = {
 WITHOUT_MEANING: dict[str, tuple[Any, str]] = {
     "batch_sampler": ([[1, 2], [3]], "give batch_size, and shuffle or sampler"),
     "timeout": (30, "WorkerDiedError"),
-    "generator": (torch.Generator(), "seed=…"),
+    "generator": (torch.Generator(), "give seed"),
     "pin_memory_device": ("cuda", "pin_memory=True"),
-    "in_order": (False, "leave it out"),
+    "in_order": (False, "remove it"),
 }
 """A value of every other parameter, and a part of what to write instead."""
 

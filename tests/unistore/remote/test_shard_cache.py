@@ -220,7 +220,7 @@ def test_warming_copies_what_a_split_reads(
     assert warmed.files == len(bucket.keys("split.zarr/")) - 3, "without root, manifest and times of sources"
     smaller = unistore.warm_cache(url, tmp_path / "cache", split="train")
     assert smaller.bytes < warmed.bytes
-    with pytest.raises(InputError, match="no split 'trian'; it has: "):
+    with pytest.raises(InputError, match=r"no split 'trian'. Fix: use one of "):
         unistore.warm_cache(url, tmp_path / "cache", split="trian")
     with pytest.raises(InputError, match="raise cache_limit"):
         unistore.warm_cache(url, tmp_path / "small", cache_limit=1000)

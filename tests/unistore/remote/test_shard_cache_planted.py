@@ -54,7 +54,7 @@ def test_a_planted_file_is_refused_by_name(cache: ShardCache, victim: Path, plac
     else:
         planted.mkdir()
     with pytest.raises(
-        StoreError, match=rf"cache_dir .*cache: cannot be used \(.*{place} .*\); remove it, or"
+        StoreError, match=rf"cache_dir .*cache: cannot be used: .*{place} .* Fix: remove it, or"
     ):
         ensure(cache)
     assert not victim.with_name("made").exists()

@@ -63,7 +63,7 @@ def test_clips_read_columns_of_frames(tmp_path: Path) -> None:
     batch = dataset.read_batch([*range(len(dataset)), 0])
     expected = values[np.asarray(batch["frame"])[:, None] + np.arange(2)]
     np.testing.assert_array_equal(batch["prediction"], expected)
-    with pytest.raises(InputError, match="unknown field 'other'"):
+    with pytest.raises(InputError, match="the samples have no 'other'"):
         unistore.Dataset(path, clips, fields=["other"])
 
 

@@ -66,7 +66,7 @@ def test_a_copy_that_cannot_be_opened_stays(
     before = names(cache)
     with monkeypatch.context() as patch:
         failing(patch, "open", number, is_copy)
-        with pytest.raises(StoreError, match=rf"cache_dir .*cannot be used .*{FAILED[number]}") as error:
+        with pytest.raises(StoreError, match=rf"cache_dir .*cannot be used: .*{FAILED[number]}") as error:
             Store(store, cache_dir=cache).array("rows/label").read()
         # that others may have planted it is said of rights and links alone
         assert ("of your own" in str(error.value)) == (number == errno.EACCES)
@@ -81,7 +81,7 @@ def test_a_copy_that_cannot_be_read_stays(store: Path, cache: Path, monkeypatch:
     before = names(cache)
     with monkeypatch.context() as patch:
         failing(patch, "pread", errno.EIO, lambda number: is_copy(path_of(number)))
-        with pytest.raises(StoreError, match=r"cache_dir .*cannot be used .*Input/output error"):
+        with pytest.raises(StoreError, match=r"cache_dir .*cannot be used: .*Input/output error"):
             Store(store, cache_dir=cache).array("rows/label").read()
     assert names(cache) == before
     # the sound twin of a failed read: one that was read, and is not what was written
@@ -107,7 +107,7 @@ def test_no_copy_is_evicted_where_the_folder_cannot_be_looked_at(
     with monkeypatch.context() as patch:
         fits = is_copy if function == "stat" else lambda target: isinstance(target, int)
         failing(patch, function, errno.EIO, fits)
-        with pytest.raises(StoreError, match=r"cannot be used .*Input/output error"):
+        with pytest.raises(StoreError, match=r"cannot be used: .*Input/output error"):
             copies.ensure(last, 300, lambda: [contents[2]], "object")
     assert set(before) <= set(names(tmp_path / "cache"))
     assert copies.ensure(last, 300, lambda: [contents[2]], "object")
@@ -127,7 +127,7 @@ def test_a_cache_of_samples_that_cannot_be_read_stays(
     before = {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()}
     with monkeypatch.context() as patch:
         failing(patch, "pread", errno.EIO, lambda number: "samples-" in path_of(number))
-        with pytest.raises(InputError, match=r"cannot be kept .*Input/output error"):
+        with pytest.raises(InputError, match=r"cannot be written .*Input/output error"):
             load()
     assert {path.name: path.read_bytes() for path in (tmp_path / "cache").iterdir()} == before
     for found, known in zip(load(), expected, strict=True):
@@ -161,7 +161,7 @@ def test_a_root_that_cannot_be_read_is_not_one_that_was_replaced(
 
     monkeypatch.setattr(storage, "read_regular", failing)
     path = next(path for path in opened.paths() if path.startswith("rows/"))
-    with pytest.raises(StoreError, match=f"cannot be read .{FAILED[number]}") as caught:
+    with pytest.raises(StoreError, match=f"cannot be read: {FAILED[number]}") as caught:
         opened.array(path).read()
     assert "was replaced" not in str(caught.value)
     monkeypatch.undo()

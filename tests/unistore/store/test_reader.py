@@ -79,7 +79,7 @@ def test_what_a_store_holds(path: Path) -> None:
 
 
 def test_a_missing_array_is_told_with_those_there_are(path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no array 'rows/x'; this rows store has: rows/data, .*name_utf8"):
+    with pytest.raises(StoreError, match=r"no array 'rows/x'. Fix: use one of rows/data, .*name_utf8"):
         Store(path).array("rows/x")
 
 

@@ -261,7 +261,7 @@ def test_epochs_are_whole_numbers(store: Path, epoch: Any) -> None:
 
 @pytest.mark.parametrize("index", [10**30, -(10**30), unistore.EpochIndex(0, 10**30)])
 def test_a_sample_beyond_all_numbers_does_not_exist(store: Path, index: Any) -> None:
-    with pytest.raises(IndexError, match=r"there is no sample or epoch -?1000"):
+    with pytest.raises(IndexError, match=r"there is no sample or epoch -?1,000"):
         unistore.Dataset(store)[index]
 
 

@@ -70,7 +70,7 @@ def test_rows_outside(tmp_path: Path, write: Any) -> None:
         array.read_ranges([0], [6])
     with pytest.raises(IndexError, match="the range -1 to 2"):
         array.read_ranges([-1], [2])
-    with pytest.raises(IndexError, match="1 starts and 2 ends"):
+    with pytest.raises(IndexError, match="1 starts of ranges, but 2 ends"):
         array.read_ranges([0], [1, 2])
 
 

@@ -36,7 +36,7 @@ def test_a_chunk_never_inflates_beyond_its_size(compressor: str) -> None:
 @pytest.mark.parametrize("size", [0, 200, 300, NBYTES - 1, NBYTES + 1, 70_000, 1 << 28])
 def test_a_zstd_frame_of_another_size(size: int) -> None:
     check_refused(
-        decoder(Zstd(level=3), NBYTES), with_checksum(zstd.compress(bytes(size))), f"of {size} decoded"
+        decoder(Zstd(level=3), NBYTES), with_checksum(zstd.compress(bytes(size))), f"has {size:,} decoded"
     )
 
 

@@ -127,7 +127,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("name", "code", "fix"),
     [
-        ("write", errno.ENOSPC, "No space left on device.*; free space there, then run the same command"),
+        ("write", errno.ENOSPC, "No space left on device.*Fix: free space there, then run the same command"),
         ("fsync", errno.EIO, "this one fails"),
         ("rename", errno.EACCES, "change the permissions"),
     ],

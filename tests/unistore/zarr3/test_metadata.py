@@ -100,20 +100,20 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "names": ({"dimension_names": ["x"]}, "dimension_names must be 2 names"),
     "attributes": ({"attributes": []}, "attributes must be an object"),
     "large extent": ({"shape": [2**63, 1]}, "shape must be 1 to 32 integers"),
-    "large array": ({"shape": [2**62, 2]}, "bytes of the array, expected at most"),
+    "large array": ({"shape": [2**62, 2]}, "bytes of the array, but at most"),
     "large chunk": (
         {
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2**30, 1]}},
             "codecs": sharding(chunk_shape=[2**30, 1]),
         },
-        "bytes of a chunk, expected at most",
+        "bytes of a chunk, but at most",
     ),
     "many chunks": (
         {
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2**25, 1]}},
             "codecs": sharding(chunk_shape=[1, 1]),
         },
-        "chunks of a shard, expected at most",
+        "chunks of a shard, but at most",
     ),
 }
 
@@ -155,7 +155,7 @@ def test_written_metadata_reads_back(dtype: str, codec: str) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: array_metadata((4,), "f4", (2,), (3,), "fast"), StoreError, "no multiple"),
+        (lambda: array_metadata((4,), "f4", (2,), (3,), "fast"), StoreError, "is not a multiple"),
         (
             lambda: array_metadata((4,), "f4", (2, 2), (4,), "fast"),
             StoreError,

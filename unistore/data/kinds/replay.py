@@ -491,7 +491,7 @@ class ReplayBuffer:
                 numbers = np.bincount(self._places, numbers).astype(np.float64)
             return Weighted(numbers[: self._length], seed=self._seed)
         except (TypeError, ValueError) as error:
-            raise wrong_argument("weights", str(error)) from error
+            raise wrong_argument("weights", str(error).removeprefix("weights ")) from error
 
     def _identity(self) -> JsonObject:
         # What the draws depend on besides the number of the batch, its size and the rank

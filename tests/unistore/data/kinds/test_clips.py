@@ -195,7 +195,7 @@ def test_other_names_of_keys(make_store: Any) -> None:
         ({"vox": "v"}, "the Dataset does not read 'vox'.*keys of voxel, blur, sharp"),
         ({"voxel": "blur"}, "several keys would get the name 'blur'"),
         ({"voxel": "index"}, "several keys would get the name 'index'"),
-        (["voxel"], "must be names by key"),
+        (["voxel"], "names: must be a mapping"),
     ):
         with pytest.raises(InputError, match=said):
             unistore.Dataset(path, kind, names=wrong)

@@ -196,7 +196,9 @@ def test_names_that_are_none(store: Path, sources: Path, tmp_path: Path) -> None
             unistore.Patches(4, foreground=foreground)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="foreground: works only with random patches"):
         unistore.Patches(4, random=False, foreground="label")
-    with pytest.raises(InputError, match="has no 'bone'; it has mine, none, label, liver, tumour, stone"):
+    with pytest.raises(
+        InputError, match=r"has no 'bone'. Fix: use one of mine, none, label, liver, tumour, stone"
+    ):
         unistore.Dataset(store, unistore.Patches(4, foreground="bone"))
     unistore.convert(sources, tmp_path / "bare.zarr", "ct")
     fix = r"no locations of 'tumour' \(unistore convert ct SOURCES STORE --foreground-locations 10000"
@@ -204,7 +206,7 @@ def test_names_that_are_none(store: Path, sources: Path, tmp_path: Path) -> None
         unistore.Dataset(tmp_path / "bare.zarr", unistore.Patches(4, foreground="tumour"))
     with pytest.raises(InputError, match="none of these 3 volumes has a voxel of label:5"):
         len(unistore.Dataset(store, unistore.Patches(4, foreground="label:5")))
-    with pytest.raises(InputError, match="unknown field 'foreground'"):
+    with pytest.raises(InputError, match="the samples have no 'foreground'"):
         unistore.Dataset(store, unistore.Patches(4), fields=["foreground"])
 
 
