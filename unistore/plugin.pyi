@@ -45,7 +45,6 @@ from unistore.converters.opened import Metadata as Metadata
 from unistore.converters.opened import OpenFile as OpenFile
 from unistore.converters.opened import Origin as Origin
 from unistore.converters.opened import SourceFile as SourceFile
-from unistore.converters.opened import as_json as as_json
 from unistore.converters.options import Columns as Columns
 from unistore.converters.options import LabelOptions as LabelOptions
 from unistore.converters.options import Options as Options

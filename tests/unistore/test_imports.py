@@ -318,7 +318,7 @@ def test_each_name_of_the_plugin_has_two_families_or_is_in_the_guides() -> None:
     table = text.split("## Names of the plugin")[1].split("\n## ")[0]
     listed = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table.splitlines() if line[:3] == "| `"]
     assert {name for names in listed for name in names} <= set(families)
-    assert len(families) <= 91
+    assert len(families) <= 90
     assert [name for name, users in families.items() if len(users) < 2 and name not in words] == []
 
 

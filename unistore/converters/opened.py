@@ -372,6 +372,10 @@ class Array:
         whole = getattr(self.values, "whole", None)
         return (self.values if whole is None else whole())[()]
 
+    def json(self) -> Any:
+        """Read the whole array as JSON. Values that JSON cannot represent, such as NaN, become text."""
+        return as_json(self.item())
+
     def objects(self, lo: int, hi: int) -> Iterable[Any]:
         """Read rows ``lo:hi`` of any type, as `item` does for one."""
         return self[lo:hi]

@@ -23,7 +23,7 @@ from unistore.converters.formats.last_observations import LastObservations
 from unistore.converters.formats.maniskill import MANISKILL
 from unistore.converters.formats.minari import MINARI
 from unistore.errors import AddOptions, Fix, InputError, Location, location_of
-from unistore.plugin import Array, FileSummary, Metadata, OpenFile, as_json
+from unistore.plugin import Array, FileSummary, Metadata, OpenFile
 
 METADATA = "metadata.yaml"  # describes the files of a bag that lie beside it
 STAMP, LOG_TIME = "header_stamp", "log_time"  # names of the times of the messages of a topic, in bags
@@ -271,6 +271,6 @@ def masks_of(layout: EpisodeLayout, opened: OpenFile) -> dict[str, list[str]]:
     masks = {}
     for path, array in opened.all_arrays.items() if layout.container is not None else ():
         if path.startswith(MASKS):
-            listed = as_json(array.item())
+            listed = array.json()
             masks[path] = [listed] if isinstance(listed, str) else listed
     return masks

@@ -36,7 +36,6 @@ from unistore.plugin import (
     ProblemCollector,
     Scanned,
     SourceFile,
-    as_json,
     name_problem,
 )
 from unistore.system.types import JsonObject
@@ -198,7 +197,7 @@ class _SoundEpisodes:
             self.problems.append(Problem.at(recording.location(), message, fix, "clock"))
             return
         variant = episode.variant
-        facts = {path: as_json(recording.arrays[path].item()) for path in variant.values}
+        facts = {path: recording.arrays[path].json() for path in variant.values}
         if self._layout.joined or len(firsts) > 1:
             self._of_file |= facts if self._layout.joined else {**recording.facts(), **facts}
             facts = {}
