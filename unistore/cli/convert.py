@@ -241,10 +241,11 @@ def _is_up_to_date(
 def convert() -> None:
     """Convert files into one sealed store.
 
-    SRC are files, folders or URLs (s3://, gs://, az://, https://). DST is a folder, or a URL in a bucket:
-    s3://bucket/name.zarr. unistore detects the FAMILY of the files, a kind of data such as point clouds,
-    unless you name it. Each family has options of its own, which `unistore convert FAMILY --help` lists, such
-    as --follow-links-to of spike for folders of links. They also work without FAMILY if unistore detects it.
+    SRC are files, folders or URLs (s3://, gs://, az://, hf://, https://). DST is a folder, or a URL in a
+    bucket: s3://bucket/name.zarr. unistore detects the FAMILY of the files, a kind of data such as point
+    clouds, unless you name it. Each family has options of its own, which `unistore convert FAMILY --help`
+    lists, such as --follow-links-to of spike for folders of links. They also work without FAMILY if unistore
+    detects it.
 
     DST appears once it is complete. If a conversion is interrupted, the same command continues it.
 

@@ -354,8 +354,8 @@ def convert(
     ----------
     sources : path, URL, or iterable of them
         Files and folders, or URLs of objects and prefixes (``s3://``, ``gs://``, ``az://``) or of files on
-        web servers (``https://``). Objects are first copied to ``<destination>.unistore-sources``, which is
-        removed when the store is sealed.
+        the Hugging Face Hub (``hf://``) and web servers (``https://``). Objects are first copied to
+        ``<destination>.unistore-sources``, which is removed when the store is sealed.
     destination : path or URL
         Folder of the store. It is written as ``<destination>.unistore-build`` and renamed when it is
         finished. Or a URL in a bucket (``s3://``, ``gs://``, ``az://``): shards are written directly, and

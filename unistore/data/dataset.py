@@ -101,10 +101,10 @@ class Dataset(MapDataset[SampleT]):
     Parameters
     ----------
     path : path, URL, or list of them
-        Folder of a store, or its URL (``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``). A list
-        joins several stores. Stores in an object store need workers started by ``spawn`` or
-        ``forkserver``. Or source files, folders and patterns (``"data/*.h5"``), one or a list, which
-        become one store.
+        Folder of a store, or its URL (``s3://``, ``gs://``, ``az://``, ``hf://``, ``https://``,
+        ``file://``). A list joins several stores. Stores in an object store need workers started by
+        ``spawn`` or ``forkserver``. Or source files, folders and patterns (``"data/*.h5"``), one or a list,
+        which become one store.
     samples : sample kind or str, optional
         What one sample is, for example ``Segments(max_points=4096)`` or ``Patches(96)``. The text of the
         call works, too, also for sample kinds of packages: ``"Patches(96)"``. None: the default kind of

@@ -131,7 +131,8 @@ class Store:
     Parameters
     ----------
     path : path or URL
-        Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``.
+        Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``hf://``, ``https://``,
+        ``file://``. A branch of a repository (``hf://``) is read at the commit that it has now.
     cache_dir : path, optional
         Local folder for copies of objects that were read. They are verified with the manifest, and all
         processes of the machine share them. None: no copies.
