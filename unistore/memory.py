@@ -68,9 +68,10 @@ def reserve(descriptor: int, head: int, size: int) -> None:
 
 
 class Slab:
-    """A piece of memory for one batch, mapped on first use."""
+    """A piece of memory for one batch, mapped on first use.
 
-    # The mapping is never closed explicitly: it ends with the last object that refers to it
+    The mapping is never closed explicitly: it ends with the last object that refers to it.
+    """
 
     def __init__(self, size: int, descriptor: int | None = None) -> None:
         self.number = next(_numbers)  # unique in this process
@@ -157,6 +158,8 @@ QUANTILE = 0.95
 class SlabRing:
     """Lends shared-memory buffers to batches, and adapts their size to the batches.
 
+    Slabs are never resized: when batches grow, slabs of the old size are replaced as they are returned.
+
     Parameters
     ----------
     in_flight : int
@@ -170,8 +173,6 @@ class SlabRing:
     shared : bool, default False
         Whether buffers are shared memory, for workers.
     """
-
-    # Slabs are never resized: when batches grow, slabs of the old size are replaced as they are returned
 
     def __init__(
         self,

@@ -58,9 +58,10 @@ def _in_notebook() -> bool:
 
 
 class Stage:
-    """How far a stage is, and how long it takes."""
+    """How far a stage is, and how long it takes.
 
-    # `total` 0: nothing is counted
+    `total` 0: nothing is counted.
+    """
 
     def __init__(
         self, name: str, total: int, *, counts_bytes: bool = True, clock: Callable[[], float] = time.monotonic
@@ -117,6 +118,10 @@ class _Reporter:
 class ProgressBar:
     """One bar for each stage: bytes done, MB/s, time left.
 
+    Without a terminal it prints a line for each stage that counts bytes, and another every half minute.
+    After an error or Ctrl-C the bar of the last stage stays. Bars of stages that count files go when the
+    stage ends.
+
     Without a terminal, it prints a line for each stage, and progress every half minute. After an error or
     Ctrl-C, the bar of the last stage stays.
 
@@ -129,10 +134,6 @@ class ProgressBar:
     console : callable, optional
         Returns the console of rich to draw on. None: one on standard error.
     """
-
-    # Without a terminal it prints a line for each stage that counts bytes, and every half minute how far the
-    # stage is. After an error or Ctrl-C the bar of the last stage stays. Bars of stages that count files go
-    # when the stage ends
 
     def __init__(
         self,

@@ -256,10 +256,11 @@ class ConvertCommand(HelpCommand):
 
 
 class FamilyGroup(HelpGroup):
-    """One command per family, and a hidden one that detects the family."""
+    """One command per family, and a hidden one that detects the family.
 
-    # `convert` gets a family's name and the parsed arguments, and returns the exit code. `detect` returns the
-    # command of the family that sources are of
+    `convert` is called with the name of a family and the parsed arguments, and returns the exit code.
+    `detect` returns the command of the family that sources are of.
+    """
 
     def __init__(
         self, *, convert: Callable[..., int], detect: Callable[[Sequence[str]], str], **arguments: Any

@@ -110,8 +110,11 @@ def _is_plain() -> bool:
 
 
 def check_target(path: str, *, overwrite: bool = False) -> None:
-    """Raise `InputError` if a report may not be written to a path."""
-    # In place of a report only with `overwrite`, never in place of anything else or inside a store
+    """Raise `InputError` if a report may not be written to a path.
+
+    With `overwrite`, a report may replace a report. Nothing else is replaced, and nothing is written
+    inside a store.
+    """
     from unistore.html import MARK
 
     target = Path(path)

@@ -38,9 +38,10 @@ from unistore.zarr3.storage import FailedReadError
 
 
 class Journal:
-    """Append-only record of finished steps."""
+    """Append-only record of finished steps.
 
-    # An unfinished last line of a killed process is removed when the journal is opened
+    Opening it removes the unfinished last line of a process that was killed.
+    """
 
     def __init__(
         self,
@@ -164,13 +165,14 @@ def wait_turn() -> None:
 
 
 class Build(ABC):
-    """Context manager of the build folder, entered to convert to `destination`."""
+    """Context manager of the build folder, entered to convert to `destination`.
 
-    # Leaving it keeps the folder, so that the same command can continue. Only an `InputError` removes it,
-    # because sources that must be fixed invalidate the work: not if a file could not be read, which may be
-    # transient (unless sources were left out for it, which a continued run would leave out again), and not
-    # before `discard_on_input_error` if an earlier run made the folder, as a refused command never discards
-    # finished work
+    Leaving it keeps the folder, so that the same command can continue. Only an `InputError` removes it,
+    because sources that must be fixed invalidate the work. The folder is kept nevertheless if a file could
+    not be read, which may be transient, unless sources were skipped for it: a continued run would skip them
+    again. It is also kept if an earlier run made it, until `discard_on_input_error` is called, so that a
+    wrong command never discards finished work.
+    """
 
     output_path: Path
     overlap_message: str
@@ -443,9 +445,10 @@ def _short(value: Any) -> str:
 
 
 class FolderBuild(Build):
-    """Build folder of a conversion to a folder."""
+    """Build folder of a conversion to a folder.
 
-    # ``store/`` becomes the destination, ``old/`` is there while a store is being replaced
+    ``store/`` becomes the destination; ``old/`` exists while a store is being replaced.
+    """
 
     overlap_message = "overlaps with a source"
     overlap_fix = "choose another destination"

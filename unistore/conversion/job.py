@@ -190,9 +190,10 @@ def broken_rows(
 
 @dataclass(frozen=True, slots=True)
 class RowsRead:
-    """Rows of parts of tables that were read before their shards are written."""
+    """Rows of parts of tables that were read before their shards are written.
 
-    # Nothing is journaled: a continued conversion reads parts again
+    They are not in the journal: a continued conversion reads parts again.
+    """
 
     folder: Path
     parts: list[ShardTask] = field(default_factory=list)
@@ -245,9 +246,10 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob(Job[ShardTask]):
-    """Write one shard of every column of a task's table."""
+    """Write one shard of every column of a task's table.
 
-    # With `reads_parts` a step only reads rows of a table, as `rows_read` keeps them
+    With `reads_parts`, a step only reads rows of a table, which `rows_read` keeps.
+    """
 
     is_journaled: ClassVar[bool] = True
     inputs: Inputs
@@ -504,8 +506,10 @@ class WatchedColumns(Mapping[str, AnyArray]):
 
 
 def parts_of(table: TablePlan, workers: int) -> list[ShardTask]:
-    """Return parts in which all workers read a table, none if it has a shard for each."""
-    # Nor if its rows are spilled, or its sources are few or large
+    """Return parts in which all workers read a table, none if it has a shard for each.
+
+    There are none, either, if its rows are spilled, or its sources are few or large.
+    """
     rows = np.array(table.source_rows, np.int64)
     starts = (np.cumsum(rows) - rows)[rows > 0]
     if (

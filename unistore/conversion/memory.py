@@ -134,10 +134,12 @@ def shard_memory(
     # whether the destination takes a file piece by piece; else the encoded shard is kept in memory
     streams: bool = True,
 ) -> int:
-    """Return peak bytes of one shard task, without the scan."""
-    # The rows of all columns, plus the larger of: the encoded form of the largest column, as columns are
-    # written one after the other, and one column's rows as they were read or spilled. Rows that are read in
-    # planes are never in memory as a whole
+    """Return peak bytes of one shard task, without the scan.
+
+    These are the rows of all columns, plus the larger of: the encoded form of the largest column, because
+    columns are written one after the other, and the rows of one column as they were read or spilled. Rows
+    that are read in planes are never in memory as a whole.
+    """
     rows = min(table.shard_rows, table.rows)
     largest = rows * max(array.field.row_bytes for array in table.arrays)
     if converter.reads_planes and table.has_planes:

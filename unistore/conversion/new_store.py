@@ -370,10 +370,13 @@ def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> JsonO
 def unique_dimension_names(
     tables: Iterable[TablePlan], index: Iterable[ArrayPlan]
 ) -> tuple[tuple[TablePlan, ...], tuple[ArrayPlan, ...]]:
-    """Rename the axes whose name another array uses for another extent."""
-    # Rows get the name of their table as a prefix (``points_row``), other axes that of their array
-    # (``rows_a_x_axis``). Families choose distinct names: what remains are columns like ``a/x`` and ``x``
-    # xarray refuses a group in which one dimension name has two extents.
+    """Rename the axes whose name another array uses for another extent.
+
+    Axes of rows get the name of their table as a prefix (``points_row``), other axes the name of their
+    array (``rows_a_x_axis``).
+    """
+    # Families choose distinct names: columns like ``a/x`` and ``x`` remain. xarray rejects a group in which
+    # one dimension name has two extents.
     names = _Names()
     named = []
     for table in tables:

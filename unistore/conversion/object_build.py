@@ -27,10 +27,11 @@ from unistore.zarr3.durable import WrittenFile, write_file
 
 
 class ObjectTarget:
-    """Writes files of a store as objects at their final keys."""
+    """Writes files of a store as objects at their final keys.
 
-    # One request an object, so that it is complete or absent. The root document waits in a local folder for
-    # `commit`, as it makes the prefix a store
+    Each object is one request, so it is complete or absent. The root document waits in a local folder for
+    `commit`, because it makes the prefix a store.
+    """
 
     def __init__(
         self,
@@ -76,8 +77,10 @@ def writing_client(location: StoreLocation) -> ObjectClient:
 
 
 def commit(location: StoreLocation, root: Path) -> None:
-    """Put the root document, a local file, which makes the prefix a store."""
-    # With the time of the seal by the clock of this machine, where the sources are
+    """Put the root document, a local file, which makes the prefix a store.
+
+    The object gets the time of the seal by the clock of this machine, on which the sources are.
+    """
     writing_client(location).put(ROOT, [root.read_bytes()], sealed=root.stat().st_mtime)
 
 
@@ -100,9 +103,11 @@ def copy_objects(source: StoreLocation, location: StoreLocation, sizes: Mapping[
 
 
 def swap_in(staging: StoreLocation, location: StoreLocation, root: Path, mark: bytes) -> None:
-    """Replace the store at `location` by the one at `staging`, by copies inside the object store."""
-    # The old root is deleted first and the new one written last: in between there is no store, never a
-    # mixture, and the mark says why. Idempotent
+    """Replace the store at `location` by the one at `staging`, by copies inside the object store.
+
+    It may be repeated. The old root is deleted first and the new one is written last: in between there is
+    no store, never a mixture, and the mark says why.
+    """
     old = writing_client(location)
     new = ObjectTarget(staging, Path()).sizes()
     old.put(BUILD_MARK, [mark])
@@ -145,11 +150,12 @@ def place_of_owner(mark: bytes | None) -> str:
 
 
 class ObjectBuild(Build):
-    """Build folder of a conversion to a URL."""
+    """Build folder of a conversion to a URL.
 
-    # Shards are written at their final keys. A store that is to be replaced stays: the new one is written
-    # beside it, then copied to its place. The object `BUILD_MARK` records which conversion owns a prefix,
-    # so that two machines never mix theirs
+    Shards are written at their final keys. A store that is to be replaced stays: the new one is written
+    next to it, then copied to its place. The object `BUILD_MARK` records which conversion owns a prefix,
+    so that two machines never mix their stores.
+    """
 
     in_bucket = True
     overlap_message = "the staging folder would be inside a source"

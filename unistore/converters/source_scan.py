@@ -70,8 +70,10 @@ def _origins(converter: Converter, scanned: tuple[SourcePart, Scanned]) -> Seque
 
 
 def claims_for(converter: Converter, paths: Sequence[Path], claims: Claims | None = None) -> Claims:
-    """Return the table of the paths with this converter in the place of its family's default one."""
-    # That is `claims`, a table of the same paths, where the converter gives the same answers.
+    """Return the table of the paths with this converter in the place of its family's default one.
+
+    This is `claims`, a table of the same paths, if the converter gives the same answers.
+    """
     if claims is not None and claims.roots == list(paths) and claims.serves(converter):
         return claims
     table = Claims(paths, converter)

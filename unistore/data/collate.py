@@ -125,13 +125,13 @@ class RaggedKey(NamedTuple):
 class Sample(dict[str, Any]):
     """One sample: a dict of tensors and texts.
 
+    A transform may return any mapping: the keys that it keeps in `ragged` stay ragged.
+
     Attributes
     ----------
     ragged : mapping of str to RaggedKey
         Keys with variable length.
     """
-
-    # A transform may return any mapping: the keys that it keeps in `ragged` stay ragged
 
     __slots__ = ("ragged",)
 

@@ -51,14 +51,14 @@ _MOST_SEEDS = 1 << 16
 class JoinedReader(SampleReader):
     """Reads samples of several stores, one store after another.
 
+    A batch from one store is read directly into allocated memory. A mixed one is read store by store into
+    scratch memory, and copied from there.
+
     Attributes
     ----------
     offsets : int64 array of shape (stores + 1,)
         First sample of each store.
     """
-
-    # A batch from one store is read directly into allocated memory. A mixed one is read store by store into
-    # scratch memory, and copied from there
 
     def __init__(
         self, readers: Sequence[SampleReader], names: Sequence[str], prefixes: Sequence[str]

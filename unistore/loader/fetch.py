@@ -211,6 +211,9 @@ class Fetch(Protocol):
 def choose_fetch(dataset: Any, collate: Collate | None, seed: int, *, single: bool = False) -> Fetch:
     """Return the fastest way to read batches of a dataset.
 
+    Whole batches are read in one go if nothing has to see single samples: without a transform, and with a
+    collation that only arranges the arrays that were read.
+
     Parameters
     ----------
     dataset, collate, seed
@@ -223,8 +226,6 @@ def choose_fetch(dataset: Any, collate: Collate | None, seed: int, *, single: bo
     TypeError
         If the dataset is not map-style.
     """
-    # Whole batches are read in one go where nothing has to see single samples: without a transform, and
-    # with a collation that only arranges the arrays that were read
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         msg = f"dataset: must have __len__ and __getitem__, got {type(dataset).__name__}"
         raise TypeError(msg)

@@ -162,6 +162,9 @@ class PlannedEpoch:
 class Requests:
     """Batches that a producer makes ahead of the consumer, epoch after epoch.
 
+    The order of the next epoch is known, so its first batches are made while the last ones of this epoch
+    are consumed. They are dropped if the next iteration starts elsewhere.
+
     Parameters
     ----------
     producer : Producer
@@ -173,9 +176,6 @@ class Requests:
     across_epochs : bool
         Whether to request batches of the next epoch before this one ends.
     """
-
-    # The order of the next epoch is known, so its first batches are made while the last ones of this epoch
-    # are consumed. They are dropped if the next iteration starts elsewhere
 
     def __init__(
         self,
@@ -422,6 +422,8 @@ def dataset_digest(dataset: Any) -> str:
 class EpochProgress:
     """The position in a run: the epoch, and the samples that all ranks together have delivered in it.
 
+    Prefetched samples do not count until they are delivered.
+
     Samples that were prefetched but not delivered do not count.
 
     Parameters
@@ -440,8 +442,6 @@ class EpochProgress:
     begun : bool
         Whether a batch was delivered since the epoch was begun or resumed.
     """
-
-    # Prefetched samples do not count until they are delivered
 
     def __init__(
         self,

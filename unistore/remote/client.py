@@ -189,9 +189,10 @@ class RemoteObject(NamedTuple):
 
 
 class ObjectClient:
-    """Objects under a URL, thread-safe and pickled as its arguments."""
+    """Objects under a URL, thread-safe and pickled as its arguments.
 
-    # Connects with the first operation. Writing gets a longer timeout
+    It connects with the first operation. Writing has a longer timeout than reading.
+    """
 
     def __init__(
         self,
@@ -226,8 +227,10 @@ class ObjectClient:
         return self._connect()[1]
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes | None:
-        """Return the content of an object of at most `limit` bytes, None if there is no such object."""
-        # A web server without ranges is refused with the first document, not with the first sample.
+        """Return the content of an object of at most `limit` bytes, None if there is no such object.
+
+        A web server without ranges is an error with the first document, not with the first sample.
+        """
         plain_web = self.location.scheme in ("http", "https")
         options = {"range": (0, limit)} if plain_web else {}
 
@@ -301,8 +304,11 @@ class ObjectClient:
         return ROOT not in self._tags or self._confirmed == len(self._tags)
 
     def confirm(self) -> None:
-        """Raise `StoreError` unless the root stands that a store was opened with."""
-        # Who replaces a store deletes its root first: what was read while that stood is of the same store
+        """Raise `StoreError` unless the root stands that a store was opened with.
+
+        Who replaces a store deletes its root first, so everything that was read while the root stood is
+        of the same store.
+        """
         count = len(self._tags)
 
         def stands(obs: Any, handle: Any) -> bool:
@@ -547,10 +553,11 @@ CONCURRENCY = 16
 
 
 class ObjectStorage(ObjectClient):
-    """Objects under a URL, for reading."""
+    """Objects under a URL, for reading.
 
-    # Ranges that lie close together in one object are fetched by one request, up to `CONCURRENCY` of them
-    # at once. Not fork-safe: a read in a forked process raises an error
+    Ranges that are close together in one object are fetched by one request, up to `CONCURRENCY` requests
+    at once. It is not fork-safe: a read in a forked process raises an error.
+    """
 
     fork_safe = False
 
@@ -647,9 +654,10 @@ def _raise_error(part: bytes | StoreError) -> bytes:
 
 @dataclass(slots=True)
 class RangeRequest:
-    """One request for the bytes ``start:stop`` of an object."""
+    """One request for the bytes ``start:stop`` of an object.
 
-    # `members` are the positions, in the requested list, of the ranges inside
+    `members` are the positions, in the requested list, of the ranges inside.
+    """
 
     key: str
     start: int
@@ -660,9 +668,12 @@ class RangeRequest:
 def coalesce(
     keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int], *, gap: int = GAP, limit: int = LIMIT
 ) -> list[RangeRequest]:
-    """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``."""
-    # Ranges of one object at most `gap` apart share a request, up to `limit` bytes. Requests are sorted by
-    # their first member, so that a consumer that goes in order buffers little
+    """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``.
+
+    Ranges of one object that are at most `gap` bytes apart share a request, up to `limit` bytes. Requests
+    are sorted by their first member.
+    """
+    # A consumer that goes in order then buffers little
     first: dict[str, int] = {}
     for position, key in enumerate(keys):
         first.setdefault(key, position)

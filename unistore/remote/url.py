@@ -30,9 +30,11 @@ _HOST = re.compile(r"\[[^\]]*\](:[0-9]*)?|[^:@]*(:[0-9]*)?")
 
 
 def redact_url(url: str) -> str:
-    """Return a URL for messages, with ``…`` in place of anything that may be secret."""
-    # A password may hold any character, unescaped ones too. Where host and password cannot be separated for
-    # certain, both are removed
+    """Return a URL for messages, with ``…`` in place of anything that may be secret.
+
+    If host and password cannot be separated for certain, both are removed.
+    """
+    # A password may hold any character, unescaped ones too
     scheme, colon, remainder = url.partition(":")
     address = remainder.lstrip("/")
     slashes = remainder[: len(remainder) - len(address)]

@@ -239,8 +239,10 @@ def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
 
 
 def make_seal(entries: Iterable[Entry], manifest: bytes) -> JsonObject:
-    """Return the seal for the root's attributes, whose ``root`` `sign_root` fills in."""
-    # ``content_digest`` covers only keys, rows and decoded content: it is the same where encoders differ
+    """Return the seal for the root's attributes, whose ``root`` `sign_root` fills in.
+
+    ``content_digest`` covers only keys, rows and decoded content: it is the same if encoders differ.
+    """
     entries = sorted(entries, key=lambda entry: entry.key)
     content = xxhash.xxh3_128()
     for entry in entries:

@@ -162,7 +162,9 @@ def opening(path: str | os.PathLike[str], location: Location | str, library: str
 
 
 def begin_reading(path: Path | None = None) -> None:
-    """Name an open file again (None: the last), and start its limit of processor time anew."""
-    # To be called before each call of the library that may take long
+    """Name an open file again (None: the last), and start its limit of processor time anew.
+
+    Call it before each call of the library that may take long.
+    """
     if _worker is not None:
         _worker.begin_reading("" if path is None else os.fspath(path))

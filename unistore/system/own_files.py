@@ -11,8 +11,10 @@ import stat
 
 
 def lock(descriptor: int, *, wait: bool = True) -> bool:
-    """Lock an open file, or return False if another process has the lock and `wait` is False."""
-    # The lock ends with `unlock`, or when every process that inherited the file has closed it
+    """Lock an open file, or return False if another process has the lock and `wait` is False.
+
+    The lock ends with `unlock`, or when every process that inherited the file has closed it.
+    """
     how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
     try:
         fcntl.flock(descriptor, how)

@@ -13,6 +13,10 @@ from typing import Any, Protocol, TypeAlias
 class Progress(Protocol):
     """Receives the progress of an operation. Implement it for a display of your own.
 
+    An object may also have ``begin_items(stage, total)``, which begins a stage of `total` files or sources.
+    `total` is 0 if their number is not known, for example while scanning. `advance` then counts these. An
+    object without it is not told of such stages.
+
     Examples
     --------
     >>> class Lines:  # doctest: +SKIP
@@ -26,9 +30,6 @@ class Progress(Protocol):
     ...         print(line)
     >>> unistore.convert("clouds/", "clouds.zarr", progress=Lines())  # doctest: +SKIP
     """
-
-    # An object may also have ``begin_items(stage, total)``: a stage of `total` files or sources, 0 if their
-    # number is not known, as scanning. `advance` then counts these. Without it such stages are not told
 
     def begin(self, stage: str, total: int) -> None:
         """Begin a stage of `total` bytes."""

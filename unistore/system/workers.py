@@ -90,9 +90,11 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
 
 
 def resolve_ranks(check: Arguments, rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and number of ranks, and note in `check` what is wrong with them."""
-    # None: those of ``torch.distributed`` where it is initialised, else ``RANK`` and ``WORLD_SIZE``, else 0
-    # of 1
+    """Return rank and number of ranks, and note in `check` what is wrong with them.
+
+    None: from ``torch.distributed`` if it is initialised, otherwise from ``RANK`` and ``WORLD_SIZE``,
+    otherwise 0 of 1.
+    """
     is_rank = check.integer("rank", rank, none=True)
     is_size = check.integer("world_size", world_size, 1, none=True)
     if not (is_rank and is_size):

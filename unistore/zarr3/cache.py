@@ -15,10 +15,12 @@ MIN_TRACKED_MISSES = 4096
 
 
 class ChunkCache:
-    """Decoded chunks, `limit` bytes of them, of which the least recently used go first."""
+    """Decoded chunks, `limit` bytes of them, of which the least recently used go first.
 
-    # A chunk is kept at its second miss: writing every chunk to memory outside the CPU caches would cost
-    # about half as much as decoding it. Chunks of more than an eighth of the limit are not kept
+    A chunk is kept at its second miss. Chunks of more than an eighth of the limit are not kept.
+    """
+
+    # Writing every chunk to memory outside the CPU caches would cost about half as much as decoding it
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

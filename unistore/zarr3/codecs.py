@@ -170,8 +170,10 @@ def _encode_uncompressed(chunk: AnyArray) -> Buffers:
 
 
 def decoder(compressor: Compressor | None, nbytes: int) -> Decoder:
-    """Make the function that decodes chunks of `nbytes` decoded bytes."""
-    # Where it raises `FrameError`, ``out`` may hold anything
+    """Make the function that decodes chunks of `nbytes` decoded bytes.
+
+    If it raises `FrameError`, ``out`` may hold anything.
+    """
     if compressor is None:
         return _uncompressed_decoder(nbytes)
     return _blosc_decoder(nbytes) if isinstance(compressor, Blosc) else _zstd_decoder(nbytes)

@@ -26,9 +26,11 @@ class DocumentError(ValueError):
 
 
 def parse_json(raw: bytes) -> Any:
-    """Read a JSON text, or raise a `DocumentError` that names the broken rule."""
-    # Stricter than ``json.loads``: UTF-8, no NaN or Infinity, no integer beyond 64 bits, no float beyond
-    # float64, no name twice in one object, at most `DEEPEST` levels
+    """Read a JSON text, or raise a `DocumentError` that names the broken rule.
+
+    Stricter than ``json.loads``: UTF-8, no NaN or Infinity, no integer beyond 64 bits, no float beyond
+    float64, no name twice in one object, at most `DEEPEST` levels.
+    """
     try:
         document = _DECODER.decode(raw.decode())
     except DocumentError:

@@ -66,11 +66,12 @@ class _PartFile:
 
 
 class AtomicFiles:
-    """Files of a folder, committed together when the ``with`` block ends."""
+    """Files of a folder, committed together when the ``with`` block ends.
 
-    # Until then they have temporary names. The end waits for the fsync of every file, renames all of them,
-    # and fsyncs their folders. At any moment, also after a crash, each file is either absent (or as it was
-    # before) or whole. If the block raises, the temporary files are deleted
+    Until then they have temporary names. The end waits for the fsync of every file, renames all of them,
+    and fsyncs their folders. At any moment, also after a crash, each file is either absent (or as it was
+    before) or whole. If the block raises, the temporary files are deleted.
+    """
 
     def __init__(
         self,

@@ -335,9 +335,10 @@ os.register_at_fork(after_in_child=forget_chunks)
 
 
 class ChunkPool:
-    """A FIFO cache of decoded chunks of one array in one buffer, from which ``np.take`` reads rows."""
+    """A FIFO cache of decoded chunks of one array in one buffer, from which ``np.take`` reads rows.
 
-    # All pools of a process together take `POOL_BYTES`, each in proportion to its array.
+    All pools of a process together take `POOL_BYTES`, each in proportion to its array.
+    """
 
     def __init__(self, reader: ChunkReader) -> None:
         self._reader = reader

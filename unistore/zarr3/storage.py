@@ -42,9 +42,10 @@ class FailedReadError(StoreError):
 
 
 class Storage(Protocol):
-    """Objects by key (``"points/xyz/c/0/0"``), without a handle when made, pickled small."""
+    """Objects by key (``"points/xyz/c/0/0"``), without a handle when made, pickled small.
 
-    # ``str(storage)`` names the place in errors: a folder, a URL
+    ``str(storage)`` names the place in errors: a folder or a URL.
+    """
 
     # Whether a child forked from a process that has used it can use it too.
     fork_safe: bool
@@ -200,9 +201,10 @@ class OpenFiles:
 
 
 class LocalStorage:
-    """A folder of regular files and folders, or a link to one, with at most `MAX_OPEN_FILES` open."""
+    """A folder of regular files and folders, or a link to one, with at most `MAX_OPEN_FILES` open.
 
-    # Links, pipes and devices inside raise `NotRegularError`
+    Links, pipes and devices inside raise `NotRegularError`.
+    """
 
     fork_safe = True
 

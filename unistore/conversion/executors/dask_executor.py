@@ -40,10 +40,11 @@ _stopped: set[str] = set()
 
 
 class Dask:
-    """Run steps on the ``distributed`` workers of an existing cluster, one step at a time in each process."""
+    """Run steps on the ``distributed`` workers of an existing cluster, one step at a time in each process.
 
-    # A step of a lost worker runs again as often as ``distributed.scheduler.allowed-failures`` says.
-    # Workers get no more steps than they can begin at once, and as many again, the largest first
+    A step of a lost worker runs again as often as ``distributed.scheduler.allowed-failures`` says. A
+    worker gets no more steps than it can begin at once, and as many again, the largest first.
+    """
 
     def __init__(
         self,

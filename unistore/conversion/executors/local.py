@@ -89,8 +89,10 @@ class Executor(Protocol):
         ...
 
     def run(self, job: Job[T], items: Iterable[T]) -> Steps[T]:
-        """Yield every item with its outcome, in any order."""
-        # A caller that stops early closes the generator, which waits for running steps
+        """Yield every item with its outcome, in any order.
+
+        A caller that stops early closes the generator, which waits for running steps.
+        """
         ...
 
 

@@ -34,11 +34,12 @@ _damaged: DamagedFiles = {}
 
 
 class Processes:
-    """Run steps on worker processes of this machine, which end when this is left."""
+    """Run steps on worker processes of this machine, which end when this is left.
 
-    # Without workers steps run in this process until one opens a file with a foreign library: that one and
-    # all later ones run in a single worker, which a later command takes over. The largest steps come first,
-    # so that all workers finish at about the same time
+    Without workers, steps run in this process until one opens a file with a foreign library. That step
+    and all later ones run in a single worker, which a later command takes over. The largest steps come
+    first, so that all workers finish at about the same time.
+    """
 
     def __init__(
         self,

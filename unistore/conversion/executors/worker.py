@@ -28,10 +28,12 @@ PDEATHSIG = 1  # ``PR_SET_PDEATHSIG`` of prctl(2)
 
 
 def work(connection: Connection) -> None:
-    """Do the steps that come through the connection, until the other side hangs up."""
-    # A message is the pickled step (job, item, threads), the damaged files, and the most bytes of memory
-    # (None: no limit). Its answers are pickled: any number of integers, the bytes that are done since the one
-    # before, and then the outcome or exception
+    """Do the steps that come through the connection, until the other side hangs up.
+
+    A message is the pickled step (job, item, threads), the damaged files, and the limit of memory in
+    bytes (None: no limit). The answers are pickled: any number of integers, each the bytes that are done
+    since the one before, and then the outcome or exception.
+    """
     with suppress(EOFError, ConnectionError):
         while True:
             message = connection.recv_bytes()

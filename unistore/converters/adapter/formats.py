@@ -145,7 +145,7 @@ def json_facts(plugin: object, method: str, location: str, facts: object) -> Met
         except (TypeError, ValueError, RecursionError):
             is_json = False
         if not is_json:
-            message = f"returned the fact {name!r:.60}: {value!r:.60}, which is not JSON: give numbers, texts, lists"
+            message = f"returned the fact {name!r:.60}: {value!r:.60}, which is not JSON; give numbers, texts"
             raise fault(plugin, method, location, message)
     return plain
 

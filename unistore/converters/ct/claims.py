@@ -75,11 +75,13 @@ def claim(file: SourceFile) -> Claim | None:
 
 
 def match(head: FileSummary) -> Claim:
-    """Take volumes, windows, masks, labels and points."""
-    # Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or
-    # its folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data
-    # name so, since plain arrays may look the same. Arrays beside a label for each of their rows are plain
-    # ones.
+    """Take volumes, windows, masks, labels and points.
+
+    Integers of two or more bytes in three axes are taken for HU. Floats and bytes are taken only if the
+    name of the file or its folder says ct, hu, volume or scan, or if there is a label of the same shape
+    under a name that other data do not use. Arrays with a label for each of their rows are plain arrays.
+    """
+    # Plain arrays may look the same: without such a name nothing tells them apart.
     file = head.file
     if not is_voxels(file.path):
         return _match_points(head)

@@ -47,8 +47,10 @@ def numbers_in(content: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def read_classes(path: Path, location: str) -> dict[str, str]:
-    """Return what ``dataset.json`` calls each value of a label, without regions of several values."""
-    # nnU-Net has values by name, the Medical Segmentation Decathlon names by value.
+    """Return what ``dataset.json`` calls each value of a label, without regions of several values.
+
+    nnU-Net lists values by name, the Medical Segmentation Decathlon lists names by value.
+    """
     text, _ = read_info(path, location)
     content = json.loads(text)
     labels = content.get("labels") if isinstance(content, Mapping) else None

@@ -245,10 +245,12 @@ def _check_chunks(data: bytes, where: Where) -> None:
 
 
 def decode(image: UInt8s | bytes, where: Where, *, exact: bool = False, swapped: bool = False) -> AnyArray:
-    """Decode a PNG or JPEG as (H, W, 3) u1 RGB, or exactly: a PNG keeps its channels and depth."""
-    # Not exact: gray is repeated, alpha dropped, 16 bits are cut to the upper 8, an EXIF rotation is not
-    # applied; exact: it is. `swapped`: OpenCV's encoder expects BGR, some recorders give it RGB, and no image
-    # says so.
+    """Decode a PNG or JPEG as (H, W, 3) u1 RGB, or exactly: a PNG keeps its channels and depth.
+
+    Not exact: gray is repeated, alpha is dropped, 16 bits are cut to the upper 8, and an EXIF rotation is
+    not applied. Exact: the rotation is applied. `swapped` exchanges red and blue.
+    """
+    # OpenCV's encoder expects BGR, some recorders give it RGB, and no image says so.
     cv2 = opencv(where)
     flags = cv2.IMREAD_COLOR
     if not exact:

@@ -59,8 +59,10 @@ class LabelMatch(NamedTuple):
 
 
 def may_be_label(path: str) -> bool:
-    """Return whether `images_of_label` may find an image: a fast test that most files fail."""
-    # The file's name, its folder's and that of the folder above: what pairing looks at.
+    """Return whether `images_of_label` may find an image: a fast test that most files fail.
+
+    It looks at the names of the file, of its folder and of the folder above, as pairing does.
+    """
     parts = "/".join(path.rsplit(os.sep, 3)[-3:]).lower()
     return any(word in parts for word in _LABELS)
 

@@ -150,8 +150,10 @@ def open_raw(
     skip: int,
     gzip: bool = False,
 ) -> Iterator[OpenFile]:
-    """Open voxels in the file of a header, or beside it, `skip` bytes behind `start`."""
-    # They are decompressed if they are gzip from there on. A negative skip: they are the last bytes.
+    """Open voxels in the file of a header, or beside it, `skip` bytes behind `start`.
+
+    They are decompressed if they are gzip from there on. A negative `skip`: they are the last bytes.
+    """
     shape, dtype = form
     if skip < 0:
         skip = max(0, voxels.size - start - prod(shape) * dtype.itemsize)

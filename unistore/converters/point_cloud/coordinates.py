@@ -27,9 +27,12 @@ _XYZ = "xyz"
 
 
 def quantise(xyz: AnyArray, scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
-    """Return integers q with ``float64(q) * scale + offset`` equal to each coordinate, or None."""
-    # The rounding is that of LAS readers (ASPRS LAS 1.4 R15, 2.4: "coordinate = record × scale + offset").
-    # Bits are compared, so the sign of a zero counts and NaN never passes. Only f8 can be quantised.
+    """Return integers q with ``float64(q) * scale + offset`` equal to each coordinate, or None.
+
+    Only float64 can be quantised. Bits are compared, so the sign of a zero counts, and NaN is never
+    equal. Coordinates are rounded as LAS readers round them.
+    """
+    # ASPRS LAS 1.4 R15, 2.4: "coordinate = record × scale + offset".
     if xyz.dtype != np.float64 or 0 in scale or not np.isfinite((*scale, *offset)).all():
         return None
     out = np.empty(xyz.shape, np.int32)

@@ -67,8 +67,10 @@ class Partition(NamedTuple):
 def partition_of(
     pieces: Iterable[Integers], lengths: Int64s, numbers: Int64s, points: int, work: Workspace
 ) -> Partition:
-    """Return segments given by their rows, those of no segment last, as number -1, in the source's order."""
-    # `pieces` are the rows of all segments, one behind the other. A row may be in several segments.
+    """Return segments given by their rows, those of no segment last, as number -1, in the source's order.
+
+    `pieces` are the rows of all segments, one after another. A row may be in several segments.
+    """
     count = int(lengths.sum())
     rows = work.column(index_dtype(points), count + points)
     is_unlisted = work.column("?", points)
@@ -159,10 +161,12 @@ class DerivedCloud:
         self._voxels = {size: np.zeros(len(self._lengths), np.int64) for size in options.voxel_size}
 
     def derive(self, columns: Mapping[str, Field], segment_columns: Mapping[str, Field]) -> SourceArrays:
-        """Emit points and voxels, and return what the index needs. Columns that the file lacks are filled."""
-        # Metadata: `lengths`, `numbers` (S,), `bounds` (S, 2, 3), `quantised` (), `places` () as of
-        # `DecimalPlaces`, `voxels/<size>` (S,) voxels per segment, `segments/<column>` (S, …),
-        # `labelled/<column>` ()
+        """Emit points and voxels, and return what the index needs. Columns that the file lacks are filled.
+
+        The arrays are `lengths` and `numbers` (S,), `bounds` (S, 2, 3), `quantised` (), `places` () as of
+        `DecimalPlaces`, `voxels/<size>` (S,) with the voxels of each segment, `segments/<column>` (S, …),
+        and `labelled/<column>` ().
+        """
         facts = self._emit_coordinates(columns)
         facts |= self._emit_columns(columns)
         return facts | self._segment_facts(segment_columns)

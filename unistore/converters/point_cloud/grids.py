@@ -81,9 +81,11 @@ class Workspace:
         return column[:end]
 
     def sort(self, keys: Sequence[Integers]) -> Iterator[tuple[Int64s, NDArray[np.bool_]]]:
-        """Yield rows sorted by several keys, in steps, and which of them are the first of their keys."""
-        # Keys count from 0, and rows of equal keys keep their order. More than 2^31 rows are refused: their
-        # numbers would not fit beside their keys.
+        """Yield rows sorted by several keys, in steps, and which of them are the first of their keys.
+
+        Keys count from 0, and rows of equal keys keep their order. More than 2^31 rows are an error.
+        """
+        # Their numbers would not fit next to their keys.
         rows = len(keys[0])
         if rows > 1 << 31:
             msg = f"{rows} points of one cloud or segment are more than can be sorted: divide the file"
@@ -139,9 +141,11 @@ class GridWindows(NamedTuple):
 
 
 def window_rows(xyz: AnyArray, rows: Integers, windows: GridWindows, work: Workspace) -> Iterator[Integers]:
-    """Divide the finite points of a cloud into square XY windows from the smallest x and y, by x, then y."""
-    # A window with more than `max_points` is halved at the median of its longer side until no part has more.
-    # Rows in a window ascend.
+    """Divide the finite points of a cloud into square XY windows from the smallest x and y, by x, then y.
+
+    A window with more than `max_points` is halved at the median of its longer side until no part has
+    more. Rows in a window ascend.
+    """
     inside = xyz
     if len(rows) < len(xyz):
         inside = work.fill(xyz.dtype.str, len(rows), lambda lo, hi: xyz[rows[lo:hi]], row_shape=(3,))
@@ -233,10 +237,12 @@ def voxelise(
     work: Workspace,
     emit: Emit,
 ) -> Int64s:
-    """Emit the voxels of segments, ``floor((xyz - origin) / size)`` in float64, and return their numbers."""
-    # In lexicographic order, as `coords` (V, 3) from the segment's minimum, `counts` (V,), and `point_voxel`,
-    # the voxel of each point, counted inside its segment. Several segments have at most a step of points
-    # together.
+    """Emit the voxels of segments, ``floor((xyz - origin) / size)`` in float64, and return their numbers.
+
+    They are in lexicographic order: `coords` (V, 3) from the minimum of the segment, `counts` (V,), and
+    `point_voxel`, the voxel of each point, counted inside its segment. Several segments have at most a
+    step of points together.
+    """
     group = voxel_group(size)
     widest = np.floor((bounds[:, 1] - bounds[:, 0]).max(initial=0) / size)
     if widest >= _MOST_CELLS:

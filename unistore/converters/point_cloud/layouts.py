@@ -66,11 +66,13 @@ def choose(
     wide: bool = False,
     of_segments: Collection[str] = (),
 ) -> Described:
-    """Choose the coordinates and columns among the datasets of a file, or raise every problem."""
-    # Coordinates are x, y and z (in either case), or one dataset (N, 3) named in `COORDINATES`; with `wide`
-    # it may have more columns, `features`. A name that differs from another in case only gets a number.
-    # `mapping` is `--map`: a dataset's name or path by stored name, empty to leave it out. `of_segments` have
-    # a row a segment.
+    """Choose the coordinates and columns among the datasets of a file, or raise every problem.
+
+    Coordinates are x, y and z (in either case), or one dataset (N, 3) named in `COORDINATES`; with `wide`
+    it may have more columns, `features`. A name that differs from another only in case gets a number.
+    `mapping` is `--map`: the name or path of a dataset by stored name, empty to skip it. Arrays named in
+    `of_segments` have a row for each segment.
+    """
     own = own_names(datasets, group)
     raw: tuple[str, ...] = ()
     if not set(mapping) & {*AXES, "xyz"}:
@@ -361,9 +363,10 @@ class ColumnPoints(Points):
 
 
 class Arrays(ColumnPoints):
-    """``arrays``: ``.npz`` files of columns, ``.npy`` files of coordinates with columns beside them."""
+    """``arrays``: ``.npz`` files of columns, ``.npy`` files of coordinates with columns beside them.
 
-    # Coordinates are one array with a usual name, (N, 3) or wider with x, y, z first.
+    Coordinates are one array with a usual name, (N, 3) or wider with x, y, z first.
+    """
 
     name: ClassVar[str] = "arrays"
 
@@ -425,9 +428,10 @@ class _OfPoints(Array):
 
 
 class Batches(ColumnPoints):
-    """``batches`` of the PointNet family: ``data`` (B, P, 3 | 6 | 9), B segments of P points each."""
+    """``batches`` of the PointNet family: ``data`` (B, P, 3 | 6 | 9), B segments of P points each.
 
-    # Arrays (B, P, …) such as `label` describe points; (B,), (B, 1) or (B, k) describe segments.
+    Arrays (B, P, …) such as `label` describe points; (B,), (B, 1) or (B, k) describe segments.
+    """
 
     name: ClassVar[str] = "batches"
 

@@ -162,8 +162,11 @@ def named_coordinates(own: Mapping[str, Array], *, wide: bool = True) -> list[st
 
 
 def cloud_match(own: Mapping[str, Array]) -> Match:
-    """Return how sure it is that the arrays of a file are one point cloud, by names and shapes."""
-    # Beside an array of as many rows with three or more axes (images, for instance), they are plain rows.
+    """Return how sure it is that the arrays of a file are one point cloud, by names and shapes.
+
+    In a file with an array of as many rows and three or more axes (images, for instance), they are plain
+    rows.
+    """
     coordinates = named_coordinates(own)
     if not coordinates:
         return Match.NO
@@ -185,8 +188,10 @@ def raw_coordinates(own: Mapping[str, Array]) -> tuple[str, ...]:
 
 
 def distinct_names(names: Collection[str], kept: Collection[str] = ()) -> dict[str, str]:
-    """Return new names, such as ``Intensity_2``, for names that differ from another in case only."""
-    # Of such names the one in `kept` stays as it is, else the one in lower case, else the first.
+    """Return new names, such as ``Intensity_2``, for names that differ from another in case only.
+
+    Of such names, the one in `kept` stays as it is; otherwise the one in lower case; otherwise the first.
+    """
     used_names = {name.lower() for name in names}
     first: dict[str, str] = {}
     renamed: dict[str, str] = {}

@@ -36,9 +36,10 @@ _SUMMARIES = ("unique_labels", "indices")
 
 
 class SegmentGroups:
-    """Groups of the segments of an open file, by number."""
+    """Groups of the segments of an open file, by number.
 
-    # Every method raises an `InputError` with the first problem.
+    Every method raises an `InputError` with the first problem.
+    """
 
     def __init__(self, opened: OpenFile) -> None:
         self.members = LargeGroup(opened, SEGMENTS, _FIX)
@@ -156,9 +157,10 @@ def _indices(groups: SegmentGroups, segment: int, rows: int) -> HDF5Dataset:
 
 
 class InSegments(Points):
-    """``pointsuite_columns``: ``segments/segment_0000/{x, y, z, …}``, each segment holds its own columns."""
+    """``pointsuite_columns``: ``segments/segment_0000/{x, y, z, …}``, each segment holds its own columns.
 
-    # The rows of one segment follow those of another, by number.
+    The rows of the segments follow each other by number.
+    """
 
     name: ClassVar[str] = "pointsuite_columns"
 

@@ -53,8 +53,10 @@ class ListedSource(NamedTuple):
 
 
 def not_called_so(file: SourceFile) -> str:
-    """Say why an array is called neither like a point cloud nor like a column beside one (empty: it is)."""
-    # So are text and files without a header, but for rooms, sweeps and what the user named.
+    """Say why an array is called neither like a point cloud nor like a column beside one (empty: it is).
+
+    This includes text and files without a header, except rooms, sweeps and files that the user named.
+    """
     if not_called := _not_called(file):
         return not_called
     if not is_npy(file) or coordinate_word(file.path) is not None or _owner(file) is not None:
@@ -82,9 +84,11 @@ def match(head: FileSummary, mapping: Mapping[str, str]) -> Claim:
 
 
 def group(files: Sequence[SourceFile]) -> Grouping:
-    """Group files with the columns beside them, and leave out arrays that are not clouds."""
-    # Arrays that may be clouds by shape only are taken if no other file is a cloud, or if the user named
-    # them. Lists beside the files name their splits.
+    """Group files with the columns beside them, and leave out arrays that are not clouds.
+
+    Arrays that may be clouds only by their shape are taken if no other file is a cloud, or if the user
+    named them. Lists among the files name their splits.
+    """
     matches = {
         file.path: _match(file, file.path) for file in files if file.name.lower().endswith((".npy", ".npz"))
     }
@@ -125,8 +129,10 @@ def group(files: Sequence[SourceFile]) -> Grouping:
 
 
 def recognise(opened: OpenFile, kind: str, mapping: Mapping[str, str]) -> tuple[type[Points] | None, Match]:
-    """Return the first layout that fits a file of a format best."""
-    # A file that is wrong in some detail still has its layout, so that the detail can be reported.
+    """Return the first layout that fits a file of a format best.
+
+    A file that is wrong in some detail still has its layout, so that the detail can be reported.
+    """
     best: tuple[type[Points] | None, Match] = None, Match.NO
     for layout in LAYOUTS.values():
         if (layout is Arrays) != (kind in ("npy", "npz")):

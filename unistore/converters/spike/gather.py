@@ -56,8 +56,10 @@ _LARGE_PADDING = 3
 
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
-    """Make the scan of all frames: at least one, in order, all of the same roles."""
-    # If some have problems, the streams are still resolved, and the scan is empty.
+    """Make the scan of all frames: at least one, in order, all of the same roles.
+
+    If some have problems, the streams are still resolved, and the scan is empty.
+    """
     resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options)
     if any(frame.problems for frame in frames):

@@ -40,9 +40,10 @@ Frame = Mapping[str, SourceFile]  # files that belong together, by role, in the 
 
 
 class SpikeRecording(NamedTuple):
-    """Consecutive frames of the same roles: a folder of them, or one file."""
+    """Consecutive frames of the same roles: a folder of them, or one file.
 
-    # The frames behind one that is left out are a recording of the same name with the next `part`.
+    The frames after a frame that was skipped are a recording of the same name with the next `part`.
+    """
 
     name: str
     split: str | None

@@ -162,8 +162,10 @@ def _look_at(stream: FrameValues, *, whole: bool) -> _BytesSeen:
 
 
 def detect_layout(streams: Sequence[FrameValues]) -> tuple[str, str]:
-    """Return the layout of all streams together, and why."""
-    # "bytes" is returned only after all bytes were read.
+    """Return the layout of all streams together, and why.
+
+    ``"bytes"`` is returned only after all bytes were read.
+    """
     heads = [_look_at(stream, whole=False) for stream in streams]
     for stream, head in zip(streams, heads, strict=True):
         if head.largest > 1:

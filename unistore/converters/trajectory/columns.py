@@ -108,9 +108,11 @@ FEW = 8  # rows that are searched for a first compressed frame
 
 
 class Feature(NamedTuple):
-    """One column of one episode: its array (path inside the episode), how it is read, dtype, shape, clock."""
+    """One column of one episode: its array (path inside the episode), how it is read, dtype, shape, clock.
 
-    # Of a ragged one, the shape is that of a value, and `offsets` the path of what divides the array, if any.
+    Of a ragged column, the shape is the shape of a value, and `offsets` is the path of the array that
+    divides it, if there is one.
+    """
 
     dataset: str
     kind: Kind

@@ -50,9 +50,10 @@ UInt16s: TypeAlias = NDArray[np.uint16]
 
 
 class EventReader(SampleReader):
-    """Reads batches of `Events`."""
+    """Reads batches of `Events`.
 
-    # Windows are cut from times or, with `count`, from the numbers of events: both are called places
+    Windows are cut from times or, with `count`, from the numbers of events. Both are called places.
+    """
 
     def __init__(self, store: Store, kind: Events, fields: Sequence[str], units: Int64s) -> None:
         self._kind = kind

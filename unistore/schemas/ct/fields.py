@@ -118,8 +118,11 @@ _MASKS = {
 
 
 def mask_field(group: str, row_shape: Shape, tile: tuple[int, int, int]) -> Field:
-    """Return the field of ``<group>/mask``, (V, D, H, ⌈W/8⌉) u1, for volumes of shape (D, H, W)."""
-    # A bit mask's tile spans twice the image's tile on each axis, so that its chunks are not tiny.
+    """Return the field of ``<group>/mask``, (V, D, H, ⌈W/8⌉) u1, for volumes of shape (D, H, W).
+
+    A tile of a bit mask spans twice the tile of the image on each axis.
+    """
+    # Its chunks would be tiny otherwise.
     depth, height, width = row_shape
     family, _, name = group.partition("/")
     return Field(

@@ -256,10 +256,13 @@ def extent_field(path: str) -> Field:
 
 
 def even_tile(extent: int, wanted: int, step: int = 1) -> int:
-    """Return a tile length near `wanted` that covers `extent` with the least padding."""
+    """Return a tile length near `wanted` that covers `extent` with the least padding.
+
+    Lengths from 0.6 to 1.6 times `wanted` are tried. The least padded extent wins, then multiples of
+    `step`, then nearness in ratio.
+    """
     # Padding inside packed rows hardly compresses, so 80 bytes are cut in two of 40 and not in 32, 32, 16 +
-    # 16. Lengths from 0.6 to 1.6 times `wanted` are tried; the least padded extent wins, then multiples of
-    # `step`, then nearness in ratio.
+    # 16.
     if extent <= wanted:
         return max(1, extent)
     lengths = range(max(1, wanted * 6 // 10), min(extent, wanted * 16 // 10) + 1)
@@ -271,9 +274,12 @@ def even_tile(extent: int, wanted: int, step: int = 1) -> int:
 
 
 def chunk_steps(lengths: Collection[int]) -> int:
-    """Return the time steps of a chunk for recordings of these lengths."""
-    # Frames of one length, not too long, are one chunk each, so that a clip reads its own steps alone. All
-    # others begin and end anywhere in chunks, which are short for it.
+    """Return the time steps of a chunk for recordings of these lengths.
+
+    Frames of one length, not too long, are one chunk each. All others begin and end anywhere in chunks,
+    which are short for it.
+    """
+    # A clip then reads only its own steps.
     longest = max(lengths)
     if longest == min(lengths) <= _FRAME_STEPS:
         return longest

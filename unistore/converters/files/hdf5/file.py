@@ -393,9 +393,11 @@ def check_sources(
     roots: Sequence[Path] = (),
     depth: int = 0,
 ) -> set[Path]:
-    """Check that HDF5 can read rows ``lo:hi`` of a virtual dataset, and return its other source files."""
+    """Check that HDF5 can read rows ``lo:hi`` of a virtual dataset, and return its other source files.
+
+    Without rows, only the mapping is checked. Without roots, sources may be in any folder.
+    """
     # A dataset that maps to itself would crash the process: `depth` counts those that map to this one.
-    # Without rows, only the mapping is checked; without roots, sources may lie in any folder.
     if creation_of(dataset).fill_value_defined() == h5py.h5d.FILL_VALUE_UNDEFINED:
         raise ValueError("is virtual and has no fill value, so values without a source would be arbitrary")
     if depth >= _MAX_DEPTH:
