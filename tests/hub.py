@@ -84,6 +84,7 @@ class FakeHub:
     requests: list[Request] = field(default_factory=list)
     links: dict[str, bytes] = field(default_factory=dict)  # contents by links that were not used yet
     used_links: set[str] = field(default_factory=set)
+    revoked: set[str] = field(default_factory=set)  # tokens that are not valid any more
     lost: set[str] = field(default_factory=set)  # paths that no upload brings
     small: int = 2000  # files of fewer bytes are served by the endpoint itself
     knows_ends: bool = False  # whether the other host has ranges from the end
@@ -167,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _repository(self, name: str, *, files: bool) -> Repository | None:
         """Return a repository that the token may read, or None after an answer that denies it."""
         repository = self.hub.repositories.get(name)
-        if self.token and self.token != TOKEN and not self.token.startswith("hf_"):
+        if self.token and (self.token in self.hub.revoked or not self.token.startswith("hf_")):
             self._deny(401, "", "Invalid credentials in Authorization header")
         elif repository is None or (repository.private and self.token not in repository.readers):
             self._deny(404 if self.token else 401, "RepoNotFound", "Repository not found")

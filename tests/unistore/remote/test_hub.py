@@ -430,13 +430,18 @@ def test_names_of_files_are_kept(hub: FakeHub, sources: Path, tmp_path: Path) ->
     assert Store(tmp_path / "train.zarr").text("sources/path") == ["ü ä%20+.npz"]
 
 
+@pytest.mark.parametrize("old_token_is", ["unknown", "of another user"])
 def test_a_renewed_token_is_used(
-    repository: Repository, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, old_token_is: str
 ) -> None:
     repository.private = True
     repository.readers = {TOKEN}
     dataset = unistore.Dataset(URL, fields=["data"])
+    assert TOKEN.encode() not in pickle.dumps(dataset)
     renewed = f"{TOKEN}-2"
     repository.readers = {renewed}
+    hub.revoked = {TOKEN} if old_token_is == "unknown" else set()
+    with pytest.raises(StoreError, match=r"the Hub rejects your token|your token may not read it"):
+        dataset.read_batch([5])
     monkeypatch.setenv("HF_TOKEN", renewed)
     assert len(dataset.read_batch([5])["data"].values) == 1
