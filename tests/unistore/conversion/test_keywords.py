@@ -75,7 +75,7 @@ def test_a_traceback_shows_keywords_that_help(tmp_path: Path) -> None:
 
 def test_an_unknown_family_is_told_once(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones(3))
-    with pytest.raises(InputError, match="family nosuch: is not known") as refused:
+    with pytest.raises(InputError, match="family nosuch: does not exist") as refused:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "nosuch")
     lines = "".join(traceback.format_exception(refused.value)).splitlines()
-    assert sum("family nosuch: is not known" in line for line in lines) == 1
+    assert sum("family nosuch: does not exist" in line for line in lines) == 1
