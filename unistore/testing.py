@@ -42,7 +42,7 @@ _METHODS = ("fork", "spawn")  # by which a Loader starts its workers
 
 
 def check_format(
-    format: Format, file: str | Path, oracle: Mapping[str, AnyArray], facts: Metadata | None = None
+    format: Format, file: str | Path, oracle: Mapping[str, AnyArray], metadata: Metadata | None = None
 ) -> None:
     """Check that a format reads a file as another library does, and reports damage.
 
@@ -58,14 +58,14 @@ def check_format(
     file : path
         A valid file.
     oracle : mapping of str to array
-        Its arrays by name, (n, …), read in another way. Without single values, which are facts.
-    facts : mapping, optional
-        Its facts. None: they are not compared.
+        Its arrays by name, (n, …), read in another way. Without single values, which are metadata.
+    metadata : mapping, optional
+        Its metadata. None: they are not compared.
 
     Raises
     ------
     AssertionError
-        If the file is not recognised; if arrays, slices of them or facts differ; if a truncated file is
+        If the file is not recognised; if arrays, slices of them or metadata differ; if a truncated file is
         read without an error; if a file with a damaged beginning is not recognised; or if a file that the
         format writes reads differently.
 
@@ -87,8 +87,10 @@ def check_format(
         assert set(arrays) == set(oracle), f"arrays {sorted(arrays)}, expected {sorted(oracle)}"
         for name, expected in oracle.items():
             _check_array(name, arrays[name], expected)
-        own_facts = dict(opened.facts)
-    assert facts is None or own_facts == dict(facts), f"facts {own_facts}, expected {dict(facts or {})}"
+        own_metadata = dict(opened.metadata)
+    assert metadata is None or own_metadata == dict(metadata), (
+        f"metadata {own_metadata}, expected {dict(metadata or {})}"
+    )
     with TemporaryDirectory(prefix="unistore-testing-") as folder:
         for short in _truncated(path, Path(folder)):
             _refuses(format, short)
@@ -99,7 +101,7 @@ def check_format(
 
 
 def _arrays_of(opened: OpenFile) -> dict[str, Array]:
-    return {name: array for name, array in opened.arrays.items() if name not in opened.facts}
+    return {name: array for name, array in opened.arrays.items() if name not in opened.metadata}
 
 
 def _check_array(name: str, array: Array, expected: AnyArray) -> None:
@@ -168,9 +170,9 @@ def _check_problem(error: InputError, path: Path) -> None:
 def _check_written(format: Format, path: Path, again: Path) -> None:
     with format.open(SourceFile(path, path.name)) as opened:
         arrays = _arrays_of(opened)
-        format.write(again, arrays, opened.facts)
+        format.write(again, arrays, opened.metadata)
         with format.open(SourceFile(again, again.name)) as reopened:
-            assert dict(reopened.facts) == dict(opened.facts), "a written file has other facts"
+            assert dict(reopened.metadata) == dict(opened.metadata), "a written file has other metadata"
             for name, array in arrays.items():
                 expected = array[0 : len(array)].astype(array.dtype, copy=False)
                 _check_array(f"written {name}", reopened.arrays[name], expected)

@@ -43,7 +43,7 @@ class Converted:
 
     scan: Scan
     finalized: Finalized
-    facts: list[SourceArrays]
+    prepared: list[SourceArrays]
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     fields: dict[str, Field] = field(default_factory=dict)
     rows: dict[str, list[int]] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def _derive(converter: Converter, scan: Scan, source: int) -> tuple[SourceArrays
     def emit(table: str, column: str, rows: NDArray[Any]) -> None:
         pieces.setdefault((table, column), []).append(np.array(rows))
 
-    facts = converter.derive(scan, source, emit, None)
+    prepared = converter.derive(scan, source, emit, None)
     spilled = {}
     for key, blocks in pieces.items():
         shapes = {block.shape[1:] for block in blocks}
@@ -68,7 +68,7 @@ def _derive(converter: Converter, scan: Scan, source: int) -> tuple[SourceArrays
         runs = groupby(blocks, lambda block: block.dtype.str)
         spilled[key] = [np.concatenate([*run]) for _, run in runs]
     buffer = io.BytesIO()
-    np.savez(buffer, **{name: np.asarray(value) for name, value in facts.items()})
+    np.savez(buffer, **{name: np.asarray(value) for name, value in prepared.items()})
     buffer.seek(0)
     with np.load(buffer, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}, spilled
@@ -122,9 +122,9 @@ def convert_in_memory(converter: Converter, paths: Sequence[Path]) -> Converted:
     scan = pickle.loads(pickle.dumps(scan_sources(converter, paths)))
     sources = range(len(scan.sources))
     derived = [_derive(converter, scan, source) for source in sources] if _is_derived(scan) else []
-    facts = [facts for facts, _ in derived]
-    finalized = converter.finalize(scan, facts)
-    result = Converted(scan, finalized, facts)
+    prepared = [arrays for arrays, _ in derived]
+    finalized = converter.finalize(scan, prepared)
+    result = Converted(scan, finalized, prepared)
     for table in [*(table for table in scan.tables if not table.spilled), *finalized.direct]:
         rows = finalized.rows.get(table.name) or [source.rows.get(table.name, 0) for source in scan.sources]
         blocks = [_read(converter, scan, table, source, 0, rows[source]) for source in sources]
@@ -151,7 +151,7 @@ def convert_in_memory(converter: Converter, paths: Sequence[Path]) -> Converted:
 
 
 def _is_derived(scan: Scan) -> bool:
-    return scan.needs_facts or any(table.spilled for table in scan.tables)
+    return scan.needs_prepare or any(table.spilled for table in scan.tables)
 
 
 def _check_json(scan: Scan) -> None:
@@ -258,7 +258,7 @@ def check_contract(
     """Assert what is promised, and that arrays equal those of `oracle`, which were read by other means.
 
     Picklable; a deterministic scan of plain JSON; any row range equal to that slice of the whole; nothing
-    written outside the output; tables, facts and index arrays agreeing in rows, shapes and dtypes; no file
+    written outside the output; tables, prepared and index arrays agreeing in rows, shapes and dtypes; no file
     left open, no source modified; nothing of the store, the engine, torch or dask imported.
     """
     before, handles = _state(paths), _open_files()

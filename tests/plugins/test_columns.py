@@ -145,7 +145,7 @@ def test_values_of_samples_that_are_not_as_declared(
 
 
 @pytest.mark.parametrize(
-    ("facts", "message"),
+    ("metadata", "message"),
     [
         ({"site": 5}, "states site as 5, not as a text"),
         ({"site": None}, "does not state site"),
@@ -154,11 +154,11 @@ def test_values_of_samples_that_are_not_as_declared(
     ],
 )
 def test_values_of_sources_that_are_not_as_declared(
-    facts: dict[str, Any], message: str, frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    metadata: dict[str, Any], message: str, frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = get_family("every")
     right = {"site": "s", "grade": 1, "bounds": []}
-    chosen = plugin.Chosen(every.schema.columns, facts=right | facts)
+    chosen = plugin.Chosen(every.schema.columns, metadata=right | metadata)
     monkeypatch.setattr(every, "choose", lambda *_: chosen)
     with pytest.raises(InputError, match=message):
         unistore.convert(frames / "b.h5", tmp_path / "b.zarr", "every")

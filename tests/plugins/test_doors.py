@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("in_this_process
 ROWS = np.arange(24, dtype="f4").reshape(8, 3)
 
 
-def pack(path: Path, facts: Mapping[str, Any] | None = None, **arrays: AnyArray) -> Path:
+def pack(path: Path, metadata: Mapping[str, Any] | None = None, **arrays: AnyArray) -> Path:
     from unistore_pack import Pack
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    Pack().write(path, {name: plugin.Array(values) for name, values in arrays.items()}, facts or {})
+    Pack().write(path, {name: plugin.Array(values) for name, values in arrays.items()}, metadata or {})
     return path
 
 
@@ -128,30 +128,30 @@ def test_records_of_plain_arrays_are_exported_as_records(tmp_path: Path) -> None
     np.testing.assert_array_equal(exported, records)
 
 
-def _loses_an_array(self: Any, path: Path, arrays: Any, facts: Any) -> None:
-    pack(path, facts, **{name: array[:] for name, array in list(arrays.items())[1:]})
+def _loses_an_array(self: Any, path: Path, arrays: Any, metadata: Any) -> None:
+    pack(path, metadata, **{name: array[:] for name, array in list(arrays.items())[1:]})
 
 
-def _changes_a_value(self: Any, path: Path, arrays: Any, facts: Any) -> None:
+def _changes_a_value(self: Any, path: Path, arrays: Any, metadata: Any) -> None:
     pack(
         path,
-        facts,
+        metadata,
         **{name: array[:] + (np.arange(len(array)) == 7)[:, None] for name, array in arrays.items()},
     )
 
 
-def _widens(self: Any, path: Path, arrays: Any, facts: Any) -> None:
-    pack(path, facts, **{name: array[:].astype("f8") for name, array in arrays.items()})
+def _widens(self: Any, path: Path, arrays: Any, metadata: Any) -> None:
+    pack(path, metadata, **{name: array[:].astype("f8") for name, array in arrays.items()})
 
 
-def _forgets_facts(self: Any, path: Path, arrays: Any, facts: Any) -> None:
+def _forgets_metadata(self: Any, path: Path, arrays: Any, metadata: Any) -> None:
     pack(path, {}, **{name: array[:] for name, array in arrays.items()})
 
 
-def _writes_nothing(self: Any, path: Path, arrays: Any, facts: Any) -> None: ...
+def _writes_nothing(self: Any, path: Path, arrays: Any, metadata: Any) -> None: ...
 
 
-def _fails(self: Any, path: Path, arrays: Any, facts: Any) -> None:
+def _fails(self: Any, path: Path, arrays: Any, metadata: Any) -> None:
     raise ValueError("no")
 
 
@@ -161,7 +161,7 @@ def _fails(self: Any, path: Path, arrays: Any, facts: Any) -> None:
         (_loses_an_array, "it has no arrays, not x"),
         (_changes_a_value, r"x: row 7: 21.0 and 22.0"),
         (_widens, r"x is float64 \(8, 3\), not float32 \(8, 3\)"),
-        (_forgets_facts, r"its facts are {}, not {\"rate\": 5}"),
+        (_forgets_metadata, r"its metadata are {}, not {\"rate\": 5}"),
         (_writes_nothing, "did not write a file"),
         (_fails, "failed: ValueError: no"),
     ],
@@ -187,8 +187,8 @@ def test_a_file_that_a_format_writes_is_opened_again(
 def _packed(write: Callable[..., None]) -> Callable[..., None]:
     from unistore_pack import Pack
 
-    def packed(path: Path, facts: Any, **arrays: AnyArray) -> None:
-        write(Pack(), path, {name: plugin.Array(values) for name, values in arrays.items()}, facts)
+    def packed(path: Path, metadata: Any, **arrays: AnyArray) -> None:
+        write(Pack(), path, {name: plugin.Array(values) for name, values in arrays.items()}, metadata)
 
     return packed
 
@@ -227,12 +227,12 @@ OPENED: list[tuple[Callable[[plugin.OpenFile], Any], str]] = [
     (lambda opened: None, r"Pack\.open returned None, not an OpenFile"),
     (lambda opened: replace(opened, arrays={"x": ROWS}), r"Pack\.open returned .* values an Array"),
     (
-        lambda opened: replace(opened, facts={"a": {1, 2}}),
+        lambda opened: replace(opened, metadata={"a": {1, 2}}),
         r"Pack\.open returned the fact 'a': \{1, 2\}, which is not JSON",
     ),
-    (lambda opened: replace(opened, facts={"a": np.zeros(2)}), "which is not JSON"),
-    (lambda opened: replace(opened, facts={1: "a"}), "which is not JSON"),
-    (lambda opened: replace(opened, facts=[1]), "not a mapping"),
+    (lambda opened: replace(opened, metadata={"a": np.zeros(2)}), "which is not JSON"),
+    (lambda opened: replace(opened, metadata={1: "a"}), "which is not JSON"),
+    (lambda opened: replace(opened, metadata=[1]), "not a mapping"),
     (
         lambda opened: replace(opened, arrays={"x": plugin.Array(_Short())}),
         r"test_doors\._Short returned rows of",
@@ -256,14 +256,14 @@ def test_what_a_format_opens_is_checked(
 def test_numbers_of_numpy_are_numbers(packs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from unistore_pack import Pack
 
-    facts = {
+    metadata = {
         "rate": np.int64(5),
         "gain": np.float32(0.5),
         "on": np.True_,
         "list": (np.uint8(1), 2),
         "in": {"a": np.int8(3)},
     }
-    monkeypatch.setattr(Pack, "open", _opening(lambda opened: replace(opened, facts=facts)))
+    monkeypatch.setattr(Pack, "open", _opening(lambda opened: replace(opened, metadata=metadata)))
     unistore.convert(packs, tmp_path / "o.zarr", "rows")
     said = json.loads(unistore.Store(tmp_path / "o.zarr").text("sources/facts")[0])
     assert said == {"rate": 5, "gain": 0.5, "on": True, "list": [1, 2], "in": {"a": 3}}
@@ -343,10 +343,10 @@ def test_a_claim_is_a_claim(claim: Any, packs: Path, monkeypatch: pytest.MonkeyP
             "Tracks.group leaves out 'a', which is not",
         ),
         ("group", plugin.Grouping(notes=[5]), "Tracks.group returned 5, which is not a note"),
-        ("choose", plugin.Chosen({"v": plugin.Column()}, facts={"count": {1}}), "which is not JSON"),
+        ("choose", plugin.Chosen({"v": plugin.Column()}, metadata={"count": {1}}), "which is not JSON"),
         (
             "choose",
-            plugin.Chosen({"v": plugin.Column()}, facts={"count": 1 << 70}),
+            plugin.Chosen({"v": plugin.Column()}, metadata={"count": 1 << 70}),
             "states count as 1180591620717411303424",
         ),
         (
@@ -420,7 +420,7 @@ def test_a_schema_that_no_store_can_have(schema: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("restored", "message"),
     [
-        (None, "returned None, not arrays and facts"),
+        (None, "returned None, not arrays and metadata"),
         (({"x": ROWS}, {}), "values an Array"),
         (({"v": plugin.Array(ROWS)}, {"a": {1}}), "which is not JSON"),
     ],

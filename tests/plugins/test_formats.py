@@ -45,10 +45,10 @@ STORED = {
 }
 
 
-def pack(path: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any] | None = None) -> Path:
+def pack(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, Any] | None = None) -> Path:
     path.parent.mkdir(exist_ok=True)
     opened = {name: plugin.Array(values) for name, values in arrays.items()}
-    formats.formats()["pack"].write(path, opened, facts or {})
+    formats.formats()["pack"].write(path, opened, metadata or {})
     return path
 
 
@@ -78,7 +78,7 @@ def test_each_family_takes_the_files_that_fit(family: str, tmp_path: Path) -> No
         np.testing.assert_array_equal(unistore.Store(tmp_path / "again.zarr").array(path).read(), expected)
 
 
-def test_rows_keep_facts_and_give_the_same_file_back(tmp_path: Path) -> None:
+def test_rows_keep_metadata_and_give_the_same_file_back(tmp_path: Path) -> None:
     given = pack(tmp_path / "in/a.pack", TABLE, {"unit": "m/s"})
     unistore.convert(given.parent, tmp_path / "a.zarr")
     unistore.export(tmp_path / "a.zarr", tmp_path / "out")

@@ -311,7 +311,7 @@ def test_a_forward_only_file_is_opened_once_for_its_values(
     def forward(self: Wav, file: Any) -> Iterator[plugin.OpenFile]:
         with whole(self, file) as opened:
             tapes.append(Tape(np.asarray(opened.arrays["pcm"].values)))
-            yield plugin.OpenFile({"pcm": plugin.Array(tapes[-1])}, opened.facts, forward_only=True)
+            yield plugin.OpenFile({"pcm": plugin.Array(tapes[-1])}, opened.metadata, forward_only=True)
 
     monkeypatch.setattr(Wav, "open", forward)
     monkeypatch.setattr("unistore.conversion.plan.SHARD", 32 << 10)
@@ -336,14 +336,14 @@ def test_files_beside_a_source_are_read_inside_of_the_given_folders_alone(
     def with_notes(self: Wav, file: Any) -> Iterator[plugin.OpenFile]:
         notes = file.beside("a.txt")
         with whole(self, file) as opened:
-            facts = {**opened.facts, "notes": notes.path.read_text()}
-            yield plugin.OpenFile(opened.arrays, facts, further=(notes,))
+            metadata = {**opened.metadata, "notes": notes.path.read_text()}
+            yield plugin.OpenFile(opened.arrays, metadata, further=(notes,))
 
     monkeypatch.setattr(Wav, "open", with_notes)
     (sources / "a.txt").write_text("rain")
     unistore.convert(sources, tmp_path / "a.zarr", "audio")
-    facts = json.loads(unistore.Store(tmp_path / "a.zarr").text("sources/facts")[0])
-    assert facts == {"notes": "rain", "rate": 8000}
+    metadata = json.loads(unistore.Store(tmp_path / "a.zarr").text("sources/facts")[0])
+    assert metadata == {"notes": "rain", "rate": 8000}
     assert unistore.verify(tmp_path / "a.zarr", against=sources).ok
     (tmp_path / "secret.txt").write_text("secret")
     (sources / "a.txt").unlink()

@@ -185,7 +185,7 @@ def test_tables_of_forward_only_files_are_the_same(
     @contextmanager
     def forward(self: Hdf5, file: Any) -> Iterator[plugin.OpenFile]:
         with whole(self, file) as opened:
-            yield plugin.OpenFile(opened.arrays, opened.facts, forward_only=True, file=file)
+            yield plugin.OpenFile(opened.arrays, opened.metadata, forward_only=True, file=file)
 
     monkeypatch.setattr(Hdf5, "open", forward)
     unistore.convert(robots[0], tmp_path / "f.zarr", "robot")

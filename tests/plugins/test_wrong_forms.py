@@ -227,8 +227,8 @@ def test_kinds_of_numbers_of_sources_and_samples(tmp_path: Path, monkeypatch: py
     family = family_of(
         monkeypatch, {"x": COLUMNS["x"]}, samples="clips", per_sample=of_each, per_source=of_each
     )
-    facts = {"count": 1 << 63, "good": True}
-    monkeypatch.setattr(family, "choose", lambda *_: plugin.Chosen({"x": COLUMNS["x"]}, facts=facts))
+    metadata = {"count": 1 << 63, "good": True}
+    monkeypatch.setattr(family, "choose", lambda *_: plugin.Chosen({"x": COLUMNS["x"]}, metadata=metadata))
     monkeypatch.setattr(family, "cut", lambda *_: iter([plugin.Cut(3, {"count": 7, "good": False})]))
     unistore.convert(write(tmp_path / "a.h5", {"x": X}), tmp_path / "o.zarr", "boxes")
     store = unistore.Store(tmp_path / "o.zarr")
@@ -243,7 +243,7 @@ def test_ragged_columns_have_units_and_sentences(tmp_path: Path, monkeypatch: py
     family = family_of(
         monkeypatch, {"x": COLUMNS["x"], "marks_ragged": marks}, per_source={"spans_ragged": spans}
     )
-    chosen = plugin.Chosen(family.schema.columns, facts={"spans": [0.5]})
+    chosen = plugin.Chosen(family.schema.columns, metadata={"spans": [0.5]})
     monkeypatch.setattr(family, "choose", lambda *_: chosen)
     source = write(tmp_path / "a.h5", {"x": X, "marks": SOUND["marks"]})
     unistore.convert(source, tmp_path / "o.zarr", "boxes")

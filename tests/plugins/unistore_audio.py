@@ -38,10 +38,10 @@ class Wav(plugin.Format):
             pcm = np.memmap(file.path, "<i2", "r", start, (frames, channels))
         yield plugin.OpenFile({"pcm": plugin.Array(pcm)}, {"rate": rate})
 
-    def write(self, path: Path, arrays: Mapping[str, plugin.Array], facts: Mapping[str, int]) -> None:
+    def write(self, path: Path, arrays: Mapping[str, plugin.Array], metadata: Mapping[str, int]) -> None:
         pcm = arrays["pcm"]
         with wave.open(str(path), "wb") as file:
-            file.setparams((pcm.shape[1], 2, facts["rate"], len(pcm), "NONE", ""))
+            file.setparams((pcm.shape[1], 2, metadata["rate"], len(pcm), "NONE", ""))
             for lo in range(0, len(pcm), 1 << 20):
                 file.writeframesraw(np.ascontiguousarray(pcm[lo : lo + (1 << 20)], "<i2").tobytes())
 
@@ -65,9 +65,9 @@ class Audio(plugin.Family):
 
     def cut(self, opened: plugin.OpenFile) -> Iterator[plugin.Cut]:
         frames = len(opened.arrays["pcm"])
-        step = max(1, round(self.seconds * opened.facts["rate"]))
+        step = max(1, round(self.seconds * opened.metadata["rate"]))
         for lo in range(0, frames, step):
             yield plugin.Cut(min(step, frames - lo))
 
     def typical_rows(self, head: plugin.FileSummary) -> int:
-        return max(1, round(self.seconds * head.facts["rate"]))
+        return max(1, round(self.seconds * head.metadata["rate"]))

@@ -53,8 +53,8 @@ class Every(Family):
         return sure("holds marks") if "marks" in head.opened.objects else no("holds no marks")
 
     def choose(self, head: FileSummary) -> Chosen:
-        facts = {name: head.opened.group_facts()[name] for name in ("site", "grade", "bounds")}
-        return super().choose(head)._replace(facts=facts)
+        metadata = {name: head.opened.group_metadata()[name] for name in ("site", "grade", "bounds")}
+        return super().choose(head)._replace(metadata=metadata)
 
     def cut(self, opened: OpenFile) -> Iterator[Cut]:
         x = opened.arrays["x"][:]

@@ -35,9 +35,9 @@ class Pack(plugin.Format):
             start += size
         yield plugin.OpenFile(arrays, listed["facts"])
 
-    def write(self, path: Path, arrays: Mapping[str, plugin.Array], facts: Mapping[str, object]) -> None:
+    def write(self, path: Path, arrays: Mapping[str, plugin.Array], metadata: Mapping[str, object]) -> None:
         listed = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
-        text = json.dumps({"arrays": listed, "facts": dict(facts)}).encode()
+        text = json.dumps({"arrays": listed, "facts": dict(metadata)}).encode()
         with path.open("wb") as file:
             file.write(b"PACK" + len(text).to_bytes(4, "little") + text)
             for array in arrays.values():

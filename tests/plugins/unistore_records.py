@@ -29,7 +29,7 @@ class Tracks(plugin.Family):
         columns["speed"] = plugin.Column(source="v")
         if "label" in head.opened.of_any_length:
             columns["label_utf8"] = plugin.Column(source="label", ragged=True)
-        return plugin.Chosen(columns, facts={"count": head.arrays[records][0][0]})
+        return plugin.Chosen(columns, metadata={"count": head.arrays[records][0][0]})
 
     def _records(self, head: plugin.FileSummary) -> str:
         return next((name for name in head.arrays if name.lower() == "points"), "")

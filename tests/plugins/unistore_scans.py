@@ -33,7 +33,7 @@ class Scan(plugin.Format):
         mask = np.memmap(file.path, "u1", "r", 16 + 2 * count, (1, *extent))
         yield plugin.OpenFile({"density": plugin.Array(density), "mask": plugin.Array(mask)})
 
-    def write(self, path: Path, arrays: Mapping[str, plugin.Array], facts: Mapping[str, object]) -> None:
+    def write(self, path: Path, arrays: Mapping[str, plugin.Array], metadata: Mapping[str, object]) -> None:
         values = [array[0:1] for array in (arrays["density"], arrays["mask"])]
         head = b"SCAN" + np.array(values[0].shape[1:], "<u4").tobytes()
         path.write_bytes(head + values[0].astype("<i2").tobytes() + values[1].tobytes())

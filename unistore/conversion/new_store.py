@@ -425,7 +425,7 @@ class NewStore:
     rows: RowsByTable
     sizes: Int64s  # bytes of the files of each source, (sources,)
     arrays: IndexArrays  # the converter's own index arrays
-    spill: Spill  # spilled rows and facts of the sources
+    spill: Spill  # spilled rows and metadata of the sources
     spilled: Mapping[str, Table]  # final form of the spilled tables, by name
     notes: tuple[str, ...] = ()  # one-line remarks for the user
     digests: UInt8s | None = None  # of the sources, where they are copied

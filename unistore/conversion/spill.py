@@ -28,7 +28,7 @@ from unistore.system.types import AnyArray, Int64s, JsonObject, UInt8s
 from unistore.zarr3.durable import sync_files, sync_folders
 
 DESCRIPTION = "rows.json"
-FACTS = "facts.bin"
+PREPARED = "facts.bin"
 MIN_BATCHES = 32  # Least number of batches, if there are as many sources
 BATCH_SOURCES = 256  # Most sources of a batch
 BATCH_BYTES = 16 << 20  # Most bytes of the files of a batch of several sources
@@ -38,7 +38,7 @@ OPEN = 4  # Batches that a process keeps open
 
 
 class SpillWriter:
-    """Writes the rows and facts of a batch of sources, one source after the other."""
+    """Writes the rows and prepared arrays of a batch of sources, one source after the other."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SpillWriter:
         self._files: dict[tuple[str, str], IO[bytes]] = {}
         self._columns: dict[tuple[str, str], JsonObject] = {}
         self._sources: list[tuple[str | None, list[Any]]] = []
-        self._facts = bytearray()
+        self._prepared = bytearray()
 
     def __enter__(self) -> Self:
         if self.folder.exists():
@@ -89,24 +89,24 @@ class SpillWriter:
             runs.append([rows.dtype.str, 0, position])
         runs[-1][1] += len(rows)
 
-    def end_source(self, key: str | None, facts: SourceArrays) -> None:
+    def end_source(self, key: str | None, prepared: SourceArrays) -> None:
         """End a source, whose rows were emitted since the last call. `key` None marks it as invalid."""
         forms = []
-        for name, value in facts.items():
+        for name, value in prepared.items():
             array = np.asarray(value)
             if array.dtype.hasobject:
-                msg = f"fact {name}: {array.dtype} values are objects"
+                msg = f"array {name}: {array.dtype} values are objects"
                 raise ValueError(msg)
             forms.append((name, array.dtype.str, array.shape))
-            self._facts += array.tobytes()
+            self._prepared += array.tobytes()
         self._sources.append((key, forms))
 
     def finish(self) -> None:
-        """Write the facts and sync all files, then write and sync the description."""
+        """Write the prepared arrays and sync all files, then write and sync the description."""
         described = {"columns": [*self._columns.values()], "sources": self._sources}
         try:
-            with (self.folder / FACTS).open("wb") as values:
-                values.write(self._facts)
+            with (self.folder / PREPARED).open("wb") as values:
+                values.write(self._prepared)
                 sync_files([*self._files.values(), values])
             with (self.folder / DESCRIPTION).open("wb") as file:
                 file.write(json.dumps(described).encode())
@@ -117,7 +117,7 @@ class SpillWriter:
 
 
 class SpilledBatch:
-    """Reads the rows and facts of a batch. Sources are numbered inside the batch."""
+    """Reads the rows and prepared arrays of a batch. Sources are numbered inside the batch."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -132,11 +132,11 @@ class SpilledBatch:
         """Return whether the batch in a folder was finished."""
         return (folder / DESCRIPTION).exists()
 
-    def facts(self) -> list[SourceArrays]:
-        """Return the index facts of each source."""
-        data = (self._folder / FACTS).read_bytes()
+    def prepared(self) -> list[SourceArrays]:
+        """Return the prepared arrays of each source."""
+        data = (self._folder / PREPARED).read_bytes()
         position = 0
-        facts_of_sources: list[SourceArrays] = []
+        arrays_of_sources: list[SourceArrays] = []
         for forms in self._forms:
             values = {}
             for name, form, shape in forms:
@@ -144,8 +144,8 @@ class SpilledBatch:
                 count = math.prod(shape)
                 values[name] = np.frombuffer(data, dtype, count, position).reshape(shape)
                 position += count * dtype.itemsize
-            facts_of_sources.append(values)
-        return facts_of_sources
+            arrays_of_sources.append(values)
+        return arrays_of_sources
 
     def rows(self, table: str, source: int) -> int:
         """Return rows that a source spilled for a table."""
@@ -193,7 +193,7 @@ class SpilledBatch:
 
 
 class Spill(Items[SourceArrays]):
-    """Spilled rows of all sources, and a sequence of their facts."""
+    """Spilled rows of all sources, and a sequence of their prepared arrays."""
 
     def __init__(
         self,
@@ -237,10 +237,10 @@ class Spill(Items[SourceArrays]):
         return numbers
 
     def _item(self, number: int) -> SourceArrays:
-        batch, facts = self._batch_of(number)
-        if not facts:
-            facts += batch.facts()
-        return facts[self._number(number)]
+        batch, prepared = self._batch_of(number)
+        if not prepared:
+            prepared += batch.prepared()
+        return prepared[self._number(number)]
 
     def rows(self, table: str) -> Iterator[int]:
         """Yield rows that each source spilled for a table."""
@@ -265,7 +265,7 @@ class Spill(Items[SourceArrays]):
 
 @dataclass(frozen=True, kw_only=True)
 class DeriveJob(Job[Sequence[int]]):
-    """Derive sources: ``job(numbers)`` spills rows and facts of a batch. Its folder has the first number."""
+    """Derive sources: ``job(numbers)`` spills rows and arrays of a batch. Its folder has the first number."""
 
     is_journaled: ClassVar[bool] = True
     inputs: Inputs
@@ -282,13 +282,13 @@ class DeriveJob(Job[Sequence[int]]):
                 nbytes = sum(file.size for file in self.inputs.fingerprints[number])
                 try:
                     with self.inputs.reading(number), portion(nbytes):
-                        facts = self._derive(writer, number)
+                        prepared = self._derive(writer, number)
                         key = self.keys[number].decode()
                 except InputError as error:
                     problems += error.problems
-                    facts = {}
+                    prepared = {}
                     key = None
-                writer.end_source(key, facts)
+                writer.end_source(key, prepared)
                 keys.append(key)
             writer.finish()
         record = {"step": "derive", "batch": sources[0], "sources": len(sources), "of": json_digest(keys)}

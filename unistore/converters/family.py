@@ -108,8 +108,8 @@ class Chosen(NamedTuple):
         What is wrong with the file.
     tables
         Columns of further tables, by their names.
-    facts
-        What the family says of the file, beside the facts of its format: `Schema.per_source` and
+    metadata
+        What the family says of the file, beside the metadata of its format: `Schema.per_source` and
         `Family.restore` find them among these.
     splits
         Splits of the rows of the main table, each with the number of successive rows that it has, if each row
@@ -121,7 +121,7 @@ class Chosen(NamedTuple):
     notes: Sequence[str] = ()
     problems: Sequence[Problem] = ()
     tables: Mapping[str, Mapping[str, Column]] = {}
-    facts: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
     splits: Sequence[tuple[str, int]] = ()
 
 
@@ -148,18 +148,18 @@ class Cut(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """Arrays and facts of a file, restored from a store.
+    """Arrays and metadata of a file, restored from a store.
 
     Attributes
     ----------
     arrays : mapping of str to Array
         Arrays by their name in the file.
-    facts : mapping
+    metadata : mapping
         Metadata of the file.
     """
 
     arrays: Mapping[str, Array]
-    facts: Metadata
+    metadata: Metadata
 
 
 class Openable(Protocol):
@@ -314,7 +314,7 @@ class Family(Options, ABC):
         Whether the family accepts files that no other family does. It is asked last, and files that it cannot
         read are problems.
     keeps_attributes : bool, default False
-        Whether to store attributes and single values of HDF5 files exactly, instead of facts.
+        Whether to store attributes and single values of HDF5 files exactly, instead of metadata.
     follows_links : bool, default False
         Whether to follow links to folders. Files then get the names of the links.
 
@@ -663,14 +663,14 @@ class Family(Options, ABC):
         """
         return {}
 
-    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finish(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         """Return index arrays, attributes of groups, and the number of samples.
 
         Parameters
         ----------
         scan : Scan
             Result of `reconcile`.
-        facts : sequence of mapping
+        prepared : sequence of mapping
             Result of `prepare` for each source, in order.
 
         Returns
@@ -854,7 +854,7 @@ class Family(Options, ABC):
         """
         raise NotImplementedError
 
-    def restore(self, columns: Mapping[str, Array], facts: Metadata) -> Restored:
+    def restore(self, columns: Mapping[str, Array], metadata: Metadata) -> Restored:
         """Restore the arrays of a file from its columns in a store: the inverse of `rows`.
 
         By default, arrays get the names that `choose` recorded, and columns that were fields become
@@ -865,13 +865,13 @@ class Family(Options, ABC):
         columns : mapping of str to Array
             Columns by name. Columns of further tables are named ``table/name``; derived tables are not
             included.
-        facts : mapping
+        metadata : mapping
             Metadata of the file.
 
         Returns
         -------
         Restored
-            Arrays and facts, as the file had them.
+            Arrays and metadata, as the file had them.
         """
         from unistore.converters.opened import Array, Records
 
@@ -885,7 +885,7 @@ class Family(Options, ABC):
             else:
                 arrays[source] = column
         joined = {source: Array(Records(fields)) for source, fields in records.items()}
-        return Restored({**arrays, **joined}, facts)
+        return Restored({**arrays, **joined}, metadata)
 
     def view(self, sample: Mapping[str, AnyArray], detail: ViewLimits) -> View:
         """Return the view of a sample for a page. By default: images, lines and numbers of its columns.

@@ -1,6 +1,6 @@
 """The interface between files and families: `SourceFile`, `Array`, `OpenFile`, `Format`, `FileSummary`.
 
-A `Format` opens a `SourceFile` and returns an `OpenFile`: named `Array` objects and facts (metadata). A
+A `Format` opens a `SourceFile` and returns an `OpenFile`: named `Array` objects and metadata (metadata). A
 family decides with a `Claim` whether a file belongs to it, from its `FileSummary`, without reading
 values.
 """
@@ -534,7 +534,7 @@ class OpenFile:
     ----------
     arrays : mapping of str to Array
         Arrays by name. Names of arrays in groups contain slashes: ``"data/x"``.
-    facts : mapping
+    metadata : mapping
         Metadata of the file, as JSON values.
     further : sequence of SourceFile
         Other files that are read for this one.
@@ -567,7 +567,7 @@ class OpenFile:
     """
 
     arrays: NamedArrays
-    facts: Metadata = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=dict)
     further: Sequence[SourceFile] = ()
     forward_only: bool = False
     memory: int = 0
@@ -667,7 +667,7 @@ class OpenFile:
         """Return the same open file with these groups empty. There may be many of them."""
         return self
 
-    def group_facts(self, group: str = "") -> Metadata:
+    def group_metadata(self, group: str = "") -> Metadata:
         """Return the metadata of a group as JSON values. Empty if it has none."""
         return self.of_groups.get(group, {})
 
@@ -794,8 +794,8 @@ class Format(ABC):
             with `SourceFile.problem`.
         """
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
-        """Write a file that opens with these arrays and facts.
+    def write(self, path: Path, arrays: NamedArrays, metadata: Metadata) -> None:
+        """Write a file that opens with these arrays and metadata.
 
         Optional: without it, ``unistore export`` does not write files of this format.
         """
@@ -826,9 +826,9 @@ class FileSummary:
         return {name: (array.shape, array.dtype) for name, array in self.opened.arrays.items()}
 
     @property
-    def facts(self) -> Metadata:
-        """As `OpenFile.facts`."""
-        return self.opened.facts
+    def metadata(self) -> Metadata:
+        """As `OpenFile.metadata`."""
+        return self.opened.metadata
 
     @property
     def problems(self) -> Sequence[Problem]:

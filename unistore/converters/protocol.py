@@ -115,9 +115,9 @@ class SourceReader(Protocol):
     reads_planes: ClassVar[bool] = False
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> SourceArrays:
-        """Read a source once, emit its rows of every spilled table, and return its index facts.
+        """Read a source once, emit its rows of every spilled table, and return arrays for the index.
 
-        This is called if the scan has a spilled table or needs facts. The default emits nothing.
+        This is called if the scan has a spilled table or needs these arrays. The default emits nothing.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class SourceReader(Protocol):
         """
         return {}
 
-    def finalize(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finalize(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         """Return index arrays and the final form of spilled tables.
 
         By default there are none, and each row of the main table is a sample.
@@ -147,7 +147,7 @@ class SourceReader(Protocol):
         ----------
         scan : Scan
             The scan.
-        facts : sequence of mapping
+        prepared : sequence of mapping
             Result of `derive` for each source, in order. May be empty.
         """
         rows = np.array(scan.sources.rows(scan.main_table), np.int64)

@@ -486,7 +486,7 @@ class Scan:
     units
         What each source is a part of that no split divides (the sequence of a frame), by a name that does not
         depend on other sources. Empty: each source is a whole.
-    needs_facts
+    needs_prepare
         Whether `Family.prepare` is called although no table is spilled: for counts, checks over all values.
     numbered
         Whether names of sources are numbers that further sources change, so that the store cannot grow.
@@ -510,7 +510,7 @@ class Scan:
     possible: tuple[tuple[Table, int], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()
     units: Sequence[str] = ()
-    needs_facts: bool = False
+    needs_prepare: bool = False
     numbered: bool = False
     unnamed: bool = False
     shared: Mapping[str, Any] = field(default_factory=dict)
@@ -523,7 +523,7 @@ class Scan:
     @property
     def is_derived(self) -> bool:
         """Whether every source is prepared before tables are planned."""
-        return self.needs_facts or any(table.spilled for table in self.tables)
+        return self.needs_prepare or any(table.spilled for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,8 @@ class Column:
     description : str, default ""
         One sentence.
     source : str, default ""
-        Name of the array, or of the fact, in the file. Empty: the name of the column, without ``_utf8`` or
-        ``_ragged``.
+        Name of the array, or of the metadata, in the file. Empty: the name of the column, without
+        ``_utf8`` or ``_ragged``.
     field : str, default ""
         Field of an array of records. Empty: the array is not an array of records.
     least : int, optional
@@ -98,7 +98,7 @@ class Schema:
         Values of each sample, by name. Columns of variable length are texts, or lists of numbers.
         `Family.cut` returns them.
     per_source : mapping of str to Column
-        Values of each file, by name, taken from its facts.
+        Values of each file, by name, taken from its metadata.
     tables : mapping of str to mapping of str to Column
         Columns of further tables. A file may have any number of rows in each, which
         ``sources/<table>/offsets`` records. If the columns have a `Column.dtype`, `Family.derive`
@@ -203,7 +203,7 @@ class Schema:
 
 
 def array_of(name: str, column: Column) -> str:
-    """Return the name of the array, or of the fact, of a column in the file."""
+    """Return the name of the array, or of the metadata, of a column in the file."""
     return column.source or (bare_name(name) if column.ragged else name)
 
 

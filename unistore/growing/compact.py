@@ -66,7 +66,7 @@ class StoredSources(SourceReader):
     def own(self, *_: Any, **__: Any) -> Mapping[str, OwnForm]:
         return {}  # digests are copied
 
-    def finalize(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:  # noqa: ARG002
+    def finalize(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:  # noqa: ARG002
         """Return the arrays that are not tables."""
         selected = self.selected
         fields = self.store.fields

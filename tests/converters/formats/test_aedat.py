@@ -32,7 +32,7 @@ def test_events(recording: Path) -> None:
     near = made_up(3_000)
     assert Aedat4().recognise(SourceFile(recording, "a.aedat4")).certainty == "sure"
     with Aedat4().open(SourceFile(recording, "a.aedat4")) as opened:
-        assert opened.facts == {"width": 64, "height": 48}
+        assert opened.metadata == {"width": 64, "height": 48}
         array = opened.arrays["events"]
         assert array.shape == (3_000,)
         events = array[0:3_000]

@@ -53,11 +53,11 @@ def test_values_and_places_of_real_files(name: str) -> None:
     path = real(name)
     np.testing.assert_array_equal(values(path), of_pydicom(path))
     with Dicom().open(SourceFile(path, name)) as opened:
-        facts = opened.facts
+        metadata = opened.metadata
     image = SimpleITK.ReadImage(str(path))
-    np.testing.assert_allclose(facts["spacing"][1:], image.GetSpacing()[1::-1])
-    np.testing.assert_allclose(facts["origin"], image.GetOrigin()[::-1])
-    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-12)
+    np.testing.assert_allclose(metadata["spacing"][1:], image.GetSpacing()[1::-1])
+    np.testing.assert_allclose(metadata["origin"], image.GetOrigin()[::-1])
+    np.testing.assert_allclose(metadata["direction"], image.GetDirection()[::-1], atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["MR_small.dcm", "MR_small_jp2klossless.dcm"])
@@ -231,8 +231,8 @@ def test_an_enhanced_file_has_its_frames_by_their_places(tmp_path: Path) -> None
     expected = np.stack([frames[places.index(place)] * (1 + place) - place for place in range(4)])
     np.testing.assert_array_equal(values(tmp_path / "a.dcm"), expected)
     with Dicom().open(SourceFile(tmp_path / "a.dcm", "a.dcm")) as opened:
-        assert opened.facts["spacing"] == [4.0, 0.5, 0.25]
-        assert opened.facts["origin"] == [10.0, 2.0, 1.0]
+        assert opened.metadata["spacing"] == [4.0, 0.5, 0.25]
+        assert opened.metadata["origin"] == [10.0, 2.0, 1.0]
 
 
 def test_headers_are_read_as_pydicom_reads_them() -> None:

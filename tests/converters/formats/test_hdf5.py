@@ -61,7 +61,7 @@ def test_sound_arrays_and_all_others(path: Path, walks: list[Any]) -> None:
     with opened(path) as file:
         assert set(file.arrays) == {"data/demo_10/actions", "data/demo_2/actions", "gain", "far"}
         assert set(file.all_arrays) - set(file.arrays) == {"task", "names", "unwritten"}
-        assert file.facts == {"gain": 2.5}
+        assert file.metadata == {"gain": 2.5}
         assert file.all_arrays["task"].item() == b"push"
         assert file.all_arrays["names"].item(1) == b"b"
         assert file.all_arrays["names"].problems(as_objects=True) == []
@@ -70,7 +70,7 @@ def test_sound_arrays_and_all_others(path: Path, walks: list[Any]) -> None:
         assert [problem.dataset for problem in file.unreachable] == ["gone"]
         assert [Path(other.path).name for other in file.further] == ["other.h5"]
         assert file.groups == ["data", "data/demo_2", "data/demo_10"]
-        assert file.group_facts("data/demo_2") == {"rate": "nan", "success": True}
+        assert file.group_metadata("data/demo_2") == {"rate": "nan", "success": True}
         assert len(walks) == 1
 
 
@@ -98,6 +98,6 @@ def test_names_with_slashes_are_groups_of_other_formats(tmp_path: Path) -> None:
         assert list(file.members("data")) == ["demo_2", "demo_10"]
         assert file.groups == ["data", "data/demo_2", "data/demo_10"]
         assert file.all_arrays is file.arrays
-        assert file.group_facts("data") == {}
+        assert file.group_metadata("data") == {}
         assert file.attributes(lambda _: True) is None
         np.testing.assert_array_equal(file.arrays["y"].item(), [1, 1])

@@ -122,10 +122,10 @@ def test_a_folder_of_tiles_becomes_a_store_and_files_again(tmp_path: Path) -> No
     }
 
 
-def opened_facts(path: Path) -> dict[str, object]:
+def opened_metadata(path: Path) -> dict[str, object]:
     form = Laz() if path.suffix == ".laz" else Las()
     with form.open(SourceFile(path, path.name)) as opened:
-        return dict(opened.facts)
+        return dict(opened.metadata)
 
 
 def test_a_real_file_is_as_numpy_reads_it() -> None:
@@ -144,9 +144,9 @@ def test_scaled_extra_bytes_flags_and_records_behind_the_points(
     assert oracle["height"].shape == (700, 2)
     assert {"return_number", "scanner_channel", "overlap"} <= oracle.keys()
     check_format(form, tmp_path / name, oracle)
-    facts = opened_facts(tmp_path / name)
-    assert facts["crs"] == 'PROJCS["UTM 10"]'
-    assert (facts["scale"], facts["offset"]) == ([0.001, 0.001, 0.0005], [4e5, 5.2e6, -20.0])
+    metadata = opened_metadata(tmp_path / name)
+    assert metadata["crs"] == 'PROJCS["UTM 10"]'
+    assert (metadata["scale"], metadata["offset"]) == ([0.001, 0.001, 0.0005], [4e5, 5.2e6, -20.0])
 
 
 def test_the_coordinate_system_of_geotiff_keys(tmp_path: Path) -> None:
@@ -154,14 +154,14 @@ def test_the_coordinate_system_of_geotiff_keys(tmp_path: Path) -> None:
     keys = np.array([1, 1, 0, 2, 3072, 0, 1, 26910, 4096, 0, 1, 5703], "<u2")
     cloud.header.vlrs.append(laspy.VLR("LASF_Projection", 34735, "", keys.tobytes()))
     cloud.write(tmp_path / "a.las")
-    assert opened_facts(tmp_path / "a.las")["crs"] == "EPSG:26910+5703"
+    assert opened_metadata(tmp_path / "a.las")["crs"] == "EPSG:26910+5703"
 
 
 def test_a_las_file_is_written_byte_by_byte(tmp_path: Path) -> None:
     write(tmp_path / "a.las", wkt="X", extended=True)
     for path in (REAL, tmp_path / "a.las"):
         with Las().open(SourceFile(path, path.name)) as opened:
-            Las().write(tmp_path / f"again-{path.name}", opened.arrays, opened.facts)
+            Las().write(tmp_path / f"again-{path.name}", opened.arrays, opened.metadata)
         assert (tmp_path / f"again-{path.name}").read_bytes() == path.read_bytes()
 
 
@@ -172,7 +172,7 @@ def test_values_that_las_cannot_hold_are_refused(tmp_path: Path) -> None:
         with pytest.raises(
             InputError, match=r"b\.las: cannot be restored, .* store x exactly \(read the store instead\)"
         ):
-            Las().write(tmp_path / "b.las", {**opened.arrays, "x": moved}, opened.facts)
+            Las().write(tmp_path / "b.las", {**opened.arrays, "x": moved}, opened.metadata)
 
 
 @pytest.mark.parametrize(("ending", "form"), [(".las", Las()), (".laz", Laz())])

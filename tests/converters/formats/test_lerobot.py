@@ -296,11 +296,11 @@ def test_statistics_of_the_dataset_are_kept_if_asked(tmp_path: Path) -> None:
     root = Path(shutil.copytree(SAMPLES / "v3", tmp_path / "v3"))
     text = (root / "meta/stats.json").read_text()
     unistore.convert(root, tmp_path / "a.zarr", "trajectory", workers=0)
-    (facts,) = unistore.Store(tmp_path / "a.zarr").text("sources/attributes")
-    assert "stats.json" not in json.loads(facts)
+    (metadata,) = unistore.Store(tmp_path / "a.zarr").text("sources/attributes")
+    assert "stats.json" not in json.loads(metadata)
     unistore.convert(root, tmp_path / "b.zarr", "trajectory", workers=0, keep_stats=True)
-    (facts,) = unistore.Store(tmp_path / "b.zarr").text("sources/attributes")
-    assert json.loads(facts)["stats.json"] == text
+    (metadata,) = unistore.Store(tmp_path / "b.zarr").text("sources/attributes")
+    assert json.loads(metadata)["stats.json"] == text
     unistore.export(tmp_path / "b.zarr", tmp_path / "again")
     (exported,) = (tmp_path / "again").rglob("stats.json")
     assert exported.read_text() == text

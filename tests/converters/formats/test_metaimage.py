@@ -42,9 +42,9 @@ def test_values_and_places(tmp_path: Path, name: str, compressed: bool) -> None:
         np.testing.assert_array_equal(opened.arrays["image"][:], VOXELS)
         np.testing.assert_array_equal(opened.arrays["image"][1:3], VOXELS[1:3])
         assert len(opened.further) == (name == "a.mhd")
-        np.testing.assert_allclose(opened.facts["spacing"], image.GetSpacing()[::-1])
-        np.testing.assert_allclose(opened.facts["origin"], image.GetOrigin()[::-1])
-        np.testing.assert_allclose(opened.facts["direction"], image.GetDirection()[::-1])
+        np.testing.assert_allclose(opened.metadata["spacing"], image.GetSpacing()[::-1])
+        np.testing.assert_allclose(opened.metadata["origin"], image.GetOrigin()[::-1])
+        np.testing.assert_allclose(opened.metadata["direction"], image.GetDirection()[::-1])
 
 
 @pytest.mark.parametrize("compressed", [False, True])

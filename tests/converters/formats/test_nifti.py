@@ -24,7 +24,7 @@ VOXELS = np.random.default_rng(0).integers(-1000, 1000, (4, 5, 6), np.int16)
 
 def opened(path: Path) -> tuple[np.ndarray, Metadata]:
     with Nifti().open(SourceFile(path, path.name)) as file:
-        return file.arrays["image"][:], file.facts
+        return file.arrays["image"][:], file.metadata
 
 
 def of_nibabel(path: Path) -> np.ndarray:
@@ -32,11 +32,11 @@ def of_nibabel(path: Path) -> np.ndarray:
 
 
 def assert_placed_as_by_itk(path: Path) -> None:
-    _, facts = opened(path)
+    _, metadata = opened(path)
     image = SimpleITK.ReadImage(str(path))
-    np.testing.assert_allclose(facts["spacing"], image.GetSpacing()[::-1], rtol=1e-6)
-    np.testing.assert_allclose(facts["origin"], image.GetOrigin()[::-1], atol=1e-5)
-    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-6)
+    np.testing.assert_allclose(metadata["spacing"], image.GetSpacing()[::-1], rtol=1e-6)
+    np.testing.assert_allclose(metadata["origin"], image.GetOrigin()[::-1], atol=1e-5)
+    np.testing.assert_allclose(metadata["direction"], image.GetDirection()[::-1], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_whole_slopes_stay_whole(
 ) -> None:
     path = tmp_path / "a.nii"
     scaled(path, slope, intercept, dtype)
-    voxels, facts = opened(path)
+    voxels, metadata = opened(path)
     assert voxels.dtype == np.dtype(expected)
     np.testing.assert_array_equal(voxels, of_nibabel(path))
-    assert (facts["header"]["slope"], facts["header"]["intercept"]) == pytest.approx((slope, intercept))
+    assert (metadata["header"]["slope"], metadata["header"]["intercept"]) == pytest.approx((slope, intercept))
 
 
 def test_sform_over_qform_with_both_kept(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_sform_over_qform_with_both_kept(tmp_path: Path) -> None:
     with Nifti().open(SourceFile(tmp_path / "a.nii.gz", "a.nii.gz")) as file:
         assert file.forward_only
         assert "the place is from sform" in file.notes["image"]
-        header = file.facts["header"]
-        assert file.facts["spacing"] == [3.0, 2.0, 1.5]
-        assert file.facts["origin"] == [30.0, 20.0, -10.0]
+        header = file.metadata["header"]
+        assert file.metadata["spacing"] == [3.0, 2.0, 1.5]
+        assert file.metadata["origin"] == [30.0, 20.0, -10.0]
     assert (header["sform_code"], header["qform_code"]) == (2, 1)
     assert header["sform"] == AFFINE.tolist()
     assert header["qform"] == np.eye(4).tolist()
@@ -112,10 +112,10 @@ def test_an_unplaced_file_has_a_spacing_alone(tmp_path: Path) -> None:
     image.header.set_zooms((1, 2, 3))
     image.header.set_xyzt_units("micron")
     nibabel.save(image, tmp_path / "a.nii")
-    _, facts = opened(tmp_path / "a.nii")
-    assert facts["spacing"] == pytest.approx([3e-3, 2e-3, 1e-3])
-    assert "origin" not in facts
-    assert "direction" not in facts
+    _, metadata = opened(tmp_path / "a.nii")
+    assert metadata["spacing"] == pytest.approx([3e-3, 2e-3, 1e-3])
+    assert "origin" not in metadata
+    assert "direction" not in metadata
 
 
 def test_texts_that_may_name_a_patient_are_not_kept(tmp_path: Path) -> None:
@@ -229,8 +229,8 @@ def test_a_spacing_of_zero_and_an_unknown_code_are_written_as_they_were(tmp_path
     np.testing.assert_array_equal(opened(path)[0], VOXELS.T)
     assert opened(path)[1]["spacing"] == pytest.approx([3, 2, 1.5])
     with Nifti().open(SourceFile(path, path.name)) as file:
-        Nifti().write(tmp_path / "b.nii", file.arrays, file.facts)
-    facts = opened(tmp_path / "b.nii")[1]
+        Nifti().write(tmp_path / "b.nii", file.arrays, file.metadata)
+    metadata = opened(tmp_path / "b.nii")[1]
     for name in ("spacing", "origin", "direction"):
-        np.testing.assert_allclose(facts[name], opened(path)[1][name])
-    assert facts["header"]["sform_code"] == 99
+        np.testing.assert_allclose(metadata[name], opened(path)[1][name])
+    assert metadata["header"]["sform_code"] == 99

@@ -37,7 +37,7 @@ def write(path: Path, voxels: np.ndarray = VOXELS, **fields: Any) -> None:
 
 def opened(path: Path) -> tuple[np.ndarray, Metadata]:
     with Nrrd().open(SourceFile(path, path.name)) as file:
-        return file.arrays["image"][:], file.facts
+        return file.arrays["image"][:], file.metadata
 
 
 def edited(path: Path, old: bytes, new: bytes) -> None:
@@ -68,13 +68,13 @@ def test_values_whole_and_truncated(tmp_path: Path, name: str, encoding: str) ->
 )
 def test_placed_as_by_itk(tmp_path: Path, space: str) -> None:
     write(tmp_path / "a.nrrd", space=space)
-    _, facts = opened(tmp_path / "a.nrrd")
+    _, metadata = opened(tmp_path / "a.nrrd")
     image = SimpleITK.ReadImage(str(tmp_path / "a.nrrd"))
     np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(image), VOXELS)
-    np.testing.assert_allclose(facts["spacing"], image.GetSpacing()[::-1])
-    np.testing.assert_allclose(facts["origin"], image.GetOrigin()[::-1])
-    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-12)
-    assert "DOE" not in str(facts)
+    np.testing.assert_allclose(metadata["spacing"], image.GetSpacing()[::-1])
+    np.testing.assert_allclose(metadata["origin"], image.GetOrigin()[::-1])
+    np.testing.assert_allclose(metadata["direction"], image.GetDirection()[::-1], atol=1e-12)
+    assert "DOE" not in str(metadata)
 
 
 def test_files_of_itk(tmp_path: Path) -> None:
@@ -83,18 +83,18 @@ def test_files_of_itk(tmp_path: Path) -> None:
     image.SetOrigin((10, -20, 30.5))
     image.SetDirection([0.0, -1.0, 0.0, 0.6, 0.0, 0.8, -0.8, 0.0, 0.6])
     SimpleITK.WriteImage(image, str(tmp_path / "a.nrrd"), useCompression=True)
-    voxels, facts = opened(tmp_path / "a.nrrd")
+    voxels, metadata = opened(tmp_path / "a.nrrd")
     np.testing.assert_array_equal(voxels, VOXELS)
-    np.testing.assert_allclose(facts["spacing"], [3.0, 1.5, 0.5])
-    np.testing.assert_allclose(facts["direction"], image.GetDirection()[::-1], atol=1e-12)
+    np.testing.assert_allclose(metadata["spacing"], [3.0, 1.5, 0.5])
+    np.testing.assert_allclose(metadata["direction"], image.GetDirection()[::-1], atol=1e-12)
 
 
 def test_what_a_header_does_not_say_stays_unknown(tmp_path: Path) -> None:
     write(tmp_path / "a.nrrd", space="scanner-xyz")
     with Nrrd().open(SourceFile(tmp_path / "a.nrrd", "a.nrrd")) as file:
         assert "unknown" in file.notes["image"]
-        assert list(file.facts) == ["spacing"]
-        np.testing.assert_allclose(file.facts["spacing"], [3.0, 1.5, 0.5])
+        assert list(file.metadata) == ["spacing"]
+        np.testing.assert_allclose(file.metadata["spacing"], [3.0, 1.5, 0.5])
     write(tmp_path / "b.nrrd", space_units=["cm"] * 3)
     np.testing.assert_allclose(opened(tmp_path / "b.nrrd")[1]["spacing"], [30, 15, 5])
     np.testing.assert_allclose(opened(tmp_path / "b.nrrd")[1]["origin"], [305, -200, 100])

@@ -80,8 +80,8 @@ def test_fields_are_read_in_every_form(tmp_path: Path, data: str) -> None:
     points, colours = cloud()
     write(tmp_path / "a.pcd", data, points)
     oracle = {name: points[name] for name in ("x", "y", "z", "ring", "fpfh")}
-    facts = {"width": ["100"], "height": ["2"], "viewpoint": ["0", "0", "0", "1", "0", "0", "0"]}
-    check_format(Pcd(), tmp_path / "a.pcd", {**oracle, "rgb": colours}, facts)
+    metadata = {"width": ["100"], "height": ["2"], "viewpoint": ["0", "0", "0", "1", "0", "0", "0"]}
+    check_format(Pcd(), tmp_path / "a.pcd", {**oracle, "rgb": colours}, metadata)
 
 
 @pytest.mark.parametrize(

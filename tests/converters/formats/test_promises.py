@@ -30,12 +30,12 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Case(NamedTuple):
-    """A file that another library writes, its arrays as such a library reads them, and its facts."""
+    """A file that another library writes, its arrays as such a library reads them, and its metadata."""
 
     name: str
     write: Callable[[Path], object]
     read: Callable[[Path], Arrays]
-    facts: Mapping[str, Any] = MappingProxyType({})
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
 
 def npy(name: str, values: NDArray[Any]) -> Case:
@@ -113,7 +113,7 @@ def test_every_format_is_checked_here_or_in_its_own_test() -> None:
 def test_a_format_keeps_its_promises(kind: str, case: Case, tmp_path: Path) -> None:
     path = tmp_path / case.name
     case.write(path)
-    check_format(formats()[kind], path, case.read(path), case.facts)
+    check_format(formats()[kind], path, case.read(path), case.metadata)
 
 
 HEADER_OF_A_PAIR = (348).to_bytes(4, "little") + bytes(340) + b"ni1\0"

@@ -18,7 +18,7 @@ from unistore.errors import InputError
 def read(path: Path, opening: Format) -> tuple[np.ndarray, Metadata]:
     with opening.open(SourceFile(path, path.name)) as opened:
         events = opened.arrays["events"]
-        return events[0 : len(events)], opened.facts
+        return events[0 : len(events)], opened.metadata
 
 
 def by_faery(path: Path) -> np.ndarray:
@@ -55,8 +55,8 @@ def test_every_word_of_evt3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """20,000 times of 4,096 us each go around the counter more than once."""
     path = tmp_path / "a.raw"
     path.write_bytes(b"% format EVT3;width=640;height=480\n% end\n" + vectors(20_000, 1).tobytes())
-    events, facts = read(path, Evt())
-    assert (facts["width"], facts["height"]) == (640, 480)
+    events, metadata = read(path, Evt())
+    assert (metadata["width"], metadata["height"]) == (640, 480)
     assert events["t"][-1] > 1 << 24
     assert_same(events, by_faery(path), "on")
     monkeypatch.setattr("unistore.converters.formats.prophesee._BLOCK", 1001)
@@ -73,9 +73,9 @@ def test_a_clock_that_overflows_between_events_far_apart(tmp_path: Path) -> None
     assert_same(read(tmp_path / "a.raw", Evt())[0], far)
     farther = made_up(2_000, 1 << 36)
     (tmp_path / "b.raw").write_bytes(HEADER2 + words2(farther).tobytes())
-    events, facts = read(tmp_path / "b.raw", Evt())
+    events, metadata = read(tmp_path / "b.raw", Evt())
     assert_same(events, farther)
-    assert (facts["width"], facts["height"]) == (64, 48)
+    assert (metadata["width"], metadata["height"]) == (64, 48)
 
 
 def test_evt2(tmp_path: Path) -> None:
@@ -105,12 +105,12 @@ def test_rows_of_a_recording_in_any_order(tmp_path: Path) -> None:
 def test_dat(tmp_path: Path) -> None:
     near = made_up(1_000)
     write_dat(tmp_path / "a.dat", near)
-    events, facts = read(tmp_path / "a.dat", Dat())
+    events, metadata = read(tmp_path / "a.dat", Dat())
     assert_same(events, near)
     assert_same(events, by_faery(tmp_path / "a.dat"), "on")
-    assert (facts["width"], facts["height"]) == (64, 48)
+    assert (metadata["width"], metadata["height"]) == (64, 48)
     with Dat().open(SourceFile(tmp_path / "a.dat", "a.dat")) as opened:
-        Dat().write(tmp_path / "b.dat", opened.arrays, opened.facts)
+        Dat().write(tmp_path / "b.dat", opened.arrays, opened.metadata)
     assert (tmp_path / "b.dat").read_bytes() == (tmp_path / "a.dat").read_bytes()
 
 

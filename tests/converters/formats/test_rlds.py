@@ -139,7 +139,7 @@ def test_texts_that_differ_a_step_are_kept_a_step(train: Path) -> None:
     crc = masked_crc(changed[12 : 12 + length])
     train.write_bytes(changed[: 12 + length] + crc.to_bytes(4, "little") + changed[16 + length :])
     with opened(train) as found:
-        assert found.group_facts("data/episode_0")[TEXT] == ["pick 9", "pick 0"]
+        assert found.group_metadata("data/episode_0")[TEXT] == ["pick 9", "pick 0"]
         rows = found.arrays[f"data/episode_0/{TEXT}"][:].tolist()
     assert rows[0] == b"pick 9"
     assert set(rows[1:]) == {b"pick 0"}

@@ -24,7 +24,7 @@ GRAY = {"photometric": "minisblack"}
 
 def opened(path: Path) -> tuple[np.ndarray, Metadata]:
     with Tiff().open(SourceFile(path, path.name)) as file:
-        return file.arrays["image"][:], file.facts
+        return file.arrays["image"][:], file.metadata
 
 
 def pages(folder: Path, voxels: np.ndarray = VOXELS, name: str = "p_{:02d}.tif", first: int = 8) -> None:
@@ -64,9 +64,9 @@ def test_spacing_of_imagej_and_ome_in_mm(tmp_path: Path) -> None:
     voxels = VOXELS.astype("u2")
     metadata = {"spacing": 2.5, "unit": "um", "axes": "ZYX"}
     tifffile.imwrite(tmp_path / "a.tif", voxels, imagej=True, resolution=(2, 4), metadata=metadata)
-    values, facts = opened(tmp_path / "a.tif")
+    values, metadata = opened(tmp_path / "a.tif")
     np.testing.assert_array_equal(values, voxels)
-    np.testing.assert_allclose(facts["spacing"], [2.5e-3, 0.25e-3, 0.5e-3])
+    np.testing.assert_allclose(metadata["spacing"], [2.5e-3, 0.25e-3, 0.5e-3])
     sizes = {"PhysicalSizeX": 0.5, "PhysicalSizeXUnit": "mm", "PhysicalSizeY": 250, "PhysicalSizeZ": 2000}
     tifffile.imwrite(tmp_path / "a.ome.tif", voxels, metadata={"axes": "ZYX", **sizes}, **GRAY)
     np.testing.assert_allclose(opened(tmp_path / "a.ome.tif")[1]["spacing"], [2, 0.25, 0.5])

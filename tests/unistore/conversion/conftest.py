@@ -119,7 +119,7 @@ class ToyFamily(Family):
                 "exclude": list(self.exclude),
             },
             notes=("toys",),
-            needs_facts="windows/low" in self.tables,
+            needs_prepare="windows/low" in self.tables,
             recorded=UNDECLARED if self.undeclared else {},
         )
 
@@ -159,18 +159,18 @@ class ToyFamily(Family):
         low = int((value < -1).sum())
         return {"kept": np.array(len(kept)), "exact": np.array(exact), "low": np.array(low)}
 
-    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finish(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         arrays: list[tuple[Field, NDArray[Any]]] = []
         spilled: tuple[Table, ...] = ()
         direct: tuple[Table, ...] = ()
         rows: dict[str, tuple[int, ...]] = {}
         if "points" in self.tables:
-            spilled = (self._points("int32" if all(fact["exact"] for fact in facts) else "float64"),)
-            arrays.append((_column("points/offsets"), _offsets([int(fact["kept"]) for fact in facts])))
+            spilled = (self._points("int32" if all(arrays["exact"] for arrays in prepared) else "float64"),)
+            arrays.append((_column("points/offsets"), _offsets([int(arrays["kept"]) for arrays in prepared])))
         if "windows/low" in self.tables:
             coords = Field(path="windows/low/coords", dtype="uint16", row_shape=(2,), axes=("point", "axis"))
             direct = (Table(name="windows/low", fields=(coords,)),)
-            rows = {"windows/low": tuple(int(fact["low"]) for fact in facts)}
+            rows = {"windows/low": tuple(int(arrays["low"]) for arrays in prepared)}
             arrays.append((_column("windows/low/offsets"), _offsets(rows["windows/low"])))
         arrays += text_arrays("labels/name", [f"höhe {source.name}" for source in scan.sources])
         counts = [source.rows["rows"] for source in scan.sources]

@@ -217,7 +217,7 @@ def test_bad_sources_are_told_also_if_the_build_folder_stays(
     toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing(toy):  # type: ignore[misc]
-        def finalize(self, scan: Any, facts: Any) -> Any:
+        def finalize(self, scan: Any, metadata: Any) -> Any:
             raise InputError("the sources are wrong")
 
     def refuse(path: Path, **_: Any) -> None:

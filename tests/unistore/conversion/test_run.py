@@ -200,8 +200,8 @@ def test_a_store_that_its_schema_refuses_is_never_written(
     monkeypatch.setattr(RowsFamily, "specs", lambda: declared)
 
     class Miscounting(toy):  # type: ignore[misc]
-        def finalize(self, scan: Any, facts: Any) -> Any:
-            finalized = super().finalize(scan, facts)
+        def finalize(self, scan: Any, metadata: Any) -> Any:
+            finalized = super().finalize(scan, metadata)
             object.__setattr__(finalized, "samples", 7)
             object.__setattr__(finalized, "sample_source", np.zeros(7, np.int64))
             return finalized

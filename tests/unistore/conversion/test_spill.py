@@ -50,19 +50,19 @@ def test_any_rows_in_any_parts_of_any_dtypes(
     ]
 
 
-def test_facts_of_any_name(tmp_path: Path) -> None:
-    facts: dict[str, Any] = {
+def test_arrays_of_any_name(tmp_path: Path) -> None:
+    prepared: dict[str, Any] = {
         "file": np.arange(3),
         "allow_pickle": np.array(True),
         "a/b": np.zeros((0, 3)),
         "text": np.array(["é", "longer"]),
     }
     with SpillWriter(tmp_path / "0") as writer:
-        writer.end_source("key", facts)
+        writer.end_source("key", prepared)
         writer.finish()
-    found = SpilledBatch(tmp_path / "0").facts()[0]
-    assert list(found) == list(facts)
-    for name, value in facts.items():
+    found = SpilledBatch(tmp_path / "0").prepared()[0]
+    assert list(found) == list(prepared)
+    for name, value in prepared.items():
         np.testing.assert_array_equal(found[name], value)
 
 
@@ -120,7 +120,7 @@ def test_sources_of_a_lot_are_apart(tmp_path: Path) -> None:
     assert [part.tolist() for part in batch.read("t", "x", 0, 0, 3)] == [[0, 1, 2]]
     assert [part.tolist() for part in batch.read("t", "x", 2, 1, 2)] == [[1.5]]
     assert [part.tolist() for part in batch.read("u", "y", 2, 0, 1)] == [[[True]]]
-    assert [{name: value.shape for name, value in facts.items()} for facts in batch.facts()] == [
+    assert [{name: value.shape for name, value in prepared.items()} for prepared in batch.prepared()] == [
         {"n": (), "b": (2, 3)},
         {},
         {"n": ()},

@@ -217,8 +217,8 @@ def test_a_nifti_file_that_reads_otherwise_leaves_nothing(
     np.testing.assert_array_equal(np.asanyarray(nibabel.load(sound).dataobj).T, voxels)
     write = Nifti.write
 
-    def other(self: Nifti, path: Path, arrays: Any, facts: Any) -> None:
-        write(self, path, {"image": Array(voxels + 1)}, facts)
+    def other(self: Nifti, path: Path, arrays: Any, metadata: Any) -> None:
+        write(self, path, {"image": Array(voxels + 1)}, metadata)
 
     monkeypatch.setattr(Nifti, "write", other)
     with pytest.raises(ConversionError, match=r"^ct_a/ct\.nii\.gz: was written, .* is stored: row 0"):

@@ -18,12 +18,12 @@ from unistore.converters.adapter.formats import (
     fault,
     formats_of,
     joined,
-    json_facts,
+    json_metadata,
     open_file,
     origins_in,
     returned,
 )
-from unistore.converters.adapter.gather import SIZES, facts_of, finalize_sources, gather_sources
+from unistore.converters.adapter.gather import SIZES, counts_of, finalize_sources, gather_sources
 from unistore.converters.adapter.sources import (
     Planned,
     RowOrigin,
@@ -36,7 +36,7 @@ from unistore.converters.adapter.sources import (
     extent_of,
     picked_of,
     picks_of,
-    problems_of_facts,
+    problems_of_metadata,
 )
 from unistore.converters.adapter.values import check_codes, coded
 from unistore.converters.claims import Claim
@@ -109,8 +109,8 @@ class SchemaSteps:
             rows, wrong = check_columns(columns, head, picked, mapped)
             tables[table] = ScannedTable(picked, rows)
             problems += [problem for problem in wrong if problem.kind != "length" or not has_lengths]
-        facts = {**whole.facts, **json_facts(plugin, "choose", group.name, chosen.facts)}
-        problems += problems_of_facts(plugin.schema.per_source, head.file.name, facts)
+        metadata = {**whole.metadata, **json_metadata(plugin, "choose", group.name, chosen.metadata)}
+        problems += problems_of_metadata(plugin.schema.per_source, head.file.name, metadata)
         if not chosen.columns and not problems:
             problems.append(Problem(group.name, "contains no arrays", "skip it with --exclude", "missing"))
         extent = () if problems else extent_of(chosen.columns, head, problems)
@@ -132,8 +132,10 @@ class SchemaSteps:
             formats=tuple([opening.name for opening in openings]),
             tables=tables,
             extent=extent,
-            facts=dict(chosen.facts) if attributes is not None else facts,  # others are among the attributes
-            of_family=tuple(chosen.facts.keys() - whole.facts.keys()),
+            metadata=dict(chosen.metadata)
+            if attributes is not None
+            else metadata,  # others are among the attributes
+            of_family=tuple(chosen.metadata.keys() - whole.metadata.keys()),
             splits=tuple(chosen.splits),
             attributes=attributes,
             left_out=(*chosen.left_out.items(), *whole.left_out.items()),
@@ -171,7 +173,7 @@ class SchemaSteps:
         schema = planned.schema
         origin: RowOrigin = scan.sources.details[source]
         name = scan.sources.names[source]
-        facts: dict[str, AnyArray] = {}
+        prepared: dict[str, AnyArray] = {}
         rows = {table: of_table.rows for table, of_table in origin.tables.items()}
         with _reopened(scan, source, files) as opened:
             cuts: list[Cut] = []
@@ -193,17 +195,17 @@ class SchemaSteps:
                         if array is not None and place is not None and place.field:
                             array = FieldOf(array, place.field)
                         counts = _emit_ragged(array, location_of(name, key), count, table, emit)
-                    facts[f"{SIZES}{table.name}"] = counts
+                    prepared[f"{SIZES}{table.name}"] = counts
                 elif table.spilled:
                     self._emit(opened, name, files[0].format, origin, table, emit)
             if schema.derived:
                 begin_reading()
                 with calling(self._family, name):
-                    facts |= _emit_derived(self._family, opened, name, schema, emit)
-                rows |= {table: int(facts[f"derived/{table}"][0]) for table in schema.derived}
+                    prepared |= _emit_derived(self._family, opened, name, schema, emit)
+                rows |= {table: int(prepared[f"derived/{table}"][0]) for table in schema.derived}
             if schema.is_cut:
-                facts |= facts_of(cuts, self._family, schema, name, rows)
-        return facts
+                prepared |= counts_of(cuts, self._family, schema, name, rows)
+        return prepared
 
     def _emit(
         self, opened: OpenFile, name: str, opening: Format, origin: RowOrigin, table: Table, emit: Emit
@@ -220,9 +222,9 @@ class SchemaSteps:
             for column, rows in out.items():
                 emit(table.name, column, rows)
 
-    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finish(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         """Make the offsets and numbers of the samples, and what the files say."""
-        return finalize_sources(scan, facts)
+        return finalize_sources(scan, prepared)
 
     def read(
         self,
@@ -337,8 +339,8 @@ def _emit_derived(plugin: Family, opened: OpenFile, name: str, schema: Schema, e
         for column, items in ragged.items():
             sizes[f"{table}/{column}"].append(items.counts)
             emit(f"{table}/{column}", "data", items.values)
-    facts = {f"{SIZES}{path}": np.concatenate(of_path) for path, of_path in sizes.items()}
-    return facts | {f"derived/{table}": np.array([count]) for table, count in counts.items()}
+    prepared = {f"{SIZES}{path}": np.concatenate(of_path) for path, of_path in sizes.items()}
+    return prepared | {f"derived/{table}": np.array([count]) for table, count in counts.items()}
 
 
 def _emit_ragged(array: Array | None, location: Location, rows: int, table: Table, emit: Emit) -> Int64s:

@@ -330,9 +330,9 @@ class Converter(SourceReader):
         with self._calling(scan.sources.names[source]):
             return self._steps.prepare(scan, source, files, emit, folder)
 
-    def finalize(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finalize(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         """See `SourceReader`."""
-        return self._steps.finish(scan, facts)
+        return self._steps.finish(scan, prepared)
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]

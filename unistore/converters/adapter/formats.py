@@ -64,8 +64,8 @@ class Later(Format):
     def open(self, file: SourceFile) -> AbstractContextManager[OpenFile]:
         return self._format.open(file)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
-        self._format.write(path, arrays, facts)
+    def write(self, path: Path, arrays: Mapping[str, Array], metadata: Metadata) -> None:
+        self._format.write(path, arrays, metadata)
 
 
 _RECORDINGS = (".mcap", ".db3", ".bag", "/metadata.yaml")
@@ -119,7 +119,7 @@ def is_own(plugin: object) -> bool:
 
 
 def _checked(kind: Format, file: SourceFile, opened: object) -> OpenFile:
-    """Refuse what is no open file, in the name of the format. Its facts become JSON values."""
+    """Refuse what is no open file, in the name of the format. Its metadata become JSON values."""
     if not isinstance(opened, OpenFile):
         raise fault(kind, "open", file.name, f"returned {opened!r:.60}, not an OpenFile")
     arrays: Mapping[Any, Any] = opened.arrays
@@ -129,15 +129,15 @@ def _checked(kind: Format, file: SourceFile, opened: object) -> OpenFile:
             raise fault(kind, "open", file.name, message)
     if type(opened) is not OpenFile:
         return opened
-    return replace(opened, facts=json_facts(kind, "open", file.name, opened.facts))
+    return replace(opened, metadata=json_metadata(kind, "open", file.name, opened.metadata))
 
 
-def json_facts(plugin: object, method: str, location: str, facts: object) -> Metadata:
+def json_metadata(plugin: object, method: str, location: str, metadata: object) -> Metadata:
     """Return what a method says of a file, with NumPy's numbers as numbers. Refuse what is no JSON."""
-    if not isinstance(facts, Mapping):
-        raise fault(plugin, method, location, f"returned the facts {facts!r:.60}, not a mapping")
+    if not isinstance(metadata, Mapping):
+        raise fault(plugin, method, location, f"returned the metadata {metadata!r:.60}, not a mapping")
     plain: dict[str, Any] = {}
-    for name, value in facts.items():
+    for name, value in metadata.items():
         plain[name] = _plain(value)
         try:
             json.dumps({name: plain[name]}, sort_keys=True)
@@ -377,7 +377,7 @@ def joined(group: Group, opened: Sequence[OpenFile]) -> OpenFile:
     return _OpenedTogether(
         texts={name: array for name, array in texts.items() if name not in several},
         arrays=arrays,
-        facts=dict(chain.from_iterable(one.facts.items() for one in opened)),
+        metadata=dict(chain.from_iterable(one.metadata.items() for one in opened)),
         further=tuple(chain.from_iterable(one.further for one in opened)),
         forward_only=any(one.forward_only for one in opened),
         memory=max(one.memory for one in opened),

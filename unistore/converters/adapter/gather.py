@@ -23,7 +23,7 @@ from unistore.converters.adapter.sources import (
     ScannedSource,
     TableRows,
 )
-from unistore.converters.adapter.stored_columns import FACTS, FORMAT, OF_FAMILY, field_of, ragged_field_of
+from unistore.converters.adapter.stored_columns import FORMAT, METADATA, OF_FAMILY, field_of, ragged_field_of
 from unistore.converters.adapter.values import expected_of, item_bounds, stored_value, value_arrays
 from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
@@ -62,10 +62,10 @@ class _SourcesTogether:
         self.notes: dict[str, list[str]] = {}  # sources by remark
         self.not_taken: list[str] = []
         self.units: list[str] = []
-        self.of_family: dict[str, None] = {}  # facts that the family says
+        self.of_family: dict[str, None] = {}  # metadata that the family says
         # Sources by what they call a column: ``called["points", "x"]["X", "", ""]``
         self.called: dict[tuple[str, str], dict[_Called, list[int]]] = {}
-        self.has_facts = self.has_attributes = self.has_formats = self.has_units = False
+        self.has_metadata = self.has_attributes = self.has_formats = self.has_units = False
         self.problems: list[Problem] = []  # columns whose classes differ
         # By table: the columns that were compared last, and those of them whose classes differ
         self._compared: dict[str, tuple[Picked, list[str]]] = {}
@@ -83,7 +83,7 @@ class _SourcesTogether:
             self.rows[table] += rows
         if one.extent:
             self.extent = tuple(map(max, one.extent, self.extent or one.extent))
-        self.has_facts |= bool(one.facts)
+        self.has_metadata |= bool(one.metadata)
         self.has_units |= bool(group.unit)
         self.units.append(group.unit or name)
         self.forward_only |= one.forward_only
@@ -227,7 +227,7 @@ def gather_sources(
         options=plugin.recorded(),
         units=seen.units if seen.has_units else (),
         estimated_rows={**estimated, **seen.rows} if seen.forward_only else estimated,
-        needs_facts=schema.is_cut or bool(schema.ragged),
+        needs_prepare=schema.is_cut or bool(schema.ragged),
         notes=(
             f"{what[:1].lower()}{what[1:]}: {rows} from {count_of(files, 'file')}",
             *([f"splits taken from folder and file names: {', '.join(splits)}"] if splits else ()),
@@ -241,10 +241,10 @@ def gather_sources(
         shared={
             "planned": Planned(
                 schema,
-                seen.has_facts,
+                seen.has_metadata,
                 seen.has_attributes,
                 seen.has_formats,
-                # A family with its own `restore` knows which facts are its own.
+                # A family with its own `restore` knows which metadata are its own.
                 tuple(seen.of_family) if type(plugin).restore is Family.restore else (),
             )
         },
@@ -335,7 +335,7 @@ def _sources(
                 arrays=group.arrays,
                 rows=main.rows,
                 tables=tables,
-                facts=one.facts,
+                metadata=one.metadata,
                 attributes=text,
                 extent=one.extent,
             ),
@@ -378,17 +378,17 @@ def _tables(
 # Index arrays
 
 
-def facts_of(
+def counts_of(
     cuts: Sequence[Cut], plugin: Family, schema: Schema, name: str, rows: Mapping[str, int]
 ) -> dict[str, NDArray[np.generic]]:
     """Return rows and numbers of the samples of a source, which has `rows` in each table.
 
     An author who forgets or adds some is told.
     """
-    facts: dict[str, NDArray[np.generic]] = {
+    prepared: dict[str, NDArray[np.generic]] = {
         ROWS: _rows_cut([cut.rows for cut in cuts], name, rows[schema.table])
     }
-    if not schema.samples and (facts[ROWS] != 1).any():
+    if not schema.samples and (prepared[ROWS] != 1).any():
         message = f"returned samples of several {schema.table}, but each of these is a sample"
         raise fault(plugin, "cut", name, message)
     for number, cut in enumerate(cuts):
@@ -403,7 +403,7 @@ def facts_of(
                 raise fault(plugin, "cut", name, message)
     for table in schema.of_samples:
         counts = [cut.tables[table] for cut in cuts]
-        facts[f"{ROWS}/{table}"] = _rows_cut(counts, f"{name}: {table}", rows.get(table, 0))
+        prepared[f"{ROWS}/{table}"] = _rows_cut(counts, f"{name}: {table}", rows.get(table, 0))
     for key, column in schema.per_sample.items():
         values = [stored_value(key, column, cut.numbers[key]) for cut in cuts]
         for number, value in enumerate(values):
@@ -411,9 +411,9 @@ def facts_of(
                 message = f"returned the {key} {cuts[number].numbers[key]!r:.60} for sample {number}"
                 raise fault(plugin, "cut", name, f"{message}, not {expected_of(key, column)}")
         known = [value for value in values if value is not None]
-        facts[f"{SIZES}{schema.samples}/{key}"] = np.array(list(map(len, known)), np.int64)
-        facts[f"number/{key}"] = np.concatenate([np.empty(0, np.uint8), *known])
-    return facts
+        prepared[f"{SIZES}{schema.samples}/{key}"] = np.array(list(map(len, known)), np.int64)
+        prepared[f"number/{key}"] = np.concatenate([np.empty(0, np.uint8), *known])
+    return prepared
 
 
 def _rows_cut(counts: Sequence[int], what: str, rows: int) -> Int64s:
@@ -429,16 +429,16 @@ def _rows_cut(counts: Sequence[int], what: str, rows: int) -> Int64s:
     return cut
 
 
-def finalize_sources(scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+def finalize_sources(scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
     """Index arrays of all sources, and how many samples each has."""
     planned: Planned = scan.shared["planned"]
     origins: Sequence[RowOrigin] = scan.sources.details
     schema = planned.schema
     arrays: list[tuple[Field, IndexValues]] = []
     if schema.is_cut:
-        counts = [np.asarray(one[ROWS], np.int64) for one in facts]
+        counts = [np.asarray(one[ROWS], np.int64) for one in prepared]
         samples = np.array([len(count) for count in counts], np.int64)
-        arrays += _sample_arrays(schema, facts, counts, samples)
+        arrays += _sample_arrays(schema, prepared, counts, samples)
     elif scan.tables[0].spilled:
         samples = np.array([origin.rows for origin in origins], np.int64)
     else:
@@ -447,7 +447,7 @@ def finalize_sources(scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
         arrays.append(_extents(schema, origins))
     spilled = {one.name: one for one in scan.tables if one.spilled}
     for path, (table, _) in schema.ragged.items():
-        sizes = _joined(facts, f"{SIZES}{path}")
+        sizes = _joined(prepared, f"{SIZES}{path}")
         arrays.append((item_bounds(path, table.removesuffix("s")), offsets_of(sizes)))
         values = replace(spilled[path].fields[0], run=max(1, int(np.median(sizes))) if len(sizes) else 1)
         spilled[path] = replace(spilled[path], fields=(values,))
@@ -460,14 +460,14 @@ def finalize_sources(scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
     )
 
 
-def _joined(facts: Sequence[SourceArrays], name: str) -> Int64s:
+def _joined(prepared: Sequence[SourceArrays], name: str) -> Int64s:
     """Return counts of all sources, one after the other."""
-    return np.concatenate([np.zeros(0, np.int64), *[np.asarray(one[name], np.int64) for one in facts]])
+    return np.concatenate([np.zeros(0, np.int64), *[np.asarray(one[name], np.int64) for one in prepared]])
 
 
 def _sample_arrays(
     schema: Schema,
-    facts: Sequence[SourceArrays],
+    prepared: Sequence[SourceArrays],
     counts: Sequence[Int64s],
     samples: Int64s,
 ) -> Arrays:
@@ -475,7 +475,7 @@ def _sample_arrays(
     for table in schema.of_samples:
         what = f"{table} of {axis} i are rows offsets[i] to offsets[i + 1] - 1"
         field = bounds_field(f"{schema.sample_table}/{table}/offsets", axis, what)
-        yield field, offsets_of(_joined(facts, f"{ROWS}/{table}"))
+        yield field, offsets_of(_joined(prepared, f"{ROWS}/{table}"))
     if not schema.samples:
         return
     what = f"{schema.table} of {axis} i are rows offsets[i] to offsets[i + 1] - 1"
@@ -486,8 +486,8 @@ def _sample_arrays(
     )
     yield source, np.repeat(np.arange(len(samples), dtype=np.int32), samples)
     for name, column in schema.per_sample.items():
-        values = [np.asarray(one[f"number/{name}"]) for one in facts]
-        sizes = _joined(facts, f"{SIZES}{schema.samples}/{name}")
+        values = [np.asarray(one[f"number/{name}"]) for one in prepared]
+        sizes = _joined(prepared, f"{SIZES}{schema.samples}/{name}")
         yield from value_arrays(schema.samples, name, column, values, sizes, axis)
 
 
@@ -505,16 +505,16 @@ def _extents(schema: Schema, origins: Sequence[RowOrigin]) -> tuple[Field, Index
 
 
 def _origin_arrays(planned: Planned, origins: Sequence[RowOrigin]) -> Arrays:
-    """Return what the sources say: numbers, facts, formats, attributes."""
+    """Return what the sources say: numbers, metadata, formats, attributes."""
     for name, column in planned.schema.per_source.items():
-        given = (stored_value(name, column, origin.facts[array_of(name, column)]) for origin in origins)
+        given = (stored_value(name, column, origin.metadata[array_of(name, column)]) for origin in origins)
         values = [value for value in given if value is not None]
         counts = np.array(list(map(len, values)), np.int64)
         yield from value_arrays("sources", name, column, values, counts, "source")
-    if planned.has_facts:
-        texts = view(origins, lambda origin: json.dumps(dict(origin.facts), sort_keys=True))
+    if planned.has_metadata:
+        texts = view(origins, lambda origin: json.dumps(dict(origin.metadata), sort_keys=True))
         what = "What the file says beside its arrays"
-        data, bounds = lazy_text_arrays(FACTS, texts, axis="source", description=what)
+        data, bounds = lazy_text_arrays(METADATA, texts, axis="source", description=what)
         if planned.of_family:  # which formats do not know
             data = replace(data[0], attributes={OF_FAMILY: sorted(planned.of_family)}), data[1]
         yield from (data, bounds)

@@ -20,11 +20,11 @@ from unistore.converters.adapter.formats import (
     formats_for,
     formats_of,
     is_own,
-    json_facts,
+    json_metadata,
     open_file,
 )
 from unistore.converters.adapter.sources import RowOrigin
-from unistore.converters.adapter.stored_columns import FACTS, FORMAT, OF_FAMILY
+from unistore.converters.adapter.stored_columns import FORMAT, METADATA, OF_FAMILY
 from unistore.converters.adapter.values import class_texts
 from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, within
 from unistore.converters.common.exported import (
@@ -87,7 +87,7 @@ def _columns_of(schema: Schema, store: StoreView, table: str) -> _Columns:
 
 
 def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
-    """Return the arrays and facts of a source, from a store."""
+    """Return the arrays and metadata of a source, from a store."""
     schema = family.schema
     columns: dict[str, Array] = {}
     of_main = _columns_of(schema, store, schema.table)
@@ -108,25 +108,25 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
                 columns |= _column_of(store, path, path, rows)
             for path in of_table.ragged.values():
                 columns |= _ragged_column_of(store, path, path, rows)
-    facts = stored_facts(store, source)
-    if type(family).restore is Family.restore and store.has(f"{FACTS}/data"):
-        of_family = store.array(f"{FACTS}/data").attributes.get(OF_FAMILY, ())
-        facts = {name: fact for name, fact in facts.items() if name not in of_family}
+    metadata = stored_metadata(store, source)
+    if type(family).restore is Family.restore and store.has(f"{METADATA}/data"):
+        of_family = store.array(f"{METADATA}/data").attributes.get(OF_FAMILY, ())
+        metadata = {name: value for name, value in metadata.items() if name not in of_family}
     with calling(family, source.name):
-        given = family.restore(columns, facts)
+        given = family.restore(columns, metadata)
     return _checked(family, source.name, given)
 
 
 def _checked(family: Family, name: str, given: Any) -> Restored:
     """Refuse what no `Restored` is, in the name of the family."""
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], Mapping):
-        message = f"returned {given!r:.60}, not arrays and facts: Restored(…)"
+        message = f"returned {given!r:.60}, not arrays and metadata: Restored(…)"
         raise fault(family, "restore", name, message)
     for array_name, array in given[0].items():
         if not isinstance(array_name, str) or not isinstance(array, Array):
             message = f"returned {array!r:.60} as {array_name!r}, but names are texts and values an Array"
             raise fault(family, "restore", name, message)
-    return Restored(given[0], json_facts(family, "restore", name, given[1]))
+    return Restored(given[0], json_metadata(family, "restore", name, given[1]))
 
 
 def _bounds(store: StoreView, offsets: str, number: int) -> tuple[int, int]:
@@ -134,13 +134,13 @@ def _bounds(store: StoreView, offsets: str, number: int) -> tuple[int, int]:
     return lo, hi
 
 
-def stored_facts(store: StoreView, source: SourceRows) -> Metadata:
+def stored_metadata(store: StoreView, source: SourceRows) -> Metadata:
     """Read what a source said beside its arrays, and no text of the others."""
-    if not store.has(f"{FACTS}/data"):
+    if not store.has(f"{METADATA}/data"):
         return {}
-    first, stop = _bounds(store, f"{FACTS}/offsets", source.number)
-    facts: Metadata = json.loads(store.array(f"{FACTS}/data").read(first, stop).tobytes())
-    return facts
+    first, stop = _bounds(store, f"{METADATA}/offsets", source.number)
+    metadata: Metadata = json.loads(store.array(f"{METADATA}/data").read(first, stop).tobytes())
+    return metadata
 
 
 def _column_of(
@@ -187,7 +187,7 @@ def exported_files(family: Family, store: StoreView) -> Iterator[File]:
     sources = sources_of(store)
     for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
         restored_columns = restored(family, store, source)
-        yield file_of_format(opening, source, restored_columns.arrays, restored_columns.facts)
+        yield file_of_format(opening, source, restored_columns.arrays, restored_columns.metadata)
 
 
 def formats_of_sources(family: Family, store: StoreView, sources: Sequence[SourceRows]) -> Iterator[Format]:
@@ -205,12 +205,14 @@ def formats_of_sources(family: Family, store: StoreView, sources: Sequence[Sourc
         yield by_name[name]
 
 
-def file_of_format(opening: Format, source: SourceRows, arrays: Mapping[str, Array], facts: Metadata) -> File:
+def file_of_format(
+    opening: Format, source: SourceRows, arrays: Mapping[str, Array], metadata: Metadata
+) -> File:
     """Return the file of a source, to be written by its format."""
     if type(opening).write is Format.write:
         message = f"was a file of the format '{opening.name}', which cannot be written"
         raise InputError(Problem(source.name, message, "read the store instead", "option"))
-    write = partial(_write_checked, opening, source.name, arrays, facts)
+    write = partial(_write_checked, opening, source.name, arrays, metadata)
     return File(name=source.name, form="format", source=source.number, values={}, write=write)
 
 
@@ -229,15 +231,15 @@ def write_by_format(file: File, path: Path) -> None:
     arrays = {}
     for name, values in file.values.items():
         arrays[name] = Array(LazyRows(values.shape, values.dtype, partial(rows_of, name)))
-    _write_checked(opening, file.name, arrays, file.facts, path)
+    _write_checked(opening, file.name, arrays, file.metadata, path)
 
 
 def _write_checked(
-    opening: Format, name: str, arrays: Mapping[str, Array], facts: Metadata, path: Path
+    opening: Format, name: str, arrays: Mapping[str, Array], metadata: Metadata, path: Path
 ) -> None:
     """Write a file by its format, open it again, and refuse it if it holds anything else."""
     try:
-        opening.write(path, arrays, facts)
+        opening.write(path, arrays, metadata)
     except (UnistoreError, OSError, MemoryError):
         raise
     except Exception as error:
@@ -247,15 +249,15 @@ def _write_checked(
     if not path.exists():
         raise fault(opening, "write", name, "did not write a file")
     with calling(opening, name), open_file(opening, SourceFile(path, name, (path.parent,))) as opened:
-        reason = _difference(arrays, facts, opened)
+        reason = _difference(arrays, metadata, opened)
     if reason:
         raise fault(opening, "write", name, f"wrote a file that differs from the store: {reason}")
 
 
-def _difference(arrays: Mapping[str, Array], facts: Metadata, opened: OpenFile) -> str:
-    """Say how an open file differs from these arrays and facts, empty if it does not."""
+def _difference(arrays: Mapping[str, Array], metadata: Metadata, opened: OpenFile) -> str:
+    """Say how an open file differs from these arrays and metadata, empty if it does not."""
     present = {**opened.objects, **opened.arrays}
-    further = present.keys() - arrays.keys() - facts.keys()
+    further = present.keys() - arrays.keys() - metadata.keys()
     if arrays.keys() - present.keys() or further:
         return f"it has {', '.join(sorted(present)) or 'no arrays'}, not {', '.join(sorted(arrays))}"
     for array_name, array in arrays.items():
@@ -270,8 +272,8 @@ def _difference(arrays: Mapping[str, Array], facts: Metadata, opened: OpenFile) 
             reason = difference(rows, np.asarray(written[lo : lo + len(rows)]), lo)
             if reason is not None:
                 return f"{array_name}: {reason}"
-    texts = [json.dumps(dict(own), sort_keys=True) for own in (opened.facts, facts)]
-    return f"its facts are {texts[0]}, not {texts[1]}" if texts[0] != texts[1] else ""
+    texts = [json.dumps(dict(own), sort_keys=True) for own in (opened.metadata, metadata)]
+    return f"its metadata are {texts[0]}, not {texts[1]}" if texts[0] != texts[1] else ""
 
 
 def _form(dtype: Dtype) -> Dtype | dict[str, Dtype]:
@@ -303,8 +305,8 @@ def restore(family: Family, store: StoreView, scan: Scan) -> Restore:
                 if file_of.get(array_name, 0) == file
             ]
             opening = partial(open_original, by_name[kind], SourceFile(path, name, source.files))
-            facts = {} if file else stored.facts
-            files.append(RestoredFile(path, arrays, opening, facts=facts))
+            metadata = {} if file else stored.metadata
+            files.append(RestoredFile(path, arrays, opening, metadata=metadata))
         return RestoredFiles(files)
 
     return source
@@ -351,14 +353,14 @@ def _values(array: Array) -> ExportedArray:
 def open_original(opening: Format, file: SourceFile, path: Path) -> Iterator[OpenedByLibrary]:
     """Open a file by its format. Values of formats of this package are read by their library alone."""
     with calling(opening, file.name), open_file(opening, file) as opened:
-        names = [name for name in opened.arrays if name not in opened.facts]
+        names = [name for name in opened.arrays if name not in opened.metadata]
         if _has_library(opening):
             with BY_FORMAT[opening.name](path) as by_library:
-                yield by_library._replace(names=names, facts=opened.facts)
+                yield by_library._replace(names=names, metadata=opened.metadata)
         else:
             library = opening.library or UNISTORE
             names += opened.left_out  # a receipt tells what a store lacks
-            yield OpenedByLibrary(library, names, opened.arrays.__getitem__, facts=opened.facts)
+            yield OpenedByLibrary(library, names, opened.arrays.__getitem__, metadata=opened.metadata)
 
 
 @contextmanager

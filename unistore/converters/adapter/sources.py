@@ -99,7 +99,7 @@ class RowOrigin(NamedTuple):
     arrays: tuple[str, ...]  # as in `Group`
     rows: int  # of the main table
     tables: Mapping[str, TableRows]
-    facts: Metadata
+    metadata: Metadata
     attributes: str  # of its HDF5 file, JSON
     extent: Shape  # of its volumes
 
@@ -108,10 +108,10 @@ class Planned(NamedTuple):
     """What is known of all sources together: the ``shared`` of a scan."""
 
     schema: Schema
-    has_facts: bool  # whether any file says something beside its arrays
+    has_metadata: bool  # whether any file says something beside its arrays
     has_attributes: bool  # whether any HDF5 file has attributes
     has_formats: bool  # whether the ending of a file does not tell its format
-    of_family: tuple[str, ...] = ()  # facts that the family says, and not the format
+    of_family: tuple[str, ...] = ()  # metadata that the family says, and not the format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,8 @@ class ScannedSource(Scanned):
     formats: tuple[str, ...] = ()
     tables: Mapping[str, ScannedTable] = field(default_factory=dict)
     extent: Shape = ()
-    facts: Metadata = field(default_factory=dict)
-    of_family: tuple[str, ...] = ()  # names of the facts that the family says
+    metadata: Metadata = field(default_factory=dict)
+    of_family: tuple[str, ...] = ()  # names of the metadata that the family says
     splits: tuple[tuple[str, int], ...] = ()  # as in `Chosen`
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
@@ -440,11 +440,11 @@ def _store_problems(name: str, column: Column, form: SourceColumn) -> Iterator[P
         yield Problem("", message, "remove it from --map", "empty")
 
 
-def problems_of_facts(names: Mapping[str, Column], file: str, facts: Metadata) -> Iterator[Problem]:
-    """Yield values of a source that its facts do not say."""
+def problems_of_metadata(names: Mapping[str, Column], file: str, metadata: Metadata) -> Iterator[Problem]:
+    """Yield values of a source that its metadata do not say."""
     for name, column in names.items():
         key = array_of(name, column)
-        value = facts.get(key)
+        value = metadata.get(key)
         if stored_value(name, column, value) is not None:
             continue
         is_plain = not (column.ragged or column.classes)

@@ -14,9 +14,9 @@ from unistore.schemas.ragged import TEXT_SUFFIX, ragged_arrays, table_columns, v
 from unistore.schemas.tables import Field, own_axes
 from unistore.system.types import Shape
 
-FACTS = "sources/facts"
+METADATA = "sources/facts"
 FORMAT = "sources/format"
-# Attribute of the facts: names of those that the family says, and not the format
+# Attribute of the metadata: names of those that the family says, and not the format
 OF_FAMILY = "of_family"
 CLASSES = "classes"  # Attribute of an array: names of its values
 CLASS_KINDS = "biu"  # kinds of dtypes of numbers of classes
@@ -31,7 +31,7 @@ def specs_by_schema(schema: Schema) -> ArraySpecs:
     main_rows = f"{schema.table}/" if schema.samples else SAMPLES
     arrays = _column_specs(schema.table, schema.columns, main_rows)
     samples = schema.sample_table
-    optional: dict[str, Declared] = {**text_columns(FACTS, (SOURCE_BOUNDS, 0), absent="{}")}
+    optional: dict[str, Declared] = {**text_columns(METADATA, (SOURCE_BOUNDS, 0), absent="{}")}
     if schema.samples:
         arrays[f"{samples}/offsets"] = _divides(f"{schema.table}/")
         arrays[f"{samples}/source"] = spec_of("int32", rows=_SAMPLES, indexes=_SOURCES, ascending=True)

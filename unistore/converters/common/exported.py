@@ -159,8 +159,8 @@ class File:
     write : callable, optional
         ``write(path)`` writes a file of the form ``"format"``. None: the format `format` writes it.
     format : str, default ""
-        Name of a format that writes `values` and `facts`.
-    facts : mapping
+        Name of a format that writes `values` and `metadata`.
+    metadata : mapping
         Metadata of the file, as JSON values.
     """
 
@@ -175,7 +175,7 @@ class File:
     notes: tuple[str, ...] = ()
     write: Callable[[Path], None] | None = None
     format: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
 def array_values(values: AnyArray) -> ExportedArray:

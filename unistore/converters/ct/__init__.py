@@ -180,15 +180,15 @@ class Ct(CtOptions, Family):
         from unistore.converters.ct.reading import VolumeReader
 
         reader = VolumeReader(scan, source, files)
-        facts = reader.facts()
+        prepared = reader.prepared()
         most = scan.options.get("foreground_locations")
-        return facts if most is None else {**facts, **reader.locations(most, emit)}
+        return prepared if most is None else {**prepared, **reader.locations(most, emit)}
 
-    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finish(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         """Choose points or bits for each window, and make the index arrays."""
         from unistore.converters.ct.finish import finish_volumes
 
-        return finish_volumes(scan, facts)
+        return finish_volumes(scan, prepared)
 
     def read(
         self,

@@ -157,21 +157,21 @@ class _Blocks(Array):
             lo += len(rows)
 
 
-def _nifti_file(volume: Volume, group: str, name: str, facts: Metadata) -> File:
+def _nifti_file(volume: Volume, group: str, name: str, metadata: Metadata) -> File:
     """Return a NIfTI file of voxels. What NIfTI has no dtype for is widened."""
     values = _voxels(volume, group)
     wider = {"bool": "u1", "float16": "f4"}.get(values.dtype.name)
     arrays = {"image": _Blocks(values if wider is None else values.converted(np.dtype(wider)))}
     if group == IMAGE:
-        facts = {**facts, "header": volume.header}
-    write = partial(_write_nifti, name, arrays["image"], facts)
+        metadata = {**metadata, "header": volume.header}
+    write = partial(_write_nifti, name, arrays["image"], metadata)
     return File(name=name, form="format", source=volume.number, values={}, write=write)
 
 
-def _write_nifti(name: str, voxels: Array, facts: Metadata, path: Path) -> None:
+def _write_nifti(name: str, voxels: Array, metadata: Metadata, path: Path) -> None:
     """Write a file, and open it again."""
     differ = RestoredArray("image", voxels.values).differ
-    Nifti().write(path, {"image": voxels}, facts)
+    Nifti().write(path, {"image": voxels}, metadata)
     with Nifti().open(SourceFile(path, path.name, (path.parent,))) as opened:
         written = opened.arrays["image"]
         for lo, planes in voxels.blocks():

@@ -41,32 +41,32 @@ _NO_CLASS = np.empty(0, np.uint16)
 Arrays = list[tuple[Field, AnyArray]]
 
 
-def finish_volumes(scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+def finish_volumes(scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
     """Return index arrays, tables and attributes of a store, everything that depends on counts.
 
     Parameters
     ----------
-    facts
-        What `VolumeReader.facts` and `VolumeReader.locations` counted of each volume, in order.
+    prepared
+        What `VolumeReader.prepared` and `VolumeReader.locations` counted of each volume, in order.
 
     Raises
     ------
     InputError
         If a window has values of its own that bits would lose.
     """
-    return _Finishing(scan, facts).run()
+    return _Finishing(scan, prepared).run()
 
 
 class _Finishing:
     """Collects the arrays, tables and attributes of a store."""
 
-    def __init__(self, scan: Scan, facts: Sequence[SourceArrays]) -> None:
+    def __init__(self, scan: Scan, prepared: Sequence[SourceArrays]) -> None:
         self._scan = scan
-        self._facts = facts
+        self._prepared = prepared
         self._agreement: Agreement = scan.shared["agreement"]
         self._details: list[Detail] = list(scan.sources.details)
         self._roles = [{array.role: array for array in detail.arrays} for detail in self._details]
-        self._extents = np.array([fact["extent"] for fact in facts], np.int32).reshape(-1, 3)
+        self._extents = np.array([arrays["extent"] for arrays in prepared], np.int32).reshape(-1, 3)
         self._shape = tuple(self._extents.max(axis=0).tolist())
         self._tile = tuple(scan.options["tile"])
         self._arrays: Arrays = []
@@ -109,7 +109,7 @@ class _Finishing:
         self._arrays += _text("source_dtype", dtypes, "dtype of each source, as numpy writes it")
         stated = [name for name in LENGTHS if any(name in detail.geometry for detail in self._details)]
         attributes: JsonObject = {"geometry": geometry_attribute(stated)}
-        nan = np.array([int(fact["nan"]) for fact in self._facts], np.int64)
+        nan = np.array([int(arrays["nan"]) for arrays in self._prepared], np.int64)
         if any(np.dtype(dtype).kind == "f" for dtype in dtypes if dtype):
             self._arrays.append((schema.NAN_FIELD, nan))
         for name in stated:
@@ -143,7 +143,7 @@ class _Finishing:
         """Add the offsets and attributes of a window. Return its encoding, and the table of its points."""
         group = f"{schema.WINDOWS}/{name}"
         counts = self._point_counts(name)
-        is_scaled = any(f"scaled/{name}" in fact for fact in self._facts)
+        is_scaled = any(f"scaled/{name}" in arrays for arrays in self._prepared)
         source = self._value_source(name, is_scaled=is_scaled)
         dtype = self._agreement.values[name]
         encoding: str = self._scan.options["sparse"]
@@ -167,7 +167,7 @@ class _Finishing:
 
     def _point_counts(self, window: str) -> Int64s:
         """Return how many points of a window each volume has, (volumes,)."""
-        return np.array([fact[f"points/{window}"] for fact in self._facts], np.int64)
+        return np.array([arrays[f"points/{window}"] for arrays in self._prepared], np.int64)
 
     def _value_source(self, window: str, *, is_scaled: bool) -> ValueSource:
         if self._agreement.image:
@@ -183,7 +183,7 @@ class _Finishing:
         if kind == schema.LABELS and is_named and self._agreement.class_names:
             about["classes"] = self._agreement.class_names
         self._add_present(group, {group})
-        if any(int(fact.get(f"others/{group}", 0)) for fact in self._facts):
+        if any(int(arrays.get(f"others/{group}", 0)) for arrays in self._prepared):
             dtype = self._agreement.classes[group]
             if kind == schema.MASKS:
                 self._notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {dtype}")
@@ -207,10 +207,10 @@ class _Finishing:
 
     def _add_locations(self) -> None:
         """Add the locations of every group that has voxels, unless its numbers count instances."""
-        keys = set(chain.from_iterable(self._facts))
+        keys = set(chain.from_iterable(self._prepared))
         for key in sorted(key for key in keys if key.startswith(_CLASSES)):
             group = key.removeprefix(_CLASSES)
-            numbers = [fact.get(key, _NO_CLASS) for fact in self._facts]
+            numbers = [arrays.get(key, _NO_CLASS) for arrays in self._prepared]
             classes = np.unique(np.concatenate(numbers))
             if max(map(len, numbers)) > MOST_CLASSES:
                 self._notes.append(
@@ -218,8 +218,8 @@ class _Finishing:
                 )
             elif len(classes):
                 lengths = np.zeros((len(numbers), len(classes)), np.int64)
-                for row, present, fact in zip(lengths, numbers, self._facts, strict=True):
-                    row[np.searchsorted(classes, present)] = fact.get(f"locations/{group}", 0)
+                for row, present, arrays in zip(lengths, numbers, self._prepared, strict=True):
+                    row[np.searchsorted(classes, present)] = arrays.get(f"locations/{group}", 0)
                 field = schema.location_offsets_field(group, classes.tolist())
                 self._arrays.append((field, offsets_of(lengths.ravel())))
                 self._spilled.append(schema.location_table(group, int(self._extents.max(initial=0))))

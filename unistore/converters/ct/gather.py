@@ -63,7 +63,7 @@ def gather_volumes(volumes: Volumes, options: CtOptions) -> Scan:
         options={**options.recorded(), "found": _decisions(agreement)},
         notes=tuple(_notes(volumes, agreement, options.sparse)),
         possible=tuple(_possible_tables(volumes, agreement, options)),
-        needs_facts=True,
+        needs_prepare=True,
         units=units,
         numbered=is_series,
         unnamed=is_series and not options.keep_names,

@@ -1,4 +1,4 @@
-"""Read a volume from its files: facts of all its voxels, and rows of each table, padded with zeros."""
+"""Read a volume from its files: counts of all its voxels, and rows of each table, padded with zeros."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class VolumeReader:
         for array, file in zip(detail.arrays, files, strict=True):
             self._arrays[array.role] = VolumeFile.of(array, file)
 
-    def facts(self) -> SourceArrays:
+    def prepared(self) -> SourceArrays:
         """Read everything once and return counts.
 
         Returns
@@ -94,8 +94,8 @@ class VolumeReader:
                 if array.form == "sparse":
                     numbers[f"points/{name}"] = len(sorted_points(array)[0])
         collected.check()
-        facts: dict[str, AnyArray] = {name: np.array(count, np.int64) for name, count in numbers.items()}
-        return facts | {"extent": np.array(self.extent())}
+        prepared: dict[str, AnyArray] = {name: np.array(count, np.int64) for name, count in numbers.items()}
+        return prepared | {"extent": np.array(self.extent())}
 
     def locations(self, most: int, emit: Emit) -> SourceArrays:
         """Find and emit locations of every window, mask and label.
@@ -117,13 +117,13 @@ class VolumeReader:
                 is_mask = array.form == WINDOWS or array.kind.kind == "f"
                 test = inside(None, array.kind) if is_mask else None
                 located |= locations_of(array, {array.role: test}, most)
-        facts: dict[str, AnyArray] = {}
+        prepared: dict[str, AnyArray] = {}
         for group, (classes, lengths, coords) in located.items():
-            facts |= {f"classes/{group}": classes, f"locations/{group}": lengths}
+            prepared |= {f"classes/{group}": classes, f"locations/{group}": lengths}
             if len(classes) <= MOST_CLASSES:
                 dtype = np.uint16 if max(self.extent()) <= 1 << 16 else np.int32
                 emit(f"{FOREGROUND}/{group}", "coords", coords.astype(dtype))
-        return facts
+        return prepared
 
     def extent(self) -> Extent:
         """D, H, W: of the image or a mask, else of the cube that point files state, else of all points."""
@@ -155,7 +155,7 @@ class VolumeReader:
         """Read planes ``lo:hi`` of this volume's row of ``volumes``, ``masks``, ``labels`` or ``windows``.
 
         Arrays that the volume does not have, and planes beyond its depth, stay zero. Windows that are
-        files are read from them; `facts` has compared these with the image. All others are computed in
+        files are read from them; `prepared` has compared these with the image. All others are computed in
         one pass of the image.
         """
         if "extent" in out:
@@ -219,7 +219,7 @@ class VolumeReader:
         return count_image(image, self._windows, by_window)
 
     def _check_window(self, name: str, array: VolumeFile, image: VolumeFile | None) -> dict[str, int]:
-        """The facts of a window's file, and raise if it is not a mask, or differs from the image."""
+        """The counts of a window's file, and raise if it is not a mask, or differs from the image."""
         if image is None:
             ones = count_mask(array)
             if ones.others and not ones.is_scaled:

@@ -217,7 +217,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             if kind in MEMBERS:
                 files.append(_restored_points(volume, array, path))
                 continue
-            facts = _stated_facts(volume, detail) if kind == "image" else {}
+            metadata = _stated_metadata(volume, detail) if kind == "image" else {}
             restored = RestoredArray("", volume.voxels(IMAGE if kind == "image" else array.role))
             if kind == WINDOWS and value_source(store.group(array.role)) not in OWN_VALUES:
                 restored = restored._replace(of_file=_as_mask)
@@ -227,9 +227,9 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                     left_out.append(f"{array.role} scaled to 0…1 (the volume gives it)")
             if array.numbering is not None:
                 restored = restored._replace(of_file=partial(array.numbering.stored, location=path.name))
-            file = RestoredFile(path, [restored], facts=facts, format=array.format, by_format=True)
+            file = RestoredFile(path, [restored], metadata=metadata, format=array.format, by_format=True)
             files.append(
-                file._replace(parts=tuple(map(Path, array.parts)), adapt=partial(_only_array, facts))
+                file._replace(parts=tuple(map(Path, array.parts)), adapt=partial(_only_array, metadata))
             )
         return RestoredFiles(files, left_out)
 
@@ -248,17 +248,17 @@ def _restored_points(volume: Volume, array: VolumeArray, path: Path) -> Restored
     return RestoredFile(path, arrays, format=array.format, adapt=_with_one_resolution)
 
 
-def _stated_facts(volume: Volume, detail: Detail) -> Metadata:
+def _stated_metadata(volume: Volume, detail: Detail) -> Metadata:
     """Return what the store has of the geometry that the image's file states, and of its header."""
-    facts = {name: volume.geometry.get(name) for name, by in detail.stated_by.items() if by == BY_FILE}
-    return facts | {"header": volume.header} if detail.header else facts
+    metadata = {name: volume.geometry.get(name) for name, by in detail.stated_by.items() if by == BY_FILE}
+    return metadata | {"header": volume.header} if detail.header else metadata
 
 
-def _only_array(facts: Metadata, opened: OpenedByLibrary) -> OpenedByLibrary:
-    """Return a file of voxels, whose array needs no name, with those of its facts that are stored."""
+def _only_array(metadata: Metadata, opened: OpenedByLibrary) -> OpenedByLibrary:
+    """Return a file of voxels, whose array needs no name, with those of its metadata that are stored."""
     (name,) = opened.names
-    stated = {fact: value for fact, value in (opened.facts or {}).items() if fact in facts}
-    return opened._replace(names=[""], array=lambda _: opened.array(name), facts=stated)
+    stated = {name: value for name, value in (opened.metadata or {}).items() if name in metadata}
+    return opened._replace(names=[""], array=lambda _: opened.array(name), metadata=stated)
 
 
 def _as_mask(planes: AnyArray) -> UInt8s:

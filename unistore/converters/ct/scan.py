@@ -289,15 +289,15 @@ class VolumeScan:
                 array = self._voxels(kind, name, file, source.format.name, opened)
             if kind == "windows" and self._is_of_other_size(array):
                 return
-            placed = numbers_in(opened.facts)
+            placed = numbers_in(opened.metadata)
             self._notes += opened.notes.values()
             if array.format == "hdf5":
                 self._notes.append("HDF5: names and attributes of arrays are left out")
             if kind == "image":
                 self._state(placed, BY_FILE)
-                if "spacing" in opened.facts and "spacing" not in placed:
-                    self._notes.append(f"spacing {opened.facts['spacing']} is none, so it is not known")
-                header = opened.facts.get("header")
+                if "spacing" in opened.metadata and "spacing" not in placed:
+                    self._notes.append(f"spacing {opened.metadata['spacing']} is none, so it is not known")
+                header = opened.metadata.get("header")
                 self._header = json.dumps(header) if header else ""
         role = array.role
         called = _CALLED[array.form]

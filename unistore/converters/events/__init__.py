@@ -118,8 +118,8 @@ class EventsFamily(EventsOptions, Family):
 
         return rows(self, opened, lo, hi)
 
-    def restore(self, columns: Mapping[str, Array], facts: Metadata) -> Restored:
+    def restore(self, columns: Mapping[str, Array], metadata: Metadata) -> Restored:
         """Return the arrays of a file in its unit, its dtypes and its polarities."""
         from unistore.converters.events.recordings import restore
 
-        return restore(self, columns, facts)
+        return restore(self, columns, metadata)

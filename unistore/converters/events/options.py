@@ -38,7 +38,7 @@ class EventsOptions(Options):
     )
 
 
-OWN = "recording/"  # begins the names of facts that are the family's, not the file's
+OWN = "recording/"  # begins the names of metadata that are the family's, not the file's
 WIDTH, HEIGHT, OFFSET, COLUMNS, LOW, BOXES = (
     f"{OWN}{name}" for name in ("width", "height", "t_offset", "columns", "low", "boxes")
 )

@@ -171,19 +171,19 @@ def choose(options: EventsOptions, head: FileSummary) -> Chosen:
     array_names = {place.array for place in layout.values()}
     for table in tables.values():
         array_names |= {column.source for column in table.values()}
-    unused = [name for name in opened.arrays if name not in array_names and name not in head.facts]
-    facts = {
+    unused = [name for name in opened.arrays if name not in array_names and name not in head.metadata]
+    metadata = {
         WIDTH: sensor[0],
         HEIGHT: sensor[1],
-        OFFSET: int(head.facts.get("t_offset", 0)),
+        OFFSET: int(head.metadata.get("t_offset", 0)),
         COLUMNS: {name: list(place) for name, place in layout.items()},
         LOW: _low(opened, layout["p"]),
     }
     if "boxes" in tables:
         source = tables["boxes"]["t"].source
-        facts[BOXES] = [source, opened.arrays[source].dtype.descr]
+        metadata[BOXES] = [source, opened.arrays[source].dtype.descr]
     left_out = dict.fromkeys(unused, "because it is not a column of the events")
-    return Chosen(columns, left_out, facts=facts, tables=tables)
+    return Chosen(columns, left_out, metadata=metadata, tables=tables)
 
 
 def cut(options: EventsOptions, opened: OpenFile) -> Iterator[Cut]:
@@ -243,27 +243,27 @@ def rows(options: EventsOptions, opened: OpenFile, lo: int, hi: int) -> Mapping[
     }
 
 
-def restore(options: EventsOptions, columns: Mapping[str, Array], facts: Metadata) -> Restored:
+def restore(options: EventsOptions, columns: Mapping[str, Array], metadata: Metadata) -> Restored:
     """Return the arrays of a file in its unit, its dtypes and its polarities."""
     arrays = {}
     records: dict[str, dict[str, Array]] = {}
     tables: dict[str, dict[str, Array]] = {}
-    for name, described in facts[COLUMNS].items():
+    for name, described in metadata[COLUMNS].items():
         place = EventPlace(*described)
-        array = _original(options, name, columns[name], np.dtype(place.dtype), facts[LOW])
+        array = _original(options, name, columns[name], np.dtype(place.dtype), metadata[LOW])
         if place.field.isdigit():
             tables.setdefault(place.array, {})[place.field] = array
         elif place.field:
             records.setdefault(place.array, {})[place.field] = array
         else:
             arrays[place.array] = array
-    if BOXES in facts:
-        source, descr = facts[BOXES]
+    if BOXES in metadata:
+        source, descr = metadata[BOXES]
         records[source] = {name: columns[f"boxes/{name}"] for name, _ in descr}
     arrays |= {name: _records_of(fields) for name, fields in records.items()}
     arrays |= {name: _table_of(columns_of) for name, columns_of in tables.items()}
     arrays |= {name: array for name, array in columns.items() if name.startswith(f"{FRAMES}/")}
-    of_file = {name: value for name, value in facts.items() if not name.startswith(OWN)}
+    of_file = {name: value for name, value in metadata.items() if not name.startswith(OWN)}
     return Restored(arrays, of_file)
 
 
@@ -283,8 +283,8 @@ def _original(options: EventsOptions, name: str, column: Array, dtype: Dtype, lo
 
 def _sensor(options: EventsOptions, opened: OpenFile) -> tuple[int, int] | None:
     """Return width and height, of the file if it says them."""
-    width = opened.facts.get("width")
-    height = opened.facts.get("height")
+    width = opened.metadata.get("width")
+    height = opened.metadata.get("height")
     if isinstance(width, int) and isinstance(height, int):
         return width, height
     return options.sensor

@@ -134,13 +134,13 @@ class RestoredFile(NamedTuple):
         Its attributes as text; see `attribute_texts`. None: attributes are not compared.
     is_rewritten : callable
         ``is_rewritten(path, object, name)`` returns whether the store has an attribute in another form.
-    facts : mapping
+    metadata : mapping
         Other metadata of the file in the store.
     format : str, default ""
         Name of its format, which opens the file if no other library does. Attributes of an HDF5 file are then
         compared, too. Empty: as `open` and `attributes` state.
     by_format : bool, default False
-        Whether its format decides which arrays are values, and its other metadata is compared with `facts`.
+        Whether its format decides which arrays are values, and whether `metadata` is compared.
     parts : sequence of Path
         Files that continue it, as its format opens them.
     adapt : callable
@@ -154,7 +154,7 @@ class RestoredFile(NamedTuple):
     remarks: Mapping[str, str] = {}
     attributes: str | None = None
     is_rewritten: Callable[[str, Any, Any], bool] = lambda *_: False
-    facts: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
     format: str = ""
     by_format: bool = False
     parts: Sequence[Path] = ()
@@ -181,7 +181,7 @@ Restore = Callable[[int], RestoredFiles]
 
 
 class Compared(NamedTuple):
-    """Result of the comparison of one array, attribute or fact of a source.
+    """Result of the comparison of one array, attribute or metadata of a source.
 
     Attributes
     ----------
@@ -272,12 +272,12 @@ def compare_source(name: str, path: Path, restored: RestoredFiles) -> SourceComp
     return SourceComparison(compared, names_without_numbers([*left_out, *restored.left_out]), unread)
 
 
-# Name of an array, an attribute or a fact of a file, number of values, difference, and library
+# Name of an array, an attribute or metadata of a file, number of values, difference, and library
 _Part = tuple[str, int, str | None, str]
 
 
 def _compare_file(file: RestoredFile, opened: OpenedByLibrary) -> tuple[list[_Part], list[str]]:
-    """Compare the arrays, attributes and facts of an open file, and also return names of what is left out."""
+    """Compare arrays, attributes and metadata of an open file. Names that are left out come second."""
     actual = file.naming(opened)
     stored: set[str] = set()
     parts: list[_Part] = []
@@ -301,10 +301,10 @@ def _compare_file(file: RestoredFile, opened: OpenedByLibrary) -> tuple[list[_Pa
         left_out += attributes.attributes_left_out(
             opened.hdf5, file.attributes, stored.__contains__, file.is_rewritten
         )
-    if opened.facts is not None:
-        for key in {**opened.facts, **file.facts}:
+    if opened.metadata is not None:
+        for key in {**opened.metadata, **file.metadata}:
             ours, theirs = (
-                json.dumps(facts.get(key), sort_keys=True) for facts in (file.facts, opened.facts)
+                json.dumps(metadata.get(key), sort_keys=True) for metadata in (file.metadata, opened.metadata)
             )
             parts.append((key, 1, None if ours == theirs else f"{ours} and {theirs}", opened.library))
     return parts, left_out

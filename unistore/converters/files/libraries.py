@@ -37,7 +37,7 @@ class OpenedByLibrary(NamedTuple):
         ``array(name)`` returns an object with ``shape``, ``dtype`` and slices of axis 0.
     hdf5 : optional
         The open file, if h5py reads it.
-    facts : mapping, optional
+    metadata : mapping, optional
         Other metadata, if the format of a package read the file.
     """
 
@@ -45,7 +45,7 @@ class OpenedByLibrary(NamedTuple):
     names: Sequence[str]
     array: Callable[[str], Any]
     hdf5: Any = None
-    facts: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] | None = None
 
 
 Open = Callable[[Path], AbstractContextManager[OpenedByLibrary]]

@@ -69,7 +69,7 @@ class Aedat4(Format):
                 "export the events of each camera to a separate file",
             )
         (camera,) = cameras
-        facts = {"width": streams[camera]["width"], "height": streams[camera]["height"]}
+        metadata = {"width": streams[camera]["width"], "height": streams[camera]["height"]}
         other_streams = [
             f"{stream['type']} {number}" for number, stream in streams.items() if number != camera
         ]
@@ -79,7 +79,9 @@ class Aedat4(Format):
         records = ForwardRecords(_EVENT, packets, lambda: sum(map(len, packets())))
         # The library grows what a packet decodes to by doubling, and makes an array of it
         memory = 4 * largest_packet(file)
-        yield OpenFile({EVENTS: Array(records)}, facts, forward_only=True, memory=memory, left_out=left_out)
+        yield OpenFile(
+            {EVENTS: Array(records)}, metadata, forward_only=True, memory=memory, left_out=left_out
+        )
 
 
 def _packets(path: Path, camera: int) -> Iterator[AnyArray]:

@@ -29,7 +29,7 @@ class Npy(Format):
         # A generator would take longer than the header of millions of tiny files.
         return nullcontext(OpenFile({NPY_NAME: Array(values)}, file=file))
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
+    def write(self, path: Path, arrays: NamedArrays, metadata: Metadata) -> None:
         (array,) = arrays.values()
         out = np.lib.format.open_memmap(path, "w+", array.dtype, array.shape)
         for lo, rows in array.blocks():
@@ -52,7 +52,7 @@ class Npz(Format):
             compressed = [name for name, values in members.items() if values.compressed]
             yield OpenFile(arrays, memory=memory, notes=dict.fromkeys(compressed, _COMPRESSED))
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
+    def write(self, path: Path, arrays: NamedArrays, metadata: Metadata) -> None:
         values: dict[str, Any] = {
             name: array[0 : len(array)].astype(array.dtype, copy=False) for name, array in arrays.items()
         }
@@ -101,7 +101,7 @@ class Raw(Format):
         file.check_whole()
         yield OpenFile({"bytes": file.bytes()})
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
+    def write(self, path: Path, arrays: NamedArrays, metadata: Metadata) -> None:
         with path.open("wb") as file:
             for _, block in arrays["bytes"].blocks():
                 file.write(block.tobytes())

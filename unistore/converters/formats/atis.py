@@ -68,7 +68,7 @@ class AtisBin(Format):
         rows = LazyRows((count,), dtype, lambda lo, hi: decoded()[lo:hi])
         yield OpenFile({EVENTS: Array(rows)}, memory=_MEMORY * (count + jumps))
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], metadata: Metadata) -> None:
         """Write events, with a jump of the clock before those whose times 23 bits do not hold."""
         jumps = 0
         with path.open("wb") as file:

@@ -90,7 +90,7 @@ def _opened(file: SourceFile, bag: Bag) -> OpenFile:
     messages = _Messages(file, bag)
     arrays: dict[str, Array] = {}
     left_out: dict[str, str] = {}
-    facts: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     largest_block = 0
     for name, parts in _parts_of_topics(bag).items():
         topic = _Topic(file, name, parts, messages)
@@ -107,7 +107,7 @@ def _opened(file: SourceFile, bag: Bag) -> OpenFile:
                 continue
             left_out |= {f"{topic.group}/{field}": reason for field, reason in left_out_fields.items()}
             of_topic = {field.name: _TopicArray(topic, field) for field in fields}
-            facts |= {f"{topic.group}/{name}": text for name, text in topic.facts().items()}
+            metadata |= {f"{topic.group}/{name}": text for name, text in topic.metadata().items()}
             largest_block = max(largest_block, min(_BLOCK_BYTES, topic.count * topic.record.itemsize))
         except _UnknownTypeError as error:
             problem = Problem.at(topic.location("messages"), str(error), topic.ignoring("*"), "format")
@@ -119,7 +119,7 @@ def _opened(file: SourceFile, bag: Bag) -> OpenFile:
         further=[part.file for part in bag.files if part.file.path != file.path],
         memory=_MEMORY + largest_block + messages.bytes_read + bag.held,
         left_out=left_out,
-        of_groups={"": facts},
+        of_groups={"": metadata},
         file=file,
     )
 
@@ -289,15 +289,15 @@ class _Topic:
     def first(self) -> Any:
         return next(self.messages(0, 1))
 
-    def facts(self) -> Mapping[str, str]:
+    def metadata(self) -> Mapping[str, str]:
         """Type of the messages, frame of the first, and encoding of its image."""
-        facts = {"type": self.kind}
+        metadata = {"type": self.kind}
         if hasattr(self.first, "header"):
-            facts["frame_id"] = str(self.first.header.frame_id)
+            metadata["frame_id"] = str(self.first.header.frame_id)
         for name in ("encoding", "format"):
             if self.kind in PICTURES and hasattr(self.first, name):
-                facts[name] = str(getattr(self.first, name))
-        return facts
+                metadata[name] = str(getattr(self.first, name))
+        return metadata
 
     def location(self, field: str, row: int | None = None) -> Location:
         """Return what messages call a field of the topic."""

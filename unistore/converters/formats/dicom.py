@@ -43,8 +43,8 @@ class Dicom(VolumeFormat):
         for one in pixels:
             _check_bits(file, one)
         slices = Slices(file, paths, pixels)
-        facts = placed([plane for _, plane in slices.planes], pixels[0].thickness)
-        yield OpenFile({"image": Array(slices)}, facts, forward_only=True)
+        metadata = placed([plane for _, plane in slices.planes], pixels[0].thickness)
+        yield OpenFile({"image": Array(slices)}, metadata, forward_only=True)
 
 
 class Slices:

@@ -44,9 +44,9 @@ class EventText(Format):
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
         file.check_whole()
-        first, _, facts = _beginning(_lines(file))
+        first, _, metadata = _beginning(_lines(file))
         rows = TextRows(file, np.dtype([(EVENTS, "f8", (4,))]), first)
-        yield OpenFile({EVENTS: Array(rows.columns()[EVENTS])}, facts, memory=rows.memory)
+        yield OpenFile({EVENTS: Array(rows.columns()[EVENTS])}, metadata, memory=rows.memory)
 
 
 def fits(rows: AnyArray, order: str) -> bool:
@@ -74,22 +74,22 @@ def _lines(file: SourceFile) -> list[str]:
 
 def _beginning(lines: Sequence[str]) -> tuple[int, AnyArray, Metadata]:
     """Return the number of lines before the events, the first events, and the size that a line says."""
-    facts: Metadata = {}
+    metadata: Metadata = {}
     first = 0
     events: list[Sequence[float]] = []
     for number, line in enumerate(lines):
         words = line.split()
         if not events and (not words or line.lstrip().startswith(_COMMENTS)):
             first = number + 1
-        elif not events and not facts and len(words) == 2 and all(word.isdecimal() for word in words):
-            facts = {"width": int(words[0]), "height": int(words[1])}
+        elif not events and not metadata and len(words) == 2 and all(word.isdecimal() for word in words):
+            metadata = {"width": int(words[0]), "height": int(words[1])}
             first = number + 1
         elif words:
             numbers = _numbers(words)
             if len(numbers) != 4:
                 break
             events.append(numbers)
-    return first, np.array(events).reshape(-1, 4), facts
+    return first, np.array(events).reshape(-1, 4), metadata
 
 
 def _numbers(words: Sequence[str]) -> list[float]:

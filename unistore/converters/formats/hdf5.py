@@ -121,7 +121,7 @@ class OpenedHdf5(OpenFile):
         self._array_type = array_type
         self._skipped = skipped
         self._partly: dict[frozenset[str], OpenedHdf5] = {}
-        self._group_facts: dict[str, Metadata] = {}
+        self._group_metadata: dict[str, Metadata] = {}
 
     def without(self, groups: Collection[str]) -> OpenFile:
         """See `OpenFile.without`. The same object for the same groups."""
@@ -190,9 +190,9 @@ class OpenedHdf5(OpenFile):
         return hdf5_attributes.is_single_value(self.tree.datasets[path])
 
     @cached_property
-    def facts(self) -> Metadata:
+    def metadata(self) -> Metadata:
         """See `OpenFile`: single values."""
-        return {path: _fact(array.item()) for path, array in self.sound.items() if not array.shape}
+        return {path: _json_value(array.item()) for path, array in self.sound.items() if not array.shape}
 
     @cached_property
     def further(self) -> Sequence[SourceFile]:
@@ -253,11 +253,11 @@ class OpenedHdf5(OpenFile):
         kinds = members_of(group_object) if isinstance(group_object, h5py.Group) else {}
         return {name: kinds[name] for name in sorted(kinds, key=natural_key)}
 
-    def group_facts(self, group: str = "") -> Metadata:
+    def group_metadata(self, group: str = "") -> Metadata:
         """See `OpenFile`: attributes. The text of one that cannot be read says so."""
-        if group not in self._group_facts:
-            self._group_facts[group] = hdf5_attributes.json_attributes(self.handle[group or "/"], as_json)
-        return self._group_facts[group]
+        if group not in self._group_metadata:
+            self._group_metadata[group] = hdf5_attributes.json_attributes(self.handle[group or "/"], as_json)
+        return self._group_metadata[group]
 
     def attributes(
         self, is_wanted: Callable[[str], bool], is_told: Callable[[str, str, bool], bool] | None = None
@@ -270,14 +270,14 @@ class OpenedHdf5(OpenFile):
         )
 
 
-def _fact(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
     return value if isinstance(value, str) else np.asarray(value).item()
 
 
 class Hdf5(Format):
-    """HDF5: datasets by their path. Scalars are facts as well."""
+    """HDF5: datasets by their path. Scalars are metadata as well."""
 
     name = "hdf5"
     suffixes = hdf5.SUFFIXES
@@ -289,7 +289,7 @@ class Hdf5(Format):
         with hdf5.open_hdf5(file.path, file.name) as handle:
             yield OpenedHdf5(handle, file, self.array_type)
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
+    def write(self, path: Path, arrays: NamedArrays, metadata: Metadata) -> None:
         with h5py.File(path, "w") as file:
             for name, array in arrays.items():
                 dataset = file.create_dataset(name, array.shape, array.dtype)
@@ -300,7 +300,7 @@ class Hdf5(Format):
                             dataset[row] = values
                     else:
                         dataset[lo : lo + len(rows)] = rows
-            for name, value in facts.items():
+            for name, value in metadata.items():
                 file[name] = value
 
 

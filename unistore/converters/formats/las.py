@@ -36,7 +36,7 @@ _EPSG_KEYS = (3072, 2048, 4096)  # GeoTIFF keys of the projected, the geographic
 
 
 class Las(Format):
-    """Coordinates ``x``, ``y``, ``z``, dimensions by name, and the bytes around the points as facts."""
+    """Coordinates ``x``, ``y``, ``z``, dimensions by name, and the bytes around the points as metadata."""
 
     name = "las"
     suffixes = (".las",)
@@ -56,7 +56,7 @@ class Las(Format):
             header = reader.header
             end = self._end_of_points(file, header)
             file.check_size(end)
-            facts = {
+            metadata = {
                 "version": str(header.version),
                 "point_format": header.point_format.id,
                 "scale": header.scales.tolist(),
@@ -72,10 +72,10 @@ class Las(Format):
                 if header.number_of_evlrs:
                     header.evlrs = _records_behind(file, header, behind)
                 if header.offset_to_point_data <= _MOST:
-                    facts["before"] = b64encode(file.head(header.offset_to_point_data)).decode()
-                    facts["behind"] = b64encode(behind).decode()
-            facts["crs"] = _crs(header)
-            yield OpenFile(_arrays(file, reader), facts, memory=_HELD, left_out=left_out)
+                    metadata["before"] = b64encode(file.head(header.offset_to_point_data)).decode()
+                    metadata["behind"] = b64encode(behind).decode()
+            metadata["crs"] = _crs(header)
+            yield OpenFile(_arrays(file, reader), metadata, memory=_HELD, left_out=left_out)
 
     def _end_of_points(self, file: SourceFile, header: Any) -> int:
         if header.are_points_compressed:
@@ -83,19 +83,19 @@ class Las(Format):
         end: int = header.offset_to_point_data + header.point_count * header.point_format.size
         return end
 
-    def write(self, path: Path, arrays: NamedArrays, facts: Metadata) -> None:
+    def write(self, path: Path, arrays: NamedArrays, metadata: Metadata) -> None:
         """Write the bytes around the points as they were, and the points."""
         file = SourceFile(path, path.name)
         laspy = file.library("laspy", "lidar")
-        if "before" not in facts:
+        if "before" not in metadata:
             message = "cannot be restored, because the header of the source was too large to be stored"
             raise file.problem(message, _INSTEAD, "option")
-        before = b64decode(facts["before"])
+        before = b64decode(metadata["before"])
         header = laspy.LasHeader.read_from(BytesIO(before))
         with TemporaryFile(dir=path.parent) as scratch, path.open("xb+") as out:
             out.write(before)
             self._write_points(out, header, _records(file, header, arrays, scratch))
-            out.write(b64decode(facts["behind"]))
+            out.write(b64decode(metadata["behind"]))
 
     def _write_points(self, out: IO[bytes], header: Any, records: AnyArray) -> None:
         records.tofile(out)

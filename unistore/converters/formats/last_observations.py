@@ -42,9 +42,9 @@ class LastObservations(NamedTuple):
         """Return the name of the JSON file that describes an HDF5 file of a name."""
         return self.beside.format(stem=name.rpartition(".")[0])
 
-    def of_groups(self, facts: Metadata) -> Mapping[str, Metadata]:
+    def of_groups(self, metadata: Metadata) -> Mapping[str, Metadata]:
         """Return what the metadata say of each episode that they list, by its group."""
-        listed = facts.get(_EPISODES)
+        listed = metadata.get(_EPISODES)
         entries = listed if isinstance(listed, list) else []
         return {
             self.group.format(entry[_NUMBER]): entry
@@ -140,13 +140,13 @@ class OpenedWithLast(OpenFile):
         is_divided = bool(below) and name not in self.hdf5.tree.datasets
         return f"{episode}/{self.names.dataset_in_file(below)}" if is_divided else name
 
-    def group_facts(self, group: str = "") -> Metadata:
+    def group_metadata(self, group: str = "") -> Metadata:
         """See `OpenFile`: what the metadata say, and attributes of a group."""
         if not group:
-            return self.facts
+            return self.metadata
         episode, _, dataset = group.partition("/")
         is_in_file = not dataset or group in self.hdf5.groups or group in self.hdf5.tree.datasets
-        own = self.hdf5.group_facts(group if is_in_file else self._path_in_file(group))
+        own = self.hdf5.group_metadata(group if is_in_file else self._path_in_file(group))
         return own if dataset else {**self.of_groups.get(episode, {}), **own}
 
 
@@ -154,24 +154,24 @@ def opened_with_last(
     opened: OpenFile,
     file: SourceFile,
     names: LastObservations,
-    facts: Metadata,
+    metadata: Metadata,
     further: Sequence[SourceFile],
     notes: Mapping[str, str] = NO_NOTES,
 ) -> OpenFile:
     """Return an open HDF5 file as one whose observations are divided.
 
-    `facts`: what the metadata say, which are in the files `further`.
+    `metadata`: what the metadata say, which are in the files `further`.
     """
     assert isinstance(opened, OpenedHdf5)
     return OpenedWithLast(
         arrays=names.by_step({**opened.sound, **opened.of_any_length}, file.name),
-        facts=facts,
+        metadata=metadata,
         further=[*further, *opened.further],
         memory=opened.memory,
         problems=opened.problems,
         left_out=opened.left_out,
         notes=notes,
-        of_groups=names.of_groups(facts),
+        of_groups=names.of_groups(metadata),
         file=file,
         shows=opened.shows,
         hdf5=opened,
@@ -179,11 +179,11 @@ def opened_with_last(
     )
 
 
-def facts_in(metadata: SourceFile) -> Metadata:
+def metadata_in(file: SourceFile) -> Metadata:
     """Read metadata in JSON. Damaged ones are no sign that the file is another's."""
-    metadata.check_whole()
+    file.check_whole()
     try:
-        facts: Any = json.loads(metadata.path.read_bytes())
+        metadata: Any = json.loads(file.path.read_bytes())
     except ValueError as error:
-        raise metadata.problem(f"is not valid JSON: {error}", WRITE_AGAIN, "damaged") from error
-    return facts if isinstance(facts, dict) else {}
+        raise file.problem(f"is not valid JSON: {error}", WRITE_AGAIN, "damaged") from error
+    return metadata if isinstance(metadata, dict) else {}

@@ -35,7 +35,7 @@ _TASK = "task"
 _UNNAMED_INDEX = "__index_level_0__"
 _NUMBERS = ("frame_index", "episode_index", "index")
 _TIMESTAMP = "timestamp"
-_FACTS = ("codebase_version", "robot_type", "fps")
+_METADATA = ("codebase_version", "robot_type", "fps")
 _CONVERTERS = {
     "v2.0": "convert it to v2.1 with lerobot's convert_dataset_v20_to_v21.py",
     "v1.6": "convert it to v2.0 with lerobot's convert_dataset_v1_to_v2.py, then to v2.1",
@@ -246,15 +246,16 @@ class _DatasetMeta:
         names = dict.fromkeys(episode.table for episode in episodes)
         largest = max(map(self._beside, names), key=lambda table: table.size, default=None)
         numbers = dict.fromkeys(_NUMBERS, "because it follows from the order of the rows")
-        facts = {"tasks": tasks, **{name: self.info.get(name) for name in _FACTS}}
+        metadata = {"tasks": tasks, **{name: self.info.get(name) for name in _METADATA}}
         return OpenFile(
             arrays=arrays,
-            facts=facts,
+            metadata=metadata,
             further=list(self.files.values()),
             memory=(0 if largest is None else tables.open(largest).held) + self._held_by_decoder,
             left_out=_LazyReasons(lambda: {**numbers, **self._rows_of_none(episodes, tables)}),
             notes=notes,
-            of_groups={"": facts} | {episode.group: {"tasks": list(episode.tasks)} for episode in episodes},
+            of_groups={"": metadata}
+            | {episode.group: {"tasks": list(episode.tasks)} for episode in episodes},
             file=self.file,
         )
 

@@ -17,7 +17,7 @@ from unistore.converters.files.hdf5.file import SUFFIXES, open_hdf5
 from unistore.converters.files.hdf5.tree import unlinked
 from unistore.converters.files.paths import is_inside
 from unistore.converters.formats.hdf5 import Hdf5
-from unistore.converters.formats.last_observations import LastObservations, facts_in, opened_with_last
+from unistore.converters.formats.last_observations import LastObservations, metadata_in, opened_with_last
 from unistore.converters.opened import Format, OpenFile, SourceFile
 from unistore.errors import InputError
 
@@ -51,14 +51,14 @@ class ManiSkill(Format):
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
-        metadata = file.path.with_name(MANISKILL.metadata(file.path.name))
+        beside = file.path.with_name(MANISKILL.metadata(file.path.name))
         further: list[SourceFile] = []
         notes: dict[str, str] = {}
-        if metadata.is_file() and file.roots and not is_inside(metadata, file.roots):
+        if beside.is_file() and file.roots and not is_inside(beside, file.roots):
             stated = "so seeds and success of the episodes are not stored; give the folder to store them"
-            notes[metadata.name] = f"{file.name}: {metadata.name} of the same folder was not given, {stated}"
-        elif metadata.is_file():
-            further = [file.beside(metadata.name)]
-        facts = facts_in(further[0]) if further else {}
+            notes[beside.name] = f"{file.name}: {beside.name} of the same folder was not given, {stated}"
+        elif beside.is_file():
+            further = [file.beside(beside.name)]
+        metadata = metadata_in(further[0]) if further else {}
         with Hdf5().open(file) as opened:
-            yield opened_with_last(opened, file, MANISKILL, facts, further, notes)
+            yield opened_with_last(opened, file, MANISKILL, metadata, further, notes)

@@ -70,9 +70,9 @@ class MetaImage(VolumeFormat):
         is_local = name == "LOCAL"
         voxels = file if is_local else file.beside(name)
         start = end if is_local else int(header.get("HeaderSize", 0))
-        facts = _place(header)
+        metadata = _place(header)
         if not _is_true(header.get("CompressedData", "False")):
-            with open_raw(file, voxels, (shape, dtype), facts, {}, start=0, skip=start) as opened:
+            with open_raw(file, voxels, (shape, dtype), metadata, {}, start=0, skip=start) as opened:
                 yield opened
             return
         if start < 0:
@@ -84,7 +84,7 @@ class MetaImage(VolumeFormat):
             file.check_packed(planes.nbytes, max(0, voxels.size - start), MOST_DEFLATE)
             further = () if is_local else (voxels,)
             shows = detached(file, voxels, start, None)
-            yield OpenFile({"image": Array(planes)}, facts, further, forward_only=True, shows=shows)
+            yield OpenFile({"image": Array(planes)}, metadata, further, forward_only=True, shows=shows)
 
 
 def _shape(file: SourceFile, extents: str) -> Shape:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.hdf5 import Hdf5
-from unistore.converters.formats.last_observations import LastObservations, facts_in, opened_with_last
+from unistore.converters.formats.last_observations import LastObservations, metadata_in, opened_with_last
 from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 
 FILE = "main_data.hdf5"
@@ -24,17 +24,17 @@ class Minari(Format):
     offered = False
 
     def recognise(self, file: SourceFile) -> Claim:
-        metadata = file.path.with_name(METADATA)
-        if file.path.name == FILE and metadata.is_file() and _MARK in _facts(file):
+        beside = file.path.with_name(METADATA)
+        if file.path.name == FILE and beside.is_file() and _MARK in _metadata(file):
             return sure(f"is in a folder with the {METADATA} of Minari")
         return no(f"is not in a folder with the {METADATA} of Minari")
 
     @contextmanager
     def open(self, file: SourceFile) -> Iterator[OpenFile]:
-        facts = _facts(file)
+        metadata = _metadata(file)
         with Hdf5().open(file) as opened:
-            yield opened_with_last(opened, file, MINARI, facts, [file.beside(METADATA)])
+            yield opened_with_last(opened, file, MINARI, metadata, [file.beside(METADATA)])
 
 
-def _facts(file: SourceFile) -> Metadata:
-    return facts_in(file.beside(METADATA))
+def _metadata(file: SourceFile) -> Metadata:
+    return metadata_in(file.beside(METADATA))

@@ -73,17 +73,17 @@ class Nifti(VolumeFormat):
                 file.check_packed(planes.start + planes.nbytes, file.size, MOST_DEFLATE)
             else:
                 planes.check_size(file.size - planes.start)
-            facts = _facts(header)
-            taken += [_SFORM_TAKEN] if _contradicts(facts["header"]) else []
+            metadata = _metadata(header)
+            taken += [_SFORM_TAKEN] if _contradicts(metadata["header"]) else []
             for form in ("sform", "qform"):
-                if header[f"{form}_code"] and facts["header"][form] is None:
+                if header[f"{form}_code"] and metadata["header"][form] is None:
                     taken.append(f"{form} has no extent, and was not used")
             notes = {"image": "; ".join(taken)} if taken else {}
-            yield OpenFile({"image": Array(planes)}, facts, forward_only=is_compressed(file), notes=notes)
+            yield OpenFile({"image": Array(planes)}, metadata, forward_only=is_compressed(file), notes=notes)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], metadata: Metadata) -> None:
         (array,) = arrays.values()
-        header = _header_of(array, facts)
+        header = _header_of(array, metadata)
         with path.open("wb") as raw, ExitStack() as stack:
             target: Any = raw
             if path.name.lower().endswith(".gz"):
@@ -149,7 +149,7 @@ def _scaling(header: Any) -> Scaling | None:
     return Scaling.of(slope, intercept, int(limits.min), int(limits.max))
 
 
-def _facts(header: Any) -> JsonObject:
+def _metadata(header: Any) -> JsonObject:
     """Return where the voxels lie, and what is kept of the header: no texts, which may name the patient."""
     length = _MILLIMETRES.get(int(header["xyzt_units"]) & 7, 1.0)
     scale = np.diag([length, length, length, 1.0])
@@ -179,21 +179,21 @@ def _contradicts(kept: Metadata) -> bool:
     return not np.allclose(kept["sform"], kept["qform"], rtol=1e-3, atol=1e-2)
 
 
-def _header_of(array: Array, facts: Metadata) -> Any:
+def _header_of(array: Array, metadata: Metadata) -> Any:
     import nibabel
 
-    kept: Metadata = facts.get("header") or {}
+    kept: Metadata = metadata.get("header") or {}
     kind: Any = nibabel.Nifti2Header if max(array.shape) > _MOST else nibabel.Nifti1Header
     header = kind(endianness=">" if array.dtype.byteorder == ">" else "<")
     header.set_data_dtype(array.dtype)
     header.set_data_shape(array.shape[::-1])
     header.set_data_offset(header.single_vox_offset)
     header.set_xyzt_units("mm")
-    header["pixdim"][1:4] = (facts.get("spacing") or [1.0] * 3)[::-1]
-    if "direction" in facts:
+    header["pixdim"][1:4] = (metadata.get("spacing") or [1.0] * 3)[::-1]
+    if "direction" in metadata:
         ras = np.eye(4)
-        ras[:3, :3] = RAS_TO_LPS @ steps_of(facts)[:, ::-1]
-        ras[:3, 3] = RAS_TO_LPS @ origin_of(facts)
+        ras[:3, :3] = RAS_TO_LPS @ steps_of(metadata)[:, ::-1]
+        ras[:3, 3] = RAS_TO_LPS @ origin_of(metadata)
         header.set_sform(ras, 1)
         # Without nibabel's table, which has no code that a file may have beside the five
         header["sform_code"] = kept.get("sform_code", 1)

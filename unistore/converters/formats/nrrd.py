@@ -59,13 +59,13 @@ class Nrrd(VolumeFormat):
         dtype = _dtype(file, header)
         shape = tuple(header["sizes"][::-1].tolist())
         start += _bytes_of_lines(voxels, start, header.get("line skip", header.get("lineskip", 0)))
-        facts = _place(header)
+        metadata = _place(header)
         with open_raw(
             file,
             voxels,
             (shape, dtype),
-            facts,
-            {"image": _UNPLACED} if "space directions" in header and "direction" not in facts else {},
+            metadata,
+            {"image": _UNPLACED} if "space directions" in header and "direction" not in metadata else {},
             start=start,
             skip=header.get("byte skip", header.get("byteskip", 0)),
             gzip=header["encoding"].lower() != "raw",
@@ -140,9 +140,9 @@ def _place(header: Metadata) -> JsonObject:
     steps = directions.T if frame is None else frame @ directions.T
     origin = header.get("space origin")
     placed = np.zeros(3) if frame is None or origin is None else frame @ origin
-    facts = stated(steps[:, ::-1] * length, placed * length)
+    metadata = stated(steps[:, ::-1] * length, placed * length)
     if frame is None:
-        return {"spacing": facts["spacing"]}
+        return {"spacing": metadata["spacing"]}
     if origin is None:
-        del facts["origin"]
-    return facts
+        del metadata["origin"]
+    return metadata

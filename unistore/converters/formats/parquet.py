@@ -323,7 +323,7 @@ class Parquet(Format):
                     arrays[name] = Array(ParquetColumn(lambda: table, name, 0, table.row_count, *form))
             yield OpenFile(arrays, left_out=left_out, memory=table.held)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], metadata: Metadata) -> None:
         pa = import_module("pyarrow")
         parquet = import_module("pyarrow.parquet")
         columns = {name: _arrow_column(array[0 : len(array)]) for name, array in arrays.items()}

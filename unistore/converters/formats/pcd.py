@@ -66,8 +66,8 @@ class Pcd(Format):
                 arrays[name] = Array(LazyRows((count, len(order)), np.dtype(np.uint8), bytes_of))
             elif not (name.startswith(_PADDING) and name[1:].isdigit()):
                 arrays[name] = Array(values)
-        facts = {key.lower(): header[key] for key in ("WIDTH", "HEIGHT", "VIEWPOINT") if key in header}
-        yield OpenFile(arrays, facts, memory=memory)
+        metadata = {key.lower(): header[key] for key in ("WIDTH", "HEIGHT", "VIEWPOINT") if key in header}
+        yield OpenFile(arrays, metadata, memory=memory)
 
 
 def _colours(packed: Any, order: tuple[int, ...], lo: int, hi: int) -> UInt8s:

@@ -82,7 +82,7 @@ class Png(Format):
         image = Array(ImagePixels(file, header))
         yield OpenFile({_ARRAY: image}, {"colour": header.colour}, memory=header.size + 2 * pixels)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], metadata: Metadata) -> None:
         cv2 = images.opencv(path.name)
         pixels = arrays[_ARRAY][:]
         if pixels.ndim == 3:

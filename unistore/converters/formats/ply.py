@@ -86,7 +86,7 @@ def _opened(file: SourceFile) -> OpenFile:
     dtype = np.dtype([(name, order + form) for name, form in vertices.properties])
     other_elements = [element for element in elements if element is not vertices and element.rows]
     left_out = {element.name: "because only vertices are stored" for element in other_elements}
-    facts = {"comments": [" ".join(line[1:]) for line in lines if line[0] in ("comment", "obj_info")]}
+    metadata = {"comments": [" ".join(line[1:]) for line in lines if line[0] in ("comment", "obj_info")]}
     memory = 0
     columns: Mapping[str, Any]
     if order == "=":
@@ -102,7 +102,7 @@ def _opened(file: SourceFile) -> OpenFile:
         start += sum(sizes[:vertex_number])
         columns = mapped_records(file, dtype, start, vertices.rows)
     arrays = {name: Array(values) for name, values in columns.items()}
-    return OpenFile(arrays, facts, memory=memory, left_out=left_out)
+    return OpenFile(arrays, metadata, memory=memory, left_out=left_out)
 
 
 def _vertex_number(file: SourceFile, elements: Sequence[Element]) -> int:

@@ -43,13 +43,13 @@ class PropheseeHeader(NamedTuple):
     values: Mapping[str, str]  # by the first word of a line, in lower case
     size: int  # bytes until what follows
 
-    def facts(self, width: str, height: str) -> JsonObject:
+    def metadata(self, width: str, height: str) -> JsonObject:
         """Return the lines, and what they say of the sensor and of its clock."""
-        facts: JsonObject = {"header": self.lines}
+        metadata: JsonObject = {"header": self.lines}
         numbers = {"width": width, "height": height, "t_offset": self.values.get("t0", "")}
         if not (width.isdigit() and height.isdigit()):
             numbers = {"t_offset": numbers["t_offset"]}
-        return facts | {name: int(text) for name, text in numbers.items() if text.isdigit()}
+        return metadata | {name: int(text) for name, text in numbers.items() if text.isdigit()}
 
 
 def read_header(file: SourceFile) -> PropheseeHeader:
@@ -125,15 +125,15 @@ class Dat(PropheseeFormat):
             events["p"] = place >> 28
             return events
 
-        facts = header.facts(header.values.get("width", ""), header.values.get("height", ""))
-        facts["type"] = kind[0]
-        yield OpenFile({EVENTS: Array(LazyRows(records.shape, _DAT_EVENT, events))}, facts)
+        metadata = header.metadata(header.values.get("width", ""), header.values.get("height", ""))
+        metadata["type"] = kind[0]
+        yield OpenFile({EVENTS: Array(LazyRows(records.shape, _DAT_EVENT, events))}, metadata)
 
-    def write(self, path: Path, arrays: Mapping[str, Array], facts: Metadata) -> None:
+    def write(self, path: Path, arrays: Mapping[str, Array], metadata: Metadata) -> None:
         with path.open("wb") as file:
-            for line in facts["header"]:
+            for line in metadata["header"]:
                 file.write(f"% {line}\n".encode())
-            file.write(bytes((facts["type"], _DAT_RECORD.itemsize)))
+            file.write(bytes((metadata["type"], _DAT_RECORD.itemsize)))
             for _, events in arrays[EVENTS].blocks():
                 records = np.empty(len(events), _DAT_RECORD)
                 place = events["p"].astype(np.uint32) << 28
@@ -166,7 +166,7 @@ class Evt(PropheseeFormat):
         width, height = _size_of(header)
         memory = 40 * _BLOCK * EVENT.itemsize
         yield OpenFile(
-            {EVENTS: Array(records)}, header.facts(width, height), forward_only=True, memory=memory
+            {EVENTS: Array(records)}, header.metadata(width, height), forward_only=True, memory=memory
         )
 
 

@@ -96,7 +96,7 @@ def _opened(
     for record in records:
         group = f"data/episode_{record.number}"
         length = record.step_count(features)
-        facts: JsonObject = {}
+        metadata: JsonObject = {}
         for feature in features:
             name = feature.name.removeprefix(_STEPS)
             is_step = name != feature.name
@@ -106,14 +106,14 @@ def _opened(
             if feature.kind == _TEXT:
                 raw_texts = dict.fromkeys(record.strings(feature.name))
                 texts = [text.decode("utf-8", "backslashreplace") for text in raw_texts]
-                facts[name] = texts[0] if len(texts) == 1 else texts
+                metadata[name] = texts[0] if len(texts) == 1 else texts
             elif not is_step:
-                facts[name] = record.values(feature, 1, 0, 1).tolist()
+                metadata[name] = record.values(feature, 1, 0, 1).tolist()
             if is_step:
                 read = partial(record.values, feature, length)
                 rows = LazyRows((length, *feature.shape), feature.stored, read)
                 arrays[f"{group}/{name}"] = Array(rows)
-        of_groups[group] = facts
+        of_groups[group] = metadata
     split = _SPLIT.match(file.path.name)
     if split is not None and of_groups:
         names = [group.removeprefix("data/") for group in of_groups]

@@ -219,7 +219,7 @@ class SplitReading:
                 shows[name] = [*chain.from_iterable(whole.origins(path) for path in own)]
         return OpenedSplits(
             arrays={name: array for name, array in columns.items() if not array.problems()},
-            facts=whole.facts,
+            metadata=whole.metadata,
             further=whole.further,
             memory=whole.memory,
             problems=[

@@ -63,8 +63,8 @@ class Sweep(Format):
             fix = f"give the folder {file.path.parent.parent.name} to store the times of the sweeps"
             notes["x"] = f"{first_few(times.unread)}: not read, because it is outside the given paths; {fix}"
         further = times.files if labels is None else (labels, *times.files)
-        facts = {"times": times.times} if times.times else {}
-        yield OpenFile(arrays, facts=facts, further=further, notes=notes)
+        metadata = {"times": times.times} if times.times else {}
+        yield OpenFile(arrays, metadata=metadata, further=further, notes=notes)
 
 
 def is_sweep(path: Path) -> bool:

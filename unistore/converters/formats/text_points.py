@@ -184,5 +184,5 @@ def _room(file: SourceFile) -> OpenFile:
         arrays[field] = Array(LazyRows(shape, _OF_ROOM[field].base, partial(rows_of, field)))
     arrays["label"] = Array(np.repeat(np.array(classes, "u1"), counts))
     arrays["instance"] = Array(np.repeat(np.arange(len(names), dtype="u2"), counts))
-    facts = {"classes": list(_CLASSES), "objects": names}
-    return OpenFile(arrays, facts, objects, memory=sum(part.memory for part in rows))
+    metadata = {"classes": list(_CLASSES), "objects": names}
+    return OpenFile(arrays, metadata, objects, memory=sum(part.memory for part in rows))

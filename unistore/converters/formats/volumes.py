@@ -143,7 +143,7 @@ def open_raw(
     file: SourceFile,
     voxels: SourceFile,
     form: tuple[Shape, Dtype],
-    facts: Metadata,
+    metadata: Metadata,
     notes: Mapping[str, str],
     *,
     start: int,
@@ -165,7 +165,7 @@ def open_raw(
             planes.check_size(voxels.size - start - skip)
         yield OpenFile(
             {"image": Array(planes)},
-            facts,
+            metadata,
             () if voxels is file else (voxels,),
             forward_only=gzip,
             notes=notes,
@@ -259,24 +259,24 @@ def stated(steps: Float64s, origin: Float64s) -> JsonObject:
         First voxel, as x, y, z of LPS in mm.
     """
     spacing = np.linalg.norm(steps, axis=0)
-    facts: JsonObject = {"spacing": spacing.tolist(), "origin": _plain(origin[::-1])}
+    metadata: JsonObject = {"spacing": spacing.tolist(), "origin": _plain(origin[::-1])}
     if (spacing > 0).all():
-        facts["direction"] = _plain((steps / spacing)[::-1])
-    return facts
+        metadata["direction"] = _plain((steps / spacing)[::-1])
+    return metadata
 
 
-def steps_of(facts: Metadata) -> Float64s:
+def steps_of(metadata: Metadata) -> Float64s:
     """Return the steps of `stated`. Where no direction is known, the axes are those of the world."""
-    spacing = np.array(facts.get("spacing") or (1.0, 1.0, 1.0))
-    direction = facts.get("direction")
+    spacing = np.array(metadata.get("spacing") or (1.0, 1.0, 1.0))
+    direction = metadata.get("direction")
     turned = np.eye(3) if direction is None else np.array(direction).reshape(3, 3)
     steps: Float64s = (turned * spacing)[::-1]
     return steps
 
 
-def origin_of(facts: Metadata) -> Float64s:
+def origin_of(metadata: Metadata) -> Float64s:
     """Return the first voxel, x, y, z of LPS."""
-    return np.array(facts.get("origin") or (0.0, 0.0, 0.0))[::-1]
+    return np.array(metadata.get("origin") or (0.0, 0.0, 0.0))[::-1]
 
 
 def _plain(numbers: Float64s) -> list[float]:

@@ -157,11 +157,11 @@ class PointCloud(PointCloudOptions, Family):
 
         return prepare_cloud(self, scan, source, files, emit, folder)
 
-    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finish(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         """Make index arrays of segments and voxels, and choose the dtype of the coordinates."""
         from unistore.converters.point_cloud.finish import finish_clouds
 
-        return finish_clouds(scan, facts, self.voxel_size)
+        return finish_clouds(scan, prepared, self.voxel_size)
 
     def pack(self, scan: Scan, table: Table, column: str, source: int, rows: AnyArray, out: AnyArray) -> None:
         """Copy rows. Coordinates become floats or decimals if not all sources were quantised."""

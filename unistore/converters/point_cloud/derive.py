@@ -1,4 +1,4 @@
-"""Derive one point cloud file: points in storage order, exact coordinates, voxel grids, index facts."""
+"""Derive a point cloud file: points in storage order, exact coordinates, voxel grids, index arrays."""
 
 from __future__ import annotations
 
@@ -167,9 +167,9 @@ class DerivedCloud:
         `DecimalPlaces`, `voxels/<size>` (S,) with the voxels of each segment, `segments/<column>` (S, …),
         and `labelled/<column>` ().
         """
-        facts = self._emit_coordinates(columns)
-        facts |= self._emit_columns(columns)
-        return facts | self._segment_facts(segment_columns)
+        prepared = self._emit_coordinates(columns)
+        prepared |= self._emit_columns(columns)
+        return prepared | self._segment_arrays(segment_columns)
 
     def _cut(self, options: PointCloudOptions) -> Partition:
         # Divide a file without segments into windows. Points that are not finite are in none
@@ -269,8 +269,8 @@ class DerivedCloud:
                 self._emit(POINTS, key, values)
         return {f"labelled/{key}": np.array(has_labels) for key, has_labels in labelled.items()}
 
-    def _segment_facts(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
-        facts = {}
+    def _segment_arrays(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
+        prepared = {}
         for key, field in columns.items():
             values = _missing(field, len(self._lengths))
             if key == LABEL and self._origin.label is not None:
@@ -281,8 +281,8 @@ class DerivedCloud:
                     values = np.repeat(values, len(self._lengths), axis=0)
                 if self._renumber is not None and is_label(key):
                     values = self._renumber(values, self._name)
-            facts[f"segments/{key}"] = values
-        return facts
+            prepared[f"segments/{key}"] = values
+        return prepared
 
     def _emit_coordinates(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:
         # Emit coordinates and voxels, some whole segments at a time

@@ -37,18 +37,18 @@ from unistore.schemas.point_cloud.fields import (
 )
 from unistore.system.types import AnyArray, Int64s
 
-# Sources whose facts are joined at a time
+# Sources whose arrays are joined at a time
 _SOURCES_AT_A_TIME = 256
 
 Arrays = list[tuple[Field, Any]]
 
 
-def finish_clouds(scan: Scan, facts: Sequence[SourceArrays], voxel_sizes: Sequence[float]) -> Finalized:
+def finish_clouds(scan: Scan, prepared: Sequence[SourceArrays], voxel_sizes: Sequence[float]) -> Finalized:
     """Return index arrays and the final tables of all sources, which have at least one segment.
 
     Parameters
     ----------
-    facts
+    prepared
         What `DerivedCloud.derive` returned for each source.
 
     Raises
@@ -56,13 +56,13 @@ def finish_clouds(scan: Scan, facts: Sequence[SourceArrays], voxel_sizes: Sequen
     InputError
         If all points are of no segment.
     """
-    joined = _joined(facts, scan)
+    joined = _joined(prepared, scan)
     lengths = joined["lengths"]
-    source = np.repeat(np.arange(len(facts)), joined["segment_counts"])
+    source = np.repeat(np.arange(len(prepared)), joined["segment_counts"])
     is_sample = joined["numbers"] != NO_SEGMENT
     if not is_sample.any():
         message = "no point belongs to a segment, so there would be no sample"
-        raise InputError.at(count_of(len(facts), "file"), message, "lower min_points", "empty")
+        raise InputError.at(count_of(len(prepared), "file"), message, "lower min_points", "empty")
     dtype, decimal = _coordinates(scan, joined)
     unit = unit_of(scan.sources)
     arrays = _segment_arrays(scan, joined, source, unit)
@@ -81,18 +81,18 @@ def finish_clouds(scan: Scan, facts: Sequence[SourceArrays], voxel_sizes: Sequen
     )
 
 
-def _joined(facts: Sequence[SourceArrays], scan: Scan) -> SourceArrays:
-    """Return each fact of all sources, one after the other, and their numbers of segments, (sources,)."""
+def _joined(prepared: Sequence[SourceArrays], scan: Scan) -> SourceArrays:
+    """Return each array of all sources, one after the other, and their numbers of segments, (sources,)."""
     dtypes = {f"{SEGMENTS}/{name}": field.dtype for name, field in scan.shared["segment_columns"].items()}
     blocks: dict[str, list[AnyArray]] = {}
-    for start in range(0, len(facts), _SOURCES_AT_A_TIME):
-        block = facts[start : start + _SOURCES_AT_A_TIME]
+    for start in range(0, len(prepared), _SOURCES_AT_A_TIME):
+        block = prepared[start : start + _SOURCES_AT_A_TIME]
         for name, first in block[0].items():
             dtype = dtypes.get(name, first.dtype)
-            values = [source_facts[name].astype(dtype, copy=False) for source_facts in block]
+            values = [source_arrays[name].astype(dtype, copy=False) for source_arrays in block]
             joined = np.concatenate(values) if first.ndim else np.array(values)
             blocks.setdefault(name, []).append(joined)
-        counts = np.array([len(source_facts["numbers"]) for source_facts in block])
+        counts = np.array([len(source_arrays["numbers"]) for source_arrays in block])
         blocks.setdefault("segment_counts", []).append(counts)
     return {name: np.concatenate(values) for name, values in blocks.items()}
 

@@ -561,16 +561,16 @@ def columns_of(opened: OpenFile) -> dict[str, Array]:
     return {
         path: array
         for path, array in opened.all_arrays.items()
-        if path in unsound or (path in opened.arrays and path not in opened.facts)
+        if path in unsound or (path in opened.arrays and path not in opened.metadata)
     }
 
 
 def described(opened: OpenFile, chosen: Described, paths: Sequence[str]) -> Described:
     """Complete what is said of a file with its chosen columns: header, attributes, notes, arrays left out."""
-    header = opened.facts
+    header = opened.metadata
     memory = opened.memory
     if isinstance(opened, OpenedHdf5):
-        header = opened.group_facts(_HEADER) if _HEADER in opened.groups else {}
+        header = opened.group_metadata(_HEADER) if _HEADER in opened.groups else {}
         memory *= 2 * len(paths)
     scale = _triple(header, "scale")
     offset = _triple(header, "offset")

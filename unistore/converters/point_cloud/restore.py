@@ -57,7 +57,7 @@ def files(store: StoreView) -> Iterator[File]:
                 format=kind,
                 source=cloud.number,
                 values=values,
-                facts=cloud.header,
+                metadata=cloud.header,
                 notes=(f"{kind}: values, order and header are those of the source",),
             )
         else:
@@ -137,7 +137,7 @@ def _restored_files(
             restored_arrays,
             naming=_segments_by_number,
             is_rewritten=_is_recounted,
-            facts={**cloud.header, TIMES: _times(cloud)} if _times(cloud) else cloud.header,
+            metadata={**cloud.header, TIMES: _times(cloud)} if _times(cloud) else cloud.header,
             format=origin.formats[0],
             adapt=adapt if described and file == source.path else _as_it_is,
         )

@@ -13,7 +13,7 @@ from unistore.converters.point_cloud.names import ColumnPlace, Described, Match
 from unistore.plugin import Array, OpenFile
 from unistore.system.types import AnyArray, Int64s
 
-TIMES = "times"  # fact of a sweep: its times by name
+TIMES = "times"  # metadata of a sweep: its times by name
 TIME_UNIT = "ns"
 TIME_DESCRIPTION = "time of each sweep since 1970-01-01, on the clock of the recording, which names no zone"
 
@@ -27,24 +27,24 @@ class TimedSweeps(ColumnPoints):
     @classmethod
     def match(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Match:
         """Be as sure as of columns if the file says its time."""
-        return super().match(opened, mapping) if TIMES in opened.facts else Match.NO
+        return super().match(opened, mapping) if TIMES in opened.metadata else Match.NO
 
     @classmethod
     def describe(cls, opened: OpenFile, mapping: Mapping[str, str]) -> Described:
         """Choose the columns, and the times as columns of segments."""
-        times = {f"{TIMES}/{name}": Array(_row(time)) for name, time in opened.facts[TIMES].items()}
+        times = {f"{TIMES}/{name}": Array(_row(time)) for name, time in opened.metadata[TIMES].items()}
         arrays = {**columns_of(opened), **times}
-        named = {name: f"{TIMES}/{name}" for name in opened.facts[TIMES]}
+        named = {name: f"{TIMES}/{name}" for name in opened.metadata[TIMES]}
         chosen = choose(
             cls.name, arrays, "", {**named, **mapping}, opened.name, wide=True, of_segments=times.keys()
         )
         complete = described(opened, chosen, chosen.layout.paths)
-        header = {name: fact for name, fact in complete.layout.header.items() if name != TIMES}
+        header = {name: value for name, value in complete.layout.header.items() if name != TIMES}
         return replace(complete, layout=complete.layout._replace(header=header))
 
     def segment_column(self, key: str) -> AnyArray:
         """Return a time, (1,) int64, of the whole file."""
-        return _row(self.opened.facts[TIMES][times_of_layout(self.layout.segment_columns)[key]])
+        return _row(self.opened.metadata[TIMES][times_of_layout(self.layout.segment_columns)[key]])
 
 
 def _row(time: int) -> Int64s:

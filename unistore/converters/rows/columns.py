@@ -42,7 +42,7 @@ _REVERSE = AddOptions(("--reverse-axes",), "if rows are on the last axis")
 _MATLAB = b"MATLAB 7.3 MAT-file"
 _JOINED = "files concatenated in natural order"
 _FEW = 8  # rows that are searched for a first picture
-SPLIT_GROUPS = "split_groups"  # fact of a file: its groups that are splits, each with its rows
+SPLIT_GROUPS = "split_groups"  # metadata of a file: its groups that are splits, each with its rows
 _ALIKE = 256  # arrays of many files have the same names and dtypes
 
 
@@ -93,7 +93,7 @@ def choose(options: RowsOptions, head: FileSummary) -> Chosen:
         if key in ragged:
             array = ragged[key]
             places[key] = [_Place(key, "", array.dtype, True, _shows_picture(array))]
-        elif key not in head.facts:
+        elif key not in head.metadata:
             places[key] = _places_of(key, dtypes[key], head.opened)
     taken = _taken(options, head, places)
     if taken and all(place.is_ragged for place in taken.values()):
@@ -125,7 +125,7 @@ def choose(options: RowsOptions, head: FileSummary) -> Chosen:
         left_out,
         notes,
         problems,
-        facts={SPLIT_GROUPS: [[group.name, group.rows] for group in splits]} if splits else {},
+        metadata={SPLIT_GROUPS: [[group.name, group.rows] for group in splits]} if splits else {},
         splits=[(group.split, group.rows) for group in splits],
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.adapter.restore import file_of_format, formats_of_sources, stored_facts
+from unistore.converters.adapter.restore import file_of_format, formats_of_sources, stored_metadata
 from unistore.converters.common.exported import (
     ExportedArray,
     File,
@@ -64,7 +64,7 @@ def files(family: Family, store: StoreView) -> Iterator[File]:
             yield File(name=name, form="hdf5", source=source.number, values=arrays, attributes=attributes)
         else:
             whole = {name: Array(values.whole()) for name, values in arrays.items()}
-            yield file_of_format(opening, source, whole, stored_facts(store, source))
+            yield file_of_format(opening, source, whole, stored_metadata(store, source))
 
 
 def restore(store: StoreView, scan: Scan) -> Restore:
@@ -73,7 +73,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
     def source(number: int) -> RestoredFiles:
         source = scan.sources[number]
-        facts = stored_facts(store, sources[number])
+        metadata = stored_metadata(store, sources[number])
         files = []
         for file, (path, name) in enumerate(zip(source.files, source.detail.formats, strict=False)):
             arrays = []
@@ -85,7 +85,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                     if scan.options.get("reverse_axes") and name == "hdf5":
                         values = _reversed(values)
                     arrays.append(RestoredArray(f"{group}{place.array}", values, place.field))
-            files.append(RestoredFile(path, arrays, facts=facts, format=name))
+            files.append(RestoredFile(path, arrays, metadata=metadata, format=name))
         return RestoredFiles(files)
 
     return source
@@ -93,7 +93,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
 
 def _groups(store: StoreView, source: SourceRows) -> list[tuple[str, SourceRows]]:
     """Return the rows of each group of a file that is a split, by its name and a slash. Without: all rows."""
-    groups = stored_facts(store, source).get(SPLIT_GROUPS)
+    groups = stored_metadata(store, source).get(SPLIT_GROUPS)
     if groups is None:
         return [("", source)]
     rows = []

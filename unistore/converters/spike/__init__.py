@@ -202,7 +202,7 @@ class Spike(SpikeOptions, Family):
 
         return gather_frames(scanned, self)
 
-    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finish(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         """Make extents, sequences, and offsets of kept images. One sample for each frame."""
         from unistore.converters.spike.gather import finish_frames
 

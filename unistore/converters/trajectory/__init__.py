@@ -181,11 +181,11 @@ class Trajectory(TrajectoryOptions, Family):
 
         return prepare_source(scan, source, files[0], emit)
 
-    def finish(self, scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+    def finish(self, scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
         """Make index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
         from unistore.converters.trajectory.finish import finish_episodes
 
-        return finish_episodes(scan, facts)
+        return finish_episodes(scan, prepared)
 
     def read(
         self,

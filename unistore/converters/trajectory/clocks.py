@@ -119,7 +119,7 @@ class Timing:
             clocks.streams[STEPS] = self._stream(of_steps, STEPS)
         elif clocks.of or self._is_told:
             own = self._rate_of(self.steps)[1] if self.steps else 0.0
-            rate = own or self._options.rates.get(STEPS, 0.0) or _rate_in(self._recording.facts())
+            rate = own or self._options.rates.get(STEPS, 0.0) or _rate_in(self._recording.metadata())
             if rate:
                 clocks.streams[STEPS] = Stream(rate=rate)
         return clocks
@@ -164,10 +164,10 @@ class Timing:
         for name in (path, self._columns[path], _name_of(path), group):
             if name in stated:
                 return (all_of_group if name == group else path), stated[name]
-        rate = 0.0 if self._is_told else _rate_in(self._recording.facts(path))
+        rate = 0.0 if self._is_told else _rate_in(self._recording.metadata(path))
         if rate or self._is_told or all_of_group == path:
             return path, rate
-        return all_of_group, _rate_in(self._recording.facts(group))
+        return all_of_group, _rate_in(self._recording.metadata(group))
 
     def _stream(self, times: str, clock: str) -> Stream:
         rate = self._options.rates.get(clock, self._rate_of_times.get(times, 0.0))
@@ -175,8 +175,8 @@ class Timing:
             return Stream(rate=rate)
         if self._is_told:
             return Stream(times, "ns")
-        facts = self._recording.facts(times)
-        unit = next((str(facts[name]) for name in _UNITS if name in facts), "")
+        metadata = self._recording.metadata(times)
+        unit = next((str(metadata[name]) for name in _UNITS if name in metadata), "")
         unit = self._options.time_unit or _SPELLED.get(unit, unit)
         if unit:
             return Stream(times, unit)
@@ -195,9 +195,9 @@ def dataset_names(arrays: Collection[str]) -> dict[str, str]:
     return names
 
 
-def _rate_in(facts: Metadata) -> float:
+def _rate_in(metadata: Metadata) -> float:
     for name in _RATES:
-        rate = facts.get(name)
+        rate = metadata.get(name)
         if isinstance(rate, int | float) and rate > 0:
             return float(rate)
     return 0.0

@@ -204,7 +204,7 @@ class EpisodeOrigin(NamedTuple):
     files: tuple[str, ...]  # names, as messages call them
     formats: tuple[str, ...]  # of each
     episodes: EpisodeIndex
-    facts: str  # JSON: attributes and small arrays of the ``source`` and of its ``episodes``
+    metadata: str  # JSON: attributes and small arrays of the ``source`` and of its ``episodes``
     attributes: str  # of the HDF5 file, JSON, see `attribute_texts`
 
 

@@ -44,22 +44,22 @@ _MAX_SHARED_BYTES = 64 << 10
 _SPLIT_NAMES = ("train", "valid", "val", "validation", "test")
 
 
-def finish_episodes(scan: Scan, facts: Sequence[SourceArrays]) -> Finalized:
+def finish_episodes(scan: Scan, prepared: Sequence[SourceArrays]) -> Finalized:
     """Return the index arrays of all episodes, the final tables and the attributes of groups."""
     stored: StoredColumns = scan.shared["columns"]
     episodes = _Episodes(_indexes(scan), list(stored.streams))
     owner = np.repeat(np.arange(len(scan.sources), dtype=np.int64), episodes.counts)
     codes, names = _splits(episodes.masks, len(owner))
-    spilled, bounds = _spilled_tables(scan, facts)
-    direct, rows = _next_tables(stored, facts, episodes)
+    spilled, bounds = _spilled_tables(scan, prepared)
+    direct, rows = _next_tables(stored, prepared, episodes)
     return Finalized(
         arrays=[
-            *_episode_arrays(episodes, owner, facts),
+            *_episode_arrays(episodes, owner, prepared),
             *_success(scan),
             *_mask_arrays(episodes),
             *_presence_arrays(scan, stored),
-            *_texts(_facts_of_sources(scan), "sources/attributes", "source"),
-            *_texts(_facts_of_episodes(scan), f"{EPISODES}/attributes", "episode"),
+            *_texts(_metadata_of_sources(scan), "sources/attributes", "source"),
+            *_texts(_metadata_of_episodes(scan), f"{EPISODES}/attributes", "episode"),
             *AttributeCollector.arrays(scan.sources.details),
             *bounds,
         ],
@@ -82,17 +82,17 @@ def _indexes(scan: Scan) -> Iterator[EpisodeIndex]:
     return (origin.episodes for origin in scan.sources.details)
 
 
-def _facts_of_files(scan: Scan) -> Iterator[JsonObject]:
+def _metadata_of_files(scan: Scan) -> Iterator[JsonObject]:
     """Yield what each file says of itself, ``source``, and of each of its ``episodes``."""
-    return (json.loads(origin.facts) for origin in scan.sources.details)
+    return (json.loads(origin.metadata) for origin in scan.sources.details)
 
 
-def _facts_of_sources(scan: Scan) -> Iterator[JsonObject]:
-    return (facts["source"] for facts in _facts_of_files(scan))
+def _metadata_of_sources(scan: Scan) -> Iterator[JsonObject]:
+    return (metadata["source"] for metadata in _metadata_of_files(scan))
 
 
-def _facts_of_episodes(scan: Scan) -> Iterator[JsonObject]:
-    return chain.from_iterable(facts["episodes"] for facts in _facts_of_files(scan))
+def _metadata_of_episodes(scan: Scan) -> Iterator[JsonObject]:
+    return chain.from_iterable(metadata["episodes"] for metadata in _metadata_of_files(scan))
 
 
 class _Episodes:
@@ -127,7 +127,7 @@ def _field(name: str, dtype: str, axis: str, description: str) -> Field:
     return Field(path=f"{EPISODES}/{name}", dtype=dtype, axes=(axis,), description=description)
 
 
-def _episode_arrays(episodes: _Episodes, owner: Int64s, facts: Sequence[SourceArrays]) -> list[IndexArray]:
+def _episode_arrays(episodes: _Episodes, owner: Int64s, prepared: Sequence[SourceArrays]) -> list[IndexArray]:
     """Return the offsets of episodes on each clock, their sources and names, and which are cut."""
     arrays: list[IndexArray] = []
     for clock, lengths in episodes.lengths.items():
@@ -143,7 +143,7 @@ def _episode_arrays(episodes: _Episodes, owner: Int64s, facts: Sequence[SourceAr
     arrays += text_arrays(f"{EPISODES}/name", episodes.names, axis="episode", description=named)
     cut = np.zeros(len(owner), bool)
     first = offsets_of(episodes.counts).tolist()
-    for number, of_source in enumerate(facts):
+    for number, of_source in enumerate(prepared):
         cut[first[number] + np.asarray(of_source.get(CUT, ()), np.int64)] = True
     if cut.any():
         arrays.append((_field("cut", "bool", "episode", "the recording ends here, no flag marks it"), cut))
@@ -153,8 +153,8 @@ def _episode_arrays(episodes: _Episodes, owner: Int64s, facts: Sequence[SourceAr
 def _success(scan: Scan) -> list[IndexArray]:
     """Return whether each episode succeeded, if a source says so of one."""
     values = array("b")
-    for facts in _facts_of_episodes(scan):
-        value = facts.get("success", facts.get("is_success"))
+    for metadata in _metadata_of_episodes(scan):
+        value = metadata.get("success", metadata.get("is_success"))
         values.append(int(value) if value in (0, 1) else -1)
     if max(values, default=-1) < 0:
         return []
@@ -235,7 +235,7 @@ def _splits(masks: Mapping[str, NDArray[np.bool_]], episodes: int) -> tuple[UInt
 
 def _groups(scan: Scan, stored: StoredColumns, episodes: _Episodes) -> dict[str, JsonObject]:
     """Return the attributes of groups: what all episodes share, clocks, and datasets without values."""
-    of_episodes: JsonObject = {"attributes": _shared_facts(scan), "source_layout": episodes.layout}
+    of_episodes: JsonObject = {"attributes": _shared_metadata(scan), "source_layout": episodes.layout}
     if stored.streams:
         of_episodes["clocks"] = dict(stored.streams)
     groups: dict[str, JsonObject] = {EPISODES: of_episodes, STEPS: {}}
@@ -246,32 +246,36 @@ def _groups(scan: Scan, stored: StoredColumns, episodes: _Episodes) -> dict[str,
     return groups
 
 
-def _shared_facts(scan: Scan) -> JsonObject | None:
+def _shared_metadata(scan: Scan) -> JsonObject | None:
     """Return what is said alike of every episode, if it is short. None: there is no episode."""
     shared: JsonObject | None = None
-    for of_file in _facts_of_files(scan):
+    for of_file in _metadata_of_files(scan):
         for of_episode in of_file["episodes"]:
-            facts = {**of_file["source"], **of_episode}
+            metadata = {**of_file["source"], **of_episode}
             if shared is None:
-                shared = {key: fact for key, fact in facts.items() if _is_short(fact)}
-            shared = {key: fact for key, fact in shared.items() if key in facts and facts[key] == fact}
+                shared = {key: value for key, value in metadata.items() if _is_short(value)}
+            shared = {
+                key: value for key, value in shared.items() if key in metadata and metadata[key] == value
+            }
     return shared
 
 
-def _is_short(fact: object) -> bool:
-    return len(json.dumps(fact)) <= _MAX_SHARED_BYTES
+def _is_short(value: object) -> bool:
+    return len(json.dumps(value)) <= _MAX_SHARED_BYTES
 
 
 # Tables that are known when all values were read
 
 
-def _spilled_tables(scan: Scan, facts: Sequence[SourceArrays]) -> tuple[tuple[Table, ...], list[IndexArray]]:
+def _spilled_tables(
+    scan: Scan, prepared: Sequence[SourceArrays]
+) -> tuple[tuple[Table, ...], list[IndexArray]]:
     """Return tables of rows of any length, with chunks for their median, and the offsets of the rows."""
     tables: list[Table] = []
     arrays: list[IndexArray] = []
     spilled = [table for table in scan.tables if table.spilled]
     for number, table in enumerate(spilled):
-        sizes = np.concatenate([of_source[f"{SIZES}{number}"] for of_source in facts])
+        sizes = np.concatenate([of_source[f"{SIZES}{number}"] for of_source in prepared])
         run = max(1, int(np.median(sizes))) if len(sizes) else 1
         tables.append(replace(table, fields=(replace(table.fields[0], run=run),)))
         arrays.append((bounds_of(table.name), offsets_of(sizes)))
@@ -279,13 +283,13 @@ def _spilled_tables(scan: Scan, facts: Sequence[SourceArrays]) -> tuple[tuple[Ta
 
 
 def _next_tables(
-    stored: StoredColumns, facts: Sequence[SourceArrays], episodes: _Episodes
+    stored: StoredColumns, prepared: Sequence[SourceArrays], episodes: _Episodes
 ) -> tuple[tuple[Table, ...], dict[str, tuple[int, ...]]]:
     """Return the tables of next observations, and the rows of each source in them.
 
     Those of the last steps are stored if all others are the observations of the following steps.
     """
-    apart = set[str]().union(*map(keys_apart, facts)) if stored.following else set()
+    apart = set[str]().union(*map(keys_apart, prepared)) if stored.following else set()
     tables: list[Table] = []
     rows: dict[str, tuple[int, ...]] = {}
     for group, counts in ((FINAL, episodes.counts), (NEXT, episodes.steps)):

@@ -72,7 +72,7 @@ def gather_files(parts: Parts, scanned: Sequence[ScannedFile], options: Trajecto
         ),
         estimated_rows=_estimated_rows(tables, sources),
         possible=_possible_tables(stored, episodes, steps),
-        needs_facts=any(file.index.must_be_compared for file in files),
+        needs_prepare=any(file.index.must_be_compared for file in files),
         shared={"columns": stored},
     )
 
@@ -96,7 +96,7 @@ def _sources(
             files=(name,),
             formats=(file.format,),
             episodes=index,
-            facts=file.facts,
+            metadata=file.metadata,
             attributes=attributes.text(name, file.attributes, _has_stored(index)),
         )
         sources.add(

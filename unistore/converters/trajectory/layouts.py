@@ -74,11 +74,11 @@ class EpisodeLayout(NamedTuple):
         """Return the path in an episode of rows that its format may open under another name."""
         return dataset if self.last is None else self.last.dataset_in_file(dataset)
 
-    def file_facts(self, opened: OpenFile) -> Metadata:
+    def file_metadata(self, opened: OpenFile) -> Metadata:
         """Return attributes of the file that are not those of an episode."""
         if self.container is not None:
-            return {**opened.group_facts(), **opened.group_facts(self.container)}
-        return opened.group_facts() if self.joined else {}
+            return {**opened.group_metadata(), **opened.group_metadata(self.container)}
+        return opened.group_metadata() if self.joined else {}
 
 
 class EpisodeRecording(NamedTuple):
@@ -95,9 +95,9 @@ class EpisodeRecording(NamedTuple):
         """Return what messages call an array, or the group."""
         return location_of(self.opened.name, f"{self.group}/{path}")
 
-    def facts(self, path: str = "") -> Metadata:
+    def metadata(self, path: str = "") -> Metadata:
         """Return what the file says of an array or group."""
-        return self.opened.group_facts(f"{self.group}/{path}".strip("/"))
+        return self.opened.group_metadata(f"{self.group}/{path}".strip("/"))
 
 
 def layout_of(head: FileSummary) -> EpisodeLayout | None:

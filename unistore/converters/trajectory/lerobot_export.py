@@ -18,9 +18,9 @@ from unistore.converters.trajectory.restored_steps import (
     StoredEpisode,
     StoredStepColumn,
     blocks,
-    facts_of_sources,
     final_columns,
     left_out_notes,
+    metadata_of_sources,
     step_columns,
     step_tasks,
     stored_episodes,
@@ -168,8 +168,8 @@ class _DatasetWriter:
             _needed("av", store)
         self._store = store
         self._is_video = is_video
-        self._facts = facts_of_sources(store)
-        self._rate = _rate(store, self._facts, fps)
+        self._metadata = metadata_of_sources(store)
+        self._rate = _rate(store, self._metadata, fps)
         self._episodes = stored_episodes(store)
         self._tasks, self._task_of_step = step_tasks(store, self._episodes)
         self._features = self._all_features()
@@ -366,7 +366,7 @@ class _DatasetWriter:
         path.write_text(json.dumps({name: whole for name, (_, whole) in self._statistics.items()}, indent=4))
 
     def _write_info(self, notes: Sequence[str], path: Path) -> None:
-        robots = {facts.get("robot_type") for facts in self._facts}
+        robots = {metadata.get("robot_type") for metadata in self._metadata}
         info = {
             "codebase_version": _VERSION,
             "robot_type": robots.pop() if len(robots) == 1 else None,
@@ -481,9 +481,9 @@ def _feature_name(column: StoredStepColumn, *, is_lerobot: bool) -> str:
     return name
 
 
-def _rate(store: StoreView, facts: Sequence[Mapping[str, Any]], asked: float | None) -> float:
+def _rate(store: StoreView, metadata: Sequence[Mapping[str, Any]], asked: float | None) -> float:
     """Return the steps a second that all sources state, or the one that is asked for."""
-    stated = {rate for rate in map(_stated_rate, facts) if rate is not None}
+    stated = {rate for rate in map(_stated_rate, metadata) if rate is not None}
     if asked is not None:
         stated.add(float(asked))
     if len(stated) == 1:
@@ -494,10 +494,10 @@ def _rate(store: StoreView, facts: Sequence[Mapping[str, Any]], asked: float | N
     raise _refused(store, "does not say how many steps a second it has", "say it: --fps 20 (fps=20)")
 
 
-def _stated_rate(facts: Mapping[str, Any]) -> float | None:
+def _stated_rate(metadata: Mapping[str, Any]) -> float | None:
     """Return the rate that a source states, by LeRobot or for robosuite's controller."""
-    rate = facts.get("fps")
-    arguments = facts.get("env_args")
+    rate = metadata.get("fps")
+    arguments = metadata.get("env_args")
     if rate is None and isinstance(arguments, str):
         rate = json.loads(arguments).get("env_kwargs", {}).get("control_freq")
     return float(rate) if isinstance(rate, (int, float)) else None

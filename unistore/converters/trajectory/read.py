@@ -219,7 +219,7 @@ SIZES = "sizes/"
 
 
 def prepare_source(scan: Scan, source: int, file: Openable, emit: Emit) -> SourceArrays:
-    """Return facts of a source, of which the values of spilled columns are emitted."""
+    """Return arrays for the index of a source, of which the values of spilled columns are emitted."""
     spilled = scan.shared["columns"].spilled
     if not spilled and not scan.sources.details[source].episodes.must_be_compared:
         return {}
@@ -230,7 +230,7 @@ def prepare_source(scan: Scan, source: int, file: Openable, emit: Emit) -> Sourc
 def derive_source(
     opened: OpenFile, index: EpisodeIndex, spilled: Sequence[StoredColumn], emit: Emit
 ) -> SourceArrays:
-    """Read one source once, emit the values of the columns `spilled`, and return facts.
+    """Read one source once, emit the values of the columns `spilled`, and return arrays for the index.
 
     Returns
     -------
@@ -240,18 +240,18 @@ def derive_source(
         ``sizes/<n>`` (ticks,) int64: bytes of the frame, or number of values, of each tick in column n of
         `spilled`.
     """
-    facts = {CUT: np.array(_unended(opened, index), np.int64)}
+    prepared = {CUT: np.array(_unended(opened, index), np.int64)}
     for key, follows in _next_is_following(opened, index).items():
-        facts[f"{_FOLLOWS}{key}"] = np.array(follows)
+        prepared[f"{_FOLLOWS}{key}"] = np.array(follows)
     for number, column in enumerate(spilled):
-        facts[f"{SIZES}{number}"] = _emit_column(opened, index, column, emit)
-    return facts
+        prepared[f"{SIZES}{number}"] = _emit_column(opened, index, column, emit)
+    return prepared
 
 
-def keys_apart(facts: SourceArrays) -> set[str]:
+def keys_apart(prepared: SourceArrays) -> set[str]:
     """Return the names of the next observations that are not those of the following steps."""
     follows = {
-        name.removeprefix(_FOLLOWS): value for name, value in facts.items() if name.startswith(_FOLLOWS)
+        name.removeprefix(_FOLLOWS): value for name, value in prepared.items() if name.startswith(_FOLLOWS)
     }
     return {column for column, value in follows.items() if not value}
 

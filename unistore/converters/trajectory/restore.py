@@ -25,9 +25,9 @@ from unistore.converters.trajectory.restored_steps import (
     STATS,
     TRUNCATED,
     blocks,
-    facts_of_episodes,
-    facts_of_sources,
     following,
+    metadata_of_episodes,
+    metadata_of_sources,
     next_recorded,
     recorded_truncation,
 )
@@ -209,8 +209,8 @@ def files(store: StoreView) -> Iterator[File]:
     layout = _layout(store)
     columns = _columns(store)
     empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
-    of_sources = facts_of_sources(store)
-    of_episodes = facts_of_episodes(store)
+    of_sources = metadata_of_sources(store)
+    of_episodes = metadata_of_episodes(store)
     notes = _resized_notes(store, columns)
     following_groups = (f"{FINAL}/", f"{NEXT}/")
     finals = [path for path in columns if layout.last and path.startswith(following_groups)]
@@ -268,11 +268,11 @@ def _texts_beside(name: str, source: int, texts: Mapping[str, str]) -> Iterator[
             yield File(name=str(path), form="raw", source=source, values={"": values})
 
 
-def _ends_in(store: StoreView, facts: Mapping[str, Any]) -> list[str]:
+def _ends_in(store: StoreView, metadata: Mapping[str, Any]) -> list[str]:
     """Return datasets with a value an episode, which are kept as attributes: where episodes end."""
     mapped = store.attributes["options"].get("map", {})
     named = {path.strip("/") for name, path in mapped.items() if is_of_episodes(name)}
-    listed = [path for path, value in facts.items() if isinstance(value, list)]
+    listed = [path for path, value in metadata.items() if isinstance(value, list)]
     return [path for path in listed if path in named or is_of_episodes(path)]
 
 
@@ -383,7 +383,7 @@ def _group(path: str) -> str:
 def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every dataset of every episode. The scan says which dataset a column is."""
     all_runs = [runs for _, runs in _runs(store)]
-    facts = facts_of_sources(store)
+    metadata = metadata_of_sources(store)
     swapped = store.attributes["options"]["colour"] == "swapped"
 
     def source(number: int) -> RestoredFiles:
@@ -413,15 +413,15 @@ def restore(store: StoreView, scan: Scan) -> Restore:
             """Return whether an attribute is among those of the file and its episodes."""
             return path in in_texts
 
-        own_facts = dict(facts[number])
-        stats = str(own_facts.pop(STATS, "")) if _layout(store) == LEROBOT else ""
+        own_metadata = dict(metadata[number])
+        stats = str(own_metadata.pop(STATS, "")) if _layout(store) == LEROBOT else ""
         file = RestoredFile(
             found.path,
             arrays,
             format=found.detail.formats[0],
             remarks=remarks,
             is_rewritten=is_in_text,
-            facts=own_facts,
+            metadata=own_metadata,
         )
         texts = [_text_of(found.path.with_name(STATS), stats)] if stats else []
         return RestoredFiles([file, *texts])

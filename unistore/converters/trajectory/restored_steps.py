@@ -211,8 +211,8 @@ def _images(
 
 def step_tasks(store: StoreView, episodes: list[StoredEpisode]) -> tuple[list[str], Int64s]:
     """Return all task texts, empty where none is said, and the number of each step's text, (steps,)."""
-    of_sources = facts_of_sources(store)
-    of_episodes = facts_of_episodes(store)
+    of_sources = metadata_of_sources(store)
+    of_episodes = metadata_of_episodes(store)
     numbers: dict[str, int] = {}
     of_steps = np.zeros(episodes[-1].stop if episodes else 0, np.int64)
     is_numbered = store.has(f"{STEPS}/task_index")
@@ -241,30 +241,30 @@ def _task_column(store: StoreView) -> str:
     return next((place for place in places if store.has(f"{place}/data")), "")
 
 
-def _task_of(facts: Mapping[str, Any]) -> str:
+def _task_of(metadata: Mapping[str, Any]) -> str:
     """Return the task that an episode or a source states, empty if it does not."""
     for name in _TASKS:
-        value = facts.get(name)
+        value = metadata.get(name)
         texts = value if isinstance(value, list) else [value]
         if texts and isinstance(texts[0], str):
             return texts[0]
-    problem = facts.get("problem_info")  # of LIBERO
+    problem = metadata.get("problem_info")  # of LIBERO
     if isinstance(problem, str) and "language_instruction" in problem:
         return str(json.loads(problem)["language_instruction"])
     return ""
 
 
-def facts_of_sources(store: StoreView) -> list[JsonObject]:
+def metadata_of_sources(store: StoreView) -> list[JsonObject]:
     """Return what each source says beside its arrays."""
-    return _facts(store, "sources/attributes", "sources/path")
+    return _metadata(store, "sources/attributes", "sources/path")
 
 
-def facts_of_episodes(store: StoreView) -> list[JsonObject]:
+def metadata_of_episodes(store: StoreView) -> list[JsonObject]:
     """Return what each episode says beside its arrays."""
-    return _facts(store, f"{EPISODES}/attributes", f"{EPISODES}/name")
+    return _metadata(store, f"{EPISODES}/attributes", f"{EPISODES}/name")
 
 
-def _facts(store: StoreView, path: str, names: str) -> list[JsonObject]:
+def _metadata(store: StoreView, path: str, names: str) -> list[JsonObject]:
     if store.has(f"{path}/data"):
         return [json.loads(text) for text in store.text(path)]
     return [{} for _ in store.text(names)]

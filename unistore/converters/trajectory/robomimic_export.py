@@ -10,11 +10,11 @@ import numpy as np
 from unistore.converters.trajectory.restored_steps import (
     StoredEpisode,
     StoredStepColumn,
-    facts_of_episodes,
-    facts_of_sources,
     final_columns,
     following,
     left_out_notes,
+    metadata_of_episodes,
+    metadata_of_sources,
     next_recorded,
     step_columns,
     step_tasks,
@@ -37,9 +37,11 @@ def files(store: StoreView) -> Iterator[File]:
     episodes = stored_episodes(store)
     columns = _columns(store)
     finals = final_columns(store)
-    own_facts = facts_of_episodes(store)
+    own_metadata = metadata_of_episodes(store)
     tasks, task_of_step = step_tasks(store, episodes)
-    stated = [str(facts["env_args"]) for facts in facts_of_sources(store) if facts.get("env_args")]
+    stated = [
+        str(metadata["env_args"]) for metadata in metadata_of_sources(store) if metadata.get("env_args")
+    ]
     environments = list(dict.fromkeys(stated))
     values: dict[str, ExportedArray] = {}
     attributes: dict[str, JsonObject] = {
@@ -61,7 +63,7 @@ def files(store: StoreView) -> Iterator[File]:
             last = np.arange(episode.length) == episode.length - 1
             values[f"{group}/dones"] = array_values(last.astype(np.int64))
         attributes[group] = {
-            **own_facts[episode.number],
+            **own_metadata[episode.number],
             "num_samples": episode.length,
             "source": episode.source_name,
             "source_episode": episode.name,

@@ -53,7 +53,7 @@ class ScannedFile(Scanned):
     left_out: tuple[tuple[str, str], ...] = ()  # arrays that are not stored, each with the reason
     files: tuple[str, ...] = ()  # other files that are read
     reading: int = 0  # bytes of memory needed to read rows, besides the rows
-    facts: str = "{}"  # JSON: attributes and small arrays of the `source` and of its `episodes`
+    metadata: str = "{}"  # JSON: attributes and small arrays of the `source` and of its `episodes`
     # Problems of clocks that no episode here needs, as all its arrays have the rows of the steps
     clock_problems: tuple[Problem, ...] = ()
 
@@ -76,10 +76,10 @@ def _with_stats(scanned: ScannedFile, info: SourceFile) -> ScannedFile:
     """Add the text of ``meta/stats.json`` to the metadata of a LeRobot dataset if the user asks for it."""
     stats = info.beside(STATS)
     stats.check_whole()
-    facts = json.loads(scanned.facts)
-    facts["source"][STATS] = stats.path.read_bytes().decode()
+    metadata = json.loads(scanned.metadata)
+    metadata["source"][STATS] = stats.path.read_bytes().decode()
     files = (*scanned.files, str(stats.path))
-    return replace(scanned, facts=json.dumps(facts, sort_keys=True), files=files)
+    return replace(scanned, metadata=json.dumps(metadata, sort_keys=True), files=files)
 
 
 def scan_file(
@@ -121,7 +121,7 @@ def scan_file(
         notes=(*episodes.notes(), *opened.notes.values()),
         files=tuple(str(file.path) for file in opened.further),
         reading=opened.memory,
-        facts=episodes.facts(),
+        metadata=episodes.metadata(),
         attributes=attributes,
         problems=tuple(problems),
         excluded=exclusion.covered,
@@ -133,11 +133,11 @@ def scan_file(
 def _is_told(
     layout: EpisodeLayout, opened: OpenFile, recordings: Sequence[EpisodeRecording], masks: Collection[str]
 ) -> Callable[[str, str, bool], bool]:
-    """Return what says whether the facts of the file or an episode, or a mask, hold an attribute."""
+    """Return what says whether the metadata of the file or an episode, or a mask, hold an attribute."""
     groups = {recording.group for recording in recordings}
     if layout.last is None:  # else the metadata are what is said of the file
         groups.add(layout.container or "")
-    of_root: Collection[str] = opened.group_facts() if layout.container else ()
+    of_root: Collection[str] = opened.group_metadata() if layout.container else ()
 
     def is_told(path: str, name: str, is_plain: bool) -> bool:
         if not name:  # a single value
@@ -197,12 +197,12 @@ class _SoundEpisodes:
             self.problems.append(Problem.at(recording.location(), message, fix, "clock"))
             return
         variant = episode.variant
-        facts = {path: recording.arrays[path].json() for path in variant.values}
+        metadata = {path: recording.arrays[path].json() for path in variant.values}
         if self._layout.joined or len(firsts) > 1:
-            self._of_file |= facts if self._layout.joined else {**recording.facts(), **facts}
-            facts = {}
+            self._of_file |= metadata if self._layout.joined else {**recording.metadata(), **metadata}
+            metadata = {}
         else:
-            facts = {**recording.facts(), **facts}
+            metadata = {**recording.metadata(), **metadata}
         self.left_out |= episode.left_out
         if variant not in self._variants:
             self._variants.append(variant)
@@ -212,7 +212,7 @@ class _SoundEpisodes:
             length = stop - first
             clocks = episode.clocks if len(firsts) == 1 else dict.fromkeys(episode.clocks, length)
             self._indexed.append(IndexedEpisode(name, recording.group, first, length, number, clocks))
-            self._of_episodes.append(facts)
+            self._of_episodes.append(metadata)
 
     def _first_rows(self, recording: EpisodeRecording, episode: Episode) -> list[int]:
         """Return the first rows of the episodes in a group."""
@@ -226,8 +226,8 @@ class _SoundEpisodes:
             self._notes.append(f"{location}: no terminals or timeouts: taken as one episode")
         return divided.firsts
 
-    def facts(self) -> str:
-        of_file = {**self._layout.file_facts(self._opened), **self._of_file}
+    def metadata(self) -> str:
+        of_file = {**self._layout.file_metadata(self._opened), **self._of_file}
         return json.dumps({"source": of_file, "episodes": self._of_episodes}, sort_keys=True)
 
     def index(self, masks: Mapping[str, Sequence[str]], names: Sequence[str]) -> EpisodeIndex:
