@@ -147,7 +147,7 @@ def get_family(name: str) -> type[Family]:
     fix = "check the name, or install the package that adds it"
     if is_own(own_name) and isinstance(reason := _own(own_name), str):
         message = reason
-        fix = "reinstall unistore"
+        fix = "install unistore again"
     raise InputError(Problem(f"family {name}", message, fix, "family"))
 
 

@@ -107,5 +107,5 @@ def test_a_store_needs_no_family(
         assert found["default"] == len(unistore.Dataset(folder / "s.zarr"))
     else:
         assert f"unistore.schemas.{family}" in found["default"]
-        assert "reinstall unistore" in found["default"]
+        assert "install unistore again" in found["default"]
     assert set(drawn(tmp_path / "page.html")) == {"rows"}
