@@ -64,11 +64,11 @@ def warm(store: str, cache_dir: str, as_json: bool, **options: Any) -> None:
     from unistore.store.warming import warm_cache
 
     with progress_bar() as bar:
-        warmed = warm_cache(store, cache_dir, progress=bar, **options)
+        report = warm_cache(store, cache_dir, progress=bar, **options)
     if as_json:
-        say_json(asdict(warmed))
+        say_json(asdict(report))
     else:
-        say_done(f"{cache_dir}: {count_of(warmed.files, 'file')}, {size(warmed.bytes)} of {warmed.store}")
+        say_done(f"{cache_dir}: {count_of(report.files, 'file')}, {size(report.bytes)} of {report.store}")
 
 
 _LIST_EXAMPLES = ("unistore cache list", "unistore cache list --json")

@@ -475,8 +475,8 @@ def doctor(store: str | None, as_json: bool, **options: Any) -> None:
     from unistore import doctor
 
     with progress_bar() as bar:
-        checkup = doctor(store, progress=bar, **options)
+        report = doctor(store, progress=bar, **options)
     if as_json:
-        say_json(checkup.to_json(), indent=1)
+        say_json(report.to_json(), indent=1)
     else:
-        show(checkup.blocks)
+        show(report.blocks)

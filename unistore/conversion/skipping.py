@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from unistore.conversion.build import Journal
 from unistore.converters.detection import Claims
 from unistore.converters.files.paths import natural_key
-from unistore.converters.protocol import ParallelMap, Scan, ask_here
+from unistore.converters.protocol import ParallelMap, Scan, serial_map
 from unistore.converters.scan_types import Stored
 from unistore.converters.source_scan import claims_for, scan_sources
 from unistore.errors import AddOptions, ConversionError, Fixes, InputError, Problem
@@ -75,7 +75,7 @@ def scan_valid_sources(
     *,
     skip: bool,  # whether to leave sources out; else problems are raised
     # as in `scan_sources`
-    ask: ParallelMap = ask_here,
+    ask: ParallelMap = serial_map,
     is_named: bool = False,
     claims: Claims | None = None,
     stored: Stored = Stored(),  # noqa: B008 - immutable

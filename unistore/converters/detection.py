@@ -23,7 +23,7 @@ from unistore.converters.family import Family
 from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import is_about, may_have_ending, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
-from unistore.converters.protocol import ParallelMap, ask_here
+from unistore.converters.protocol import ParallelMap, serial_map
 from unistore.converters.registry import (
     conversion_of,
     families,
@@ -168,7 +168,9 @@ class Claims:
         own = self._converter or _default_converter(get_family(converter.family))
         return own.excluding(()) == converter.excluding(())
 
-    def ask(self, ask: ParallelMap = ask_here, is_excluded: Callable[[str], bool] = lambda _: False) -> None:
+    def ask(
+        self, ask: ParallelMap = serial_map, is_excluded: Callable[[str], bool] = lambda _: False
+    ) -> None:
         """Ask about the files that were not asked about yet, but those that are excluded."""
         todo = [row for row, answer in enumerate(self._answers) if answer is None]
         todo = [row for row in todo if not is_excluded(self.paths[row])]
@@ -328,7 +330,7 @@ class Detection:
     claims: Claims = field(repr=False, compare=False)
 
 
-def survey(roots: Sequence[Path], ask: ParallelMap = ask_here) -> Claims:
+def survey(roots: Sequence[Path], ask: ParallelMap = serial_map) -> Claims:
     """Ask every family about every file."""
     claims = Claims(roots)
     claims.is_detected = True

@@ -37,7 +37,7 @@ __all__ = [
     "SourcePart",
     "SourceReader",
     "Sources",
-    "ask_here",
+    "serial_map",
 ]
 
 # Small arrays that a source contributes to the index (segment lengths, origins, …)
@@ -77,7 +77,7 @@ class ParallelMap(Protocol):
         ...
 
 
-def ask_here(function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
+def serial_map(function: Callable[[T], R], items: Sequence[T], /, *, threads: int = 1) -> Iterator[R]:
     """Call a function with each item, in this process; a `ParallelMap`."""
     if threads < 2 or len(items) < 2:
         yield from map(function, items)

@@ -28,7 +28,7 @@ from unistore.converters.detection import (
 from unistore.converters.files.formats import may_have_ending
 from unistore.converters.files.paths import Listing, real_path, rows_below
 from unistore.converters.opened import Origin
-from unistore.converters.protocol import ParallelMap, ask_here
+from unistore.converters.protocol import ParallelMap, serial_map
 from unistore.converters.registry import conversion_of, families, get_family
 from unistore.converters.scan_types import Found, Parts, Scan, Scanned, SourcePart, Stored
 from unistore.errors import AddOptions, Fix, InputError, Problem, first_few, printable, with_source
@@ -85,7 +85,7 @@ def scan_sources(
     converter: Converter,
     paths: Sequence[Path],
     must_exclude: Collection[str] | None = None,
-    ask: ParallelMap = ask_here,
+    ask: ParallelMap = serial_map,
     *,
     is_named: bool = False,
     claims: Claims | None = None,
@@ -128,7 +128,7 @@ def scan_sources(
 def sources_by_shape(
     converter: Converter,
     paths: Sequence[Path],
-    ask: ParallelMap = ask_here,
+    ask: ParallelMap = serial_map,
     *,
     is_named: bool = False,
     claims: Claims | None = None,

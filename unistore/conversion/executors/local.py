@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from unistore.converters.protocol import ParallelMap, ask_here
+from unistore.converters.protocol import ParallelMap, serial_map
 from unistore.errors import Problem, first_few
 from unistore.system.progress import (
     NO_PROGRESS,
@@ -131,7 +131,7 @@ class AskJob(Job[range]):
     def threaded(self, numbers: range, threads: int) -> Outcome:
         """Ask on the threads of the job, or on one."""
         threads = min(threads, self.threads)
-        return Outcome({"answers": list(ask_here(self.function, self._items_of(numbers), threads=threads))})
+        return Outcome({"answers": list(serial_map(self.function, self._items_of(numbers), threads=threads))})
 
     def describe(self, numbers: range) -> str:
         """Return the first item, for messages."""
