@@ -1,7 +1,7 @@
 """Samples a second of trainers with a Loader, and with PyTorch's DataLoader over HDF5.
 
-``python speed.py FOLDER [ROUNDS]``. The file and the store are made in FOLDER. Lightning, accelerate and
-transformers take the same number of steps with both, in turns: batches of 64 rows, shuffled, by two workers.
+``python speed.py FOLDER [ROUNDS [STEPS]]``. The file and the store are made in FOLDER. Lightning, accelerate
+and transformers take the same number of steps with both, in turns: batches of 64 rows, shuffled, two workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 import unistore
 
-ROWS, WIDTH, BATCH, STEPS = 50_000, 256, 64, 200
+ROWS, WIDTH, BATCH = 50_000, 256, 64
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -60,39 +60,39 @@ class Model(lightning.LightningModule):
         return torch.optim.Adam(self.parameters())
 
 
-def with_lightning(batches: Any, folder: Path) -> None:
+def with_lightning(batches: Any, steps: int, folder: Path) -> None:
     """Train with Lightning."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = lightning.Trainer(
-        max_steps=STEPS, accelerator="cpu", enable_checkpointing=False, default_root_dir=folder, **quiet
+        max_steps=steps, accelerator="cpu", enable_checkpointing=False, default_root_dir=folder, **quiet
     )
     trainer.fit(Model(), batches)
 
 
-def with_accelerate(batches: Any, folder: Path) -> None:  # noqa: ARG001
+def with_accelerate(batches: Any, steps: int, folder: Path) -> None:  # noqa: ARG001
     """Train with accelerate."""
     accelerator = accelerate.Accelerator(cpu=True)
     model = Model()
     model, optimizer, batches = accelerator.prepare(model, model.configure_optimizers(), batches)
-    for _, batch in zip(range(STEPS), batches, strict=False):
+    for _, batch in zip(range(steps), batches, strict=False):
         accelerator.backward(model(**batch)["loss"])
         optimizer.step()
         optimizer.zero_grad()
 
 
-def with_transformers(batches: Any, folder: Path) -> None:
+def with_transformers(batches: Any, steps: int, folder: Path) -> None:
     """Train with transformers."""
     quiet = {"report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no"}
-    arguments = transformers.TrainingArguments(folder, max_steps=STEPS, use_cpu=True, **quiet)
+    arguments = transformers.TrainingArguments(folder, max_steps=steps, use_cpu=True, **quiet)
     trainer = transformers.Trainer(Model(), arguments, train_dataset=batches.dataset)
     trainer.get_train_dataloader = lambda: batches
     trainer.train()
 
 
-TRAINERS: tuple[Callable[[Any, Path], None], ...] = (with_lightning, with_accelerate, with_transformers)
+TRAINERS: tuple[Callable[[Any, int, Path], None], ...] = (with_lightning, with_accelerate, with_transformers)
 
 
-def main(folder: Path, rounds: int) -> None:
+def main(folder: Path, rounds: int, steps: int) -> None:
     """Measure in turns, and print the medians."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
@@ -110,8 +110,8 @@ def main(folder: Path, rounds: int) -> None:
                 usual = DataLoader(Rows(folder / "rows.h5"), BATCH, shuffle=True, num_workers=2)
                 for batches in (loader, usual):
                     started = time.perf_counter()
-                    train(batches, folder / "run")
-                    rates.append(STEPS * BATCH / (time.perf_counter() - started))
+                    train(batches, steps, folder / "run")
+                    rates.append(steps * BATCH / (time.perf_counter() - started))
             ratios.append(rates[0] / rates[1])
             name = train.__name__.removeprefix("with_")
             print(
@@ -124,4 +124,5 @@ def main(folder: Path, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    given = [int(number) for number in sys.argv[2:]]
+    main(Path(sys.argv[1]), *(given + [3, 200][len(given) :]))
