@@ -90,6 +90,9 @@ oracles: $(READY)
 	build/mcap/bin/python -m pip install --quiet --disable-pip-version-check numpy==2.2.6 mcap==1.6.0 mcap-ros2-support==0.6.0
 	build/mcap/bin/python tools/oracles/mcap_samples.py tests/data/mcap
 
+# Tests of other projects' trainers: without this project's fixtures, and its warnings that are errors
+OUTSIDE := --noconftest --import-mode prepend -W default --timeout 1200 -p no:cacheprovider
+
 # Scripts of examples/trainers under Lightning, accelerate, transformers, torchdata and MONAI, in an environment of
 # their own. By hand: their releases change, and must not break the tests
 trainers: build/trainers/.ready
@@ -111,9 +114,6 @@ trainers-lerobot:
 	$(PYTHON) -m venv build/lerobot-store
 	build/lerobot-store/bin/python -m pip install --quiet --disable-pip-version-check -r examples/trainers/lerobot/requirements.txt -e .
 	HF_HUB_OFFLINE=1 build/lerobot-store/bin/python -m pytest -q $(OUTSIDE) examples/trainers/lerobot
-
-# Tests of other projects' trainers: without this project's fixtures, and its warnings that are errors
-OUTSIDE := --noconftest --import-mode prepend -W default --timeout 1200 -p no:cacheprovider
 
 # The source and wheel archives in dist/, tried in empty environments outside of the checkout: the wheel without torch
 # and with it, its stores against the checkout's, and the source archive without a compiler

@@ -1,6 +1,6 @@
 """Items a second from LeRobot's videos and from stores, in turns, and the disk of each.
 
-python speed.py             a dataset that it makes: 6 episodes of 120 frames, a camera of 240 x 320
+python speed.py             a dataset that it makes: 6 episodes of 120 frames, two videos of 240 x 320
 python speed.py FOLDER      a LeRobot dataset of version 3
 """
 
@@ -79,5 +79,5 @@ if __name__ == "__main__":
             source = Path(sys.argv[1]).resolve()
         else:
             source = Path(temporary, "own")
-            write(source, (120,) * 6, (240, 320))
+            write(source, (120,) * 6, (240, 320), ("video", "video"))
         compare(source, Path(temporary))

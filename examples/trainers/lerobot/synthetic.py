@@ -9,7 +9,9 @@ FPS = 10
 CAMERAS = ("observation.images.top", "observation.images.wrist")
 
 
-def write(root: Path, lengths: tuple[int, ...], size: tuple[int, int], cameras: str = "video") -> None:
+def write(
+    root: Path, lengths: tuple[int, ...], size: tuple[int, int], forms: tuple[str, str] = ("video", "image")
+) -> None:
     """Write a dataset.
 
     Parameters
@@ -20,8 +22,8 @@ def write(root: Path, lengths: tuple[int, ...], size: tuple[int, int], cameras: 
         Frames of each episode.
     size : (int, int)
         Height and width of the images.
-    cameras : {"video", "image"}, default "video"
-        How the first camera is stored. The second one is always images.
+    forms : (str, str), default ("video", "image")
+        How each of the two cameras is stored.
     """
     axes = ["height", "width", "channels"]
     features = {
@@ -29,10 +31,10 @@ def write(root: Path, lengths: tuple[int, ...], size: tuple[int, int], cameras: 
         "action": {"dtype": "float32", "shape": (2,), "names": None},
         "next.reward": {"dtype": "float32", "shape": (1,), "names": None},
         "next.done": {"dtype": "bool", "shape": (1,), "names": None},
-        CAMERAS[0]: {"dtype": cameras, "shape": (*size, 3), "names": axes},
-        CAMERAS[1]: {"dtype": "image", "shape": (*size, 3), "names": axes},
+        CAMERAS[0]: {"dtype": forms[0], "shape": (*size, 3), "names": axes},
+        CAMERAS[1]: {"dtype": forms[1], "shape": (*size, 3), "names": axes},
     }
-    options = {"root": root, "fps": FPS, "features": features, "use_videos": cameras == "video"}
+    options = {"root": root, "fps": FPS, "features": features, "use_videos": "video" in forms}
     dataset = LeRobotDataset.create("local/synthetic", **options)
     random = np.random.default_rng(0)
     grid = np.add.outer(np.arange(size[0]) * 3, np.arange(size[1]) * 2)[..., None]

@@ -1,11 +1,19 @@
 """Trainers of two short epochs with a seed for each epoch, so that trainings can be compared."""
 
 import os
+import random
 
 import numpy as np
 import torch
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from unistore_trainer import nnUNetTrainerUnistore
+
+
+def seed_all(seed: int) -> None:
+    """Seed the three generators that nnU-Net draws from."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
 
 
 class Short:
@@ -17,12 +25,12 @@ class Short:
         self.num_iterations_per_epoch = 5
         self.num_val_iterations_per_epoch = 2
         self.save_every = 1
+        seed_all(0)
         super().initialize()
 
     def on_train_epoch_start(self) -> None:
         """Seed the order and the augmentations of an epoch. nnU-Net itself saves no random state."""
-        np.random.seed(self.current_epoch)  # noqa: NPY002 (nnU-Net draws from it)
-        torch.manual_seed(self.current_epoch)
+        seed_all(self.current_epoch)
         super().on_train_epoch_start()
 
     def on_epoch_end(self) -> None:

@@ -1,6 +1,7 @@
 """Patches a second from nnU-Net's blosc2 files and from a store, in turns, and the disk of both.
 
-python speed.py          cases of 160 x 256 x 256 voxels that it makes: smooth HU with noise, two ellipsoids
+python speed.py          cases of 160 x 256 x 256 voxels that it makes: smooth HU with noise, two
+                         ellipsoids; once of whole HU, once as after resampling
 python speed.py FOLDER   a preprocessed folder with both, after `to_store.py`
 """
 
@@ -24,8 +25,8 @@ ROUNDS = 7
 BATCHES = 6  # of a round
 
 
-def write_cases(folder: Path, count: int) -> None:
-    """Write cases as nnU-Net's preprocessing does: whole HU, normalised; chunks for its patches."""
+def write_cases(folder: Path, count: int, *, is_resampled: bool) -> None:
+    """Write normalised cases as nnU-Net does, in chunks for its patches: of whole HU unless resampled."""
     random = np.random.default_rng(0)
     folder.mkdir()
     blocks, chunks = comp_blosc2_params((1, *SHAPE), PATCH)
@@ -36,8 +37,8 @@ def write_cases(folder: Path, count: int) -> None:
             centre = random.uniform(-0.5, 0.5, (3, 1, 1, 1))
             label[0][(((grid - centre) / random.uniform(0.2, 0.4)) ** 2).sum(axis=0) < 1] = number
         smooth = 80 * np.sin(3 * grid + random.uniform(0, 6, (3, 1, 1, 1))).sum(axis=0)
-        units = np.rint(smooth + 200 * label + random.normal(0, 15, SHAPE))
-        image = ((units - 20) / 150).astype(np.float32)
+        units = smooth + 200 * label + random.normal(0, 15, SHAPE)
+        image = (((units if is_resampled else np.rint(units)) - 20) / 150).astype(np.float32)
         locations = {number: random.permutation(np.argwhere(label == number))[:10000] for number in (1, 2)}
         name = str(folder / f"case_{case}")
         nnUNetDatasetBlosc2.save_case(image, label, {"class_locations": locations}, name, chunks, blocks)
@@ -80,8 +81,10 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         compare(Path(sys.argv[1]).resolve())
     else:
-        with TemporaryDirectory() as temporary:
-            made = Path(temporary, "cases")
-            write_cases(made, 4)
-            to_store(made)
-            compare(made)
+        for is_resampled in (False, True):
+            with TemporaryDirectory() as temporary:
+                made = Path(temporary, "cases")
+                write_cases(made, 4, is_resampled=is_resampled)
+                to_store(made)
+                print("resampled" if is_resampled else "whole HU")
+                compare(made)
