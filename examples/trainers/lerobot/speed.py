@@ -44,32 +44,33 @@ def compare(own: Path, folder: Path) -> None:
         "unistore, --video keep": (kept, "pyav"),
         "unistore, frames": (frames, "pyav"),
     }
-    datasets, rates = {}, {}
+    datasets, rates, costs = {}, {}, {}
     for name, (root, decoder) in ways.items():
         fps = LeRobotDataset("local/speed", root=root, video_backend=decoder).fps
         around = {"action": [step / fps for step in range(16)]}
         options = {"delta_timestamps": around, "return_uint8": True}
         datasets[name] = LeRobotDataset("local/speed", root=root, video_backend=decoder, **options)
-        rates[name] = []
+        rates[name], costs[name] = [], []
     for number in range(ROUNDS + 1):
         for name, dataset in datasets.items():
             order = random.Random(number).sample(range(len(dataset)), ITEMS)
-            begin = time.perf_counter()
+            begin, begin_cpu = time.perf_counter(), time.process_time()
             for start in range(0, ITEMS, BATCH):
                 batch = order[start : start + BATCH]
                 items = [dataset[item] for item in batch]
                 torch.utils.data.default_collate(items)
             if number:  # the first round fills caches
                 rates[name].append(ITEMS / (time.perf_counter() - begin))
+                costs[name].append((time.process_time() - begin_cpu) / ITEMS * 1000)
     base = next(iter(rates.values()))
     for name, measured in rates.items():
         ratios = [rate / reference for rate, reference in zip(measured, base, strict=True)]
         root = ways[name][0]
         disk = size_of(root / "unistore.zarr") if root != own else size_of(own / "data", own / "videos")
-        spread = f"{min(ratios):.2f}…{max(ratios):.2f}"
         print(
-            f"{name}: {statistics.median(measured):.0f} items/s, {statistics.median(ratios):.2f} of the "
-            f"first ({spread}), {disk:.2f} MB"
+            f"{name}: {statistics.median(measured):.0f} items/s, {statistics.median(ratios):.2f} of the first "
+            f"({min(ratios):.2f}…{max(ratios):.2f}), {statistics.median(costs[name]):.1f} ms of processor time "
+            f"an item, {disk:.2f} MB"
         )
 
 

@@ -55,17 +55,19 @@ def compare(folder: Path) -> None:
     ways = {"blosc2": nnUNetDatasetBlosc2, "unistore": UnistoreDataset}
     datasets = {name: way(str(folder)) for name, way in ways.items()}
     rates: dict[str, list[float]] = {name: [] for name in ways}
+    costs: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(ROUNDS + 1):
         for name, dataset in datasets.items():
             loader = nnUNetDataLoader(
                 dataset, BATCH, PATCH, PATCH, labels, oversample_foreground_percent=0.33
             )
             np.random.seed(number)  # noqa: NPY002 (nnU-Net draws from it)
-            begin = time.perf_counter()
+            begin, begin_cpu = time.perf_counter(), time.process_time()
             for _ in range(BATCHES):
                 next(loader)
             if number:  # the first round fills caches
                 rates[name].append(BATCH * BATCHES / (time.perf_counter() - begin))
+                costs[name].append((time.process_time() - begin_cpu) / (BATCH * BATCHES) * 1000)
     ratios = [ours / own for own, ours in zip(*rates.values(), strict=True)]
     for name, measured in rates.items():
         print(
