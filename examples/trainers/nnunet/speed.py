@@ -70,9 +70,8 @@ def compare(folder: Path) -> None:
                 costs[name].append((time.process_time() - begin_cpu) / (BATCH * BATCHES) * 1000)
     ratios = [ours / own for own, ours in zip(*rates.values(), strict=True)]
     for name, measured in rates.items():
-        print(
-            f"{name}: {statistics.median(measured):.1f} patches/s ({min(measured):.1f}…{max(measured):.1f})"
-        )
+        cost = f"{statistics.median(costs[name]):.0f} ms of processor time a patch"
+        print(f"{name}: {statistics.median(measured):.1f} patches/s, {cost}")
     print(f"unistore / blosc2: {statistics.median(ratios):.2f} ({min(ratios):.2f}…{max(ratios):.2f})")
     store = folder.parent / f"{folder.name}.zarr"
     own, ours = size_of(list(folder.glob("*.b2nd"))), size_of(list(store.rglob("*")))
