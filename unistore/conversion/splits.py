@@ -209,9 +209,11 @@ class Units:
         if not empty or not self.sizes.any():
             return
         units = count_of(len(self.sizes), self.rule.by)
-        message = f"{first_few(empty)} would be empty: the {units} all fall into the other splits"
+        is_hash = self.rule.method == "hash"
+        why = f"the hash puts {units} into the other splits" if is_hash else f"{units} are too few"
+        message = f"{first_few(empty)} would be empty, because {why}"
         fixes: list[Fix] = [f"give more {self.rule.by}s, or fewer splits"]
-        if self.rule.method == "hash":
+        if is_hash:
             filling = (seed for seed in range(_SEEDS) if not self._empty(self._hashed(seed)))
             exact = AddOptions(("--split", f"{EXACT}{self.rule.text}"), "(new data may then move samples)")
             purpose = "to fill every split"

@@ -211,10 +211,10 @@ def _interrupt(*_: object) -> None:
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        ({"part": "1/3"}, {}, "was begun in 3 parts"),
-        ({"part": "1/3"}, {"restart": True}, "was begun in 3 parts"),
-        ({"part": "1/3"}, {"part": "1/4"}, "was begun in 3 parts, not in 4 parts"),
-        ({}, {"part": "1/3"}, "was begun without --part, not in 3 parts"),
+        ({"part": "1/3"}, {}, "was started as 3 jobs"),
+        ({"part": "1/3"}, {"restart": True}, "was started as 3 jobs"),
+        ({"part": "1/3"}, {"part": "1/4"}, "was started as 3 jobs, not as 4 jobs"),
+        ({}, {"part": "1/3"}, "was started without --part, not as 3 jobs"),
         ({"part": "1/3"}, {"part": "2/3", "codec": "none"}, "used other sources or options"),
     ],
 )

@@ -67,9 +67,9 @@ def test_splits_of_a_list(name: str, write: Write, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
-        ("l.csv", "a.h5,train\na.h5,val\n", r"a.h5 is in train and in val \(keep one of the two lines\)"),
-        ("l.json", '{"a.h5": "train", "a.h5": "val"}', r"a.h5 is in train and in val"),
-        ("l.csv", "a.h5;train\n", "row 1 has 1 cells"),
+        ("l.csv", "a.h5,train\na.h5,val\n", r"'a.h5' is in two splits, train and val"),
+        ("l.json", '{"a.h5": "train", "a.h5": "val"}', r"'a.h5' is in two splits, train and val"),
+        ("l.csv", "a.h5;train\n", "line 1 has 1 cells"),
         ("l.csv", 'a.h5,"train\n', "unexpected end of data"),
         ("l.csv", ",train\n", "a line with the split 'train' has no name"),
         ("l.csv", "a.h5,\n", "'a.h5' has no split"),
@@ -82,7 +82,11 @@ def test_splits_of_a_list(name: str, write: Write, tmp_path: Path) -> None:
         ("l.json", '{"a.h5": "train"', "delimiter"),
         ("l.json", '{"a":' * 100_000, "nested too deeply"),
         ("l.json", json.dumps({f"{n}.h5": str(n) for n in range(300)}), "names 300 splits"),
-        ("l.csv", "a.h5,train\nb.h5,val\n", r"l.csv: does not name c.h5 \(list them, or --split"),
+        (
+            "l.csv",
+            "a.h5,train\nb.h5,val\n",
+            r"l.csv: does not contain c.h5. Fix: add them to the list, or --split",
+        ),
         ("l.csv", "a.h5,t\nb.h5,t\nc.h5,t\nd.h5,v\n", r"l.csv: has 1 names that do not exist here: d.h5"),
         ("l.csv", "a.h5: 3,t\nb.h5,t\nc.h5,t\n", "add --split-by"),
     ],
@@ -118,7 +122,7 @@ def test_a_newer_store_takes_over_the_splits_of_another(write: Write, tmp_path: 
     unistore.convert(write(*names), tmp_path / "old.zarr", split=exact)
     old = splits_of(tmp_path / "old.zarr")
     folder = write(*names, "new_1.h5", "new_2.h5")
-    with pytest.raises(InputError, match=r"old.zarr: does not name new_1.h5, new_2.h5"):
+    with pytest.raises(InputError, match=r"old.zarr: does not contain new_1.h5, new_2.h5"):
         unistore.convert(folder, tmp_path / "new.zarr", split_from=tmp_path / "old.zarr")
     how: dict[str, Any] = {"split_from": tmp_path / "old.zarr", "split": "train=0.5,test=0.5"}
     unistore.convert(folder, tmp_path / "new.zarr", **how)
@@ -221,14 +225,14 @@ def test_a_new_member_of_a_group_goes_where_the_group_is(write: Write, tmp_path:
     folder = write("p1_a.h5", "p2_a.h5", "p1_b.h5", "p3_a.h5", "p3_b.h5")
     (tmp_path / "l.csv").write_text("p1_a.h5,val\np2_a.h5,train\n")
     how: dict[str, Any] = {"split_from": tmp_path / "l.csv", "group_by": r"p\d"}
-    with pytest.raises(InputError, match=r"does not name p3_a.h5, p3_b.h5"):
+    with pytest.raises(InputError, match=r"does not contain p3_a.h5, p3_b.h5"):
         unistore.convert(folder, tmp_path / "out.zarr", **how)
     unistore.convert(folder, tmp_path / "out.zarr", split="train=0.5,val=0.5", **how)
     splits = splits_of(tmp_path / "out.zarr")
     assert splits["p1_b.h5"] == {"val"}
     assert splits["p3_a.h5"] == splits["p3_b.h5"]
     (tmp_path / "l.csv").write_text("p1_a.h5,val\np1_b.h5,train\n")
-    with pytest.raises(InputError, match="has p1 in val and in train"):
+    with pytest.raises(InputError, match="puts the group 'p1' into two splits, val and train"):
         unistore.convert(folder, tmp_path / "no.zarr", split="train=0.5,val=0.5", **how)
 
 

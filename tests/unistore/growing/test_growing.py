@@ -245,7 +245,7 @@ def test_names_of_versions_stay(tmp_path: Path, store: Path) -> None:
     unistore.append(tmp_path / "new", store)
     unistore.versions(store, tag="paper", version=1)
     assert len(opened(store, version="paper")) == 58
-    with pytest.raises(unistore.InputError, match="'paper' is version 1"):
+    with pytest.raises(unistore.InputError, match="'paper' belongs to version 1"):
         unistore.versions(store, tag="paper")
     (store / "tags" / "paper").write_text("seven")
     with pytest.raises(unistore.CorruptionError, match="tags/paper is damaged"):

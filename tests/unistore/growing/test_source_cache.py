@@ -418,7 +418,7 @@ def test_options_of_a_conversion_need_source_files(folder: Path, tmp_path: Path)
             unistore.Loader(path, convert={"codec": "fast"}, exclude=["a"])
     with pytest.raises(unistore.InputError, match=r"codec: is an option .*the dataset is not a path"):
         unistore.Loader(unistore.Dataset(tmp_path / "rows.zarr"), codec="fast")
-    with pytest.raises(unistore.InputError, match=r"convert: .*no path"):
+    with pytest.raises(unistore.InputError, match=r"convert: .*not a path"):
         unistore.Loader([1, 2, 3], convert={})
 
 

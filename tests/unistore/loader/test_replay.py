@@ -80,15 +80,19 @@ def test_samples_of_a_loader(name: str) -> None:
 
 STATE = make_loader(shuffle="full").state_dict()
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "other store": ({"digest": "0" * 32}, {}, "is of other samples than Dataset.*split and seed"),
+    "other store": ({"digest": "0" * 32}, {}, "was saved with other samples than Dataset.*split and seed"),
     "other kind": ({}, {"samples": "Ragged()"}, "Ragged cannot read this rows store"),
-    "other seed": ({}, {"seed": 7}, "is of other samples"),
+    "other seed": ({}, {"seed": 7}, "was saved with other samples"),
     "epoch": ({"delivered": 5}, {"epoch": 1}, "the run had only reached epoch 0"),
-    "batch": ({"delivered": 5}, {"batch": 1, "batch_size": 5}, "is 1, and 5 samples of the epoch were deliv"),
+    "batch": (
+        {"delivered": 5},
+        {"batch": 1, "batch_size": 5},
+        "is 1, but only 5 samples of the epoch were deliv",
+    ),
     "size": ({}, {"batch": 1}, "needs batch_size"),
     "order": ({"order": {}}, {}, "weights, a subset, or a sampler"),
     "seed of order": ({"order": {**STATE["order"], "seed": "x"}}, {}, "weights, a subset, or a sampler"),
-    "lacks": ({"epoch": None}, {}, "lacks epoch"),
+    "lacks": ({"epoch": None}, {}, "has no epoch"),
     "beyond": ({"delivered": 10**9}, {}, "the state is invalid"),
 }
 

@@ -152,7 +152,7 @@ def test_it_grows_as_in_a_folder(store: Objects, folder: Path, tmp_path: Path) -
     assert unistore.remove(URL, "a.npz").version == 3
     for _ in range(2):
         assert unistore.versions(URL, tag="paper")[2].tags == ("paper",)
-    with pytest.raises(unistore.InputError, match="'paper' is version 3"):
+    with pytest.raises(unistore.InputError, match="'paper' belongs to version 3"):
         unistore.versions(URL, tag="paper", version=1)
     with pytest.raises(unistore.InputError, match=r"has no version 'draft' .*paper"):
         len(unistore.Dataset(URL, version="draft"))
