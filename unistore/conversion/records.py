@@ -107,18 +107,18 @@ def _class(name: str) -> type:
     """Return a record or an enumeration of unistore."""
     module, _, path = name.partition(":")
     if not module.startswith("unistore.") or module.endswith("__main__") or not path.isidentifier():
-        msg = f"{name} is no record of unistore"
+        msg = f"{name} is not a record of unistore"
         raise TypeError(msg)
     own_class = getattr(sys.modules.get(module) or import_module(module), path)
     if not isinstance(own_class, type) or own_class.__module__ != module:
-        msg = f"{name} is no class of this module"
+        msg = f"{name} is not a class of this module"
         raise TypeError(msg)
     return own_class
 
 
 def _field_names(kind: type) -> tuple[str, ...]:
     if not kind.__module__.startswith("unistore."):
-        msg = f"{_name(kind)} is no record of unistore"
+        msg = f"{_name(kind)} is not a record of unistore"
         raise TypeError(msg)
     if issubclass(kind, Format):  # which has no state
         return ()
@@ -126,7 +126,7 @@ def _field_names(kind: type) -> tuple[str, ...]:
         return tuple(field.name for field in fields(kind))
     if issubclass(kind, tuple):
         return kind._fields  # type: ignore[attr-defined, no-any-return]
-    msg = f"{_name(kind)} is no record"
+    msg = f"{_name(kind)} is not a record"
     raise TypeError(msg)
 
 

@@ -74,7 +74,7 @@ class SplitRule:
             raise ValueError(msg)
         seed = options.get("split_seed", 0)
         if not is_integer(seed, 0, MAX_COUNT):
-            msg = f"split_seed {seed!r} is no seed"
+            msg = f"split_seed {seed!r} is not a seed"
             raise ValueError(msg)
         pattern = options.get("group_by")
         if pattern is not None:

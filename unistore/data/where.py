@@ -234,9 +234,9 @@ def _attributes(store: Store, path: str) -> dict[str, list[Any]]:
     try:
         samples = [json.loads(text) for text in store.text(path)]
     except ValueError as error:
-        raise contradiction(store, f"{path}/data", f"is not JSON ({error})") from error
+        raise contradiction(store, f"{path}/data", f"is not JSON: {error}") from error
     if not all(isinstance(sample, dict) for sample in samples):
-        raise contradiction(store, f"{path}/data", "holds no attributes as JSON")
+        raise contradiction(store, f"{path}/data", "contains attributes that are not JSON objects")
     values: dict[str, list[Any]] = {}
     for name in samples[0] if samples else ():
         column = [sample.get(name) for sample in samples]

@@ -91,9 +91,9 @@ def file_name_problem(name: str) -> str | None:
     if not name or name.startswith("/") or _DRIVE.match(name):
         return "it is empty or absolute"
     if any(part in ("", ".", "..") for part in parts):
-        return "it holds '..', '.' or an empty part"
+        return "it contains '..', '.' or an empty part"
     if "\\" in name or not name.isprintable():
-        return "it holds a backslash or a control character"
+        return "it contains a backslash or a control character"
     if any(len(part.encode("utf-8", "surrogateescape")) > _MAX_NAME_BYTES for part in parts):
         return f"a part is longer than {_MAX_NAME_BYTES} bytes"
     return None

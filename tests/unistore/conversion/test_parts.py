@@ -194,7 +194,7 @@ def test_a_kill_before_the_seal(
     with pytest.raises(InputError, match="no store to seal"):
         run(toy(), [toys], store, Settings(seal=True))
     run(toy(), [toys], store, Settings(part="1/2"))
-    with pytest.raises(ConversionError, match=r"parts that are not finished: 2; run them, then --seal"):
+    with pytest.raises(ConversionError, match=r"jobs that are not finished: 2. Fix: run them, then --seal"):
         run(toy(), [toys], store, Settings(seal=True))
     with monkeypatch.context() as patch:
         patch.setattr(NewStore, "seal", _interrupt)
@@ -381,7 +381,7 @@ def test_a_part_at_work_seals(toys: Path, toy: Any, store: Path, whole: str) -> 
     with again:
         assert run(toy(), [toys], store, Settings(part="2/2")).unfinished_parts == (1,)
         assert not (build / "lock-2-of-2").exists()
-        with pytest.raises(ConversionError, match="not finished: 1; run"):
+        with pytest.raises(ConversionError, match=r"not finished: 1. Fix: run"):
             run(toy(), [toys], store, Settings(seal=True))
     assert run(toy(), [toys], store, Settings(part="1/2")).digest == whole
 

@@ -250,7 +250,7 @@ def test_nothing_to_skip_changes_nothing(tmp_path: Path, toys: Path, toy: Any) -
 def test_names_that_no_export_could_write_are_left_out(tmp_path: Path, toys: Path, toy: Any) -> None:
     run(toy(), [toys], tmp_path / "good")
     shutil.copyfile(next(toys.rglob("*.npz")), toys / "train" / "a\\b.npz")
-    with pytest.raises(InputError, match="has a name that cannot be exported: it holds a backslash"):
+    with pytest.raises(InputError, match="has a name that cannot be exported: it contains a backslash"):
         run(toy(), [toys], tmp_path / "fail")
     run(toy(), [toys], tmp_path / "skip", Settings(on_error="skip"))
     assert files_of(tmp_path / "skip") == files_of(tmp_path / "good")
