@@ -450,7 +450,7 @@ class FolderBuild(Build):
     ``store/`` becomes the destination; ``old/`` exists while a store is being replaced.
     """
 
-    overlap_message = "overlaps with a source"
+    overlap_message = "overlaps with the source"
     overlap_fix = "choose another destination"
 
     def __init__(self, destination: Path, *, restart: bool = False, part: JobPart | None = None) -> None:

@@ -207,7 +207,8 @@ def check_plain(
                 if entry.is_dir(follow_symlinks=False):
                     todo += [] if entry.path in ignored else [entry.path]
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                    msg = f"{entry.path}: unistore never makes links or special files. Fix: remove it"
+                    reason = "is a link or a special file, which unistore never makes"
+                    msg = f"{entry.path}: {reason}. Fix: remove it"
                     raise ConversionError(msg)
 
 

@@ -158,7 +158,7 @@ class ObjectBuild(Build):
     """
 
     in_bucket = True
-    overlap_message = "the staging folder would be inside a source"
+    overlap_message = "the staging folder would be inside the source"
     overlap_fix = "choose another folder with --work"
 
     def __init__(

@@ -743,5 +743,5 @@ def _check_no_overlap(paths: Sequence[Path], build: Build) -> None:
     for path in map(real_path, paths):
         target = build.output_path.resolve()
         if path == target or target in path.parents or path in target.parents:
-            message = f"{build.overlap_message}, {path}"
+            message = f"{build.overlap_message} {path}"
             raise InputError.at(str(build.output_path), message, build.overlap_fix, "target")

@@ -299,7 +299,7 @@ def test_less_than_the_prediction_is_warned_of_before_anything_is_read(
 
 def test_without_progress_it_is_a_warning(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 1_000_000)
-    with pytest.warns(UserWarning, match="room for 1.0 MB"):
+    with pytest.warns(UserWarning, match=r"has 1.0 MB free"):
         unistore.convert(source, source.with_name("out.zarr"), "rows", progress=False)
 
 
