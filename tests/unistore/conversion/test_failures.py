@@ -98,7 +98,7 @@ def test_a_folder_without_rights(tmp_path: Path, toys: Path, toy: Any, whole: st
 
 def test_a_read_only_file_system(tmp_path: Path, toys: Path, toy: Any, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, capture_output=True)
-    with pytest.raises(ConversionError, match=r"Read-only file system; choose a destination that can be"):
+    with pytest.raises(ConversionError, match=r"Read-only file system. Fix: choose a destination"):
         run(toy(), [toys], small_disk / "out.zarr")
 
 

@@ -108,7 +108,7 @@ def test_a_failure_leaves_nothing(
             raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr("unistore.exporting.run.write", failing)
-    with pytest.raises(ConversionError, match="No space left on device; free space there"):
+    with pytest.raises(ConversionError, match=r"No space left on device. Fix: free space there"):
         export(store, tmp_path / "out")
     assert len(written) == 3
     assert list(tmp_path.iterdir()) == []

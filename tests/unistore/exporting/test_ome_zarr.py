@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_nothing(scans: Scans, tmp_path: Path, monkeypatch: p
         return pad_chunk(chunk, blank)
 
     monkeypatch.setattr("unistore.exporting.run.pad_chunk", failing)
-    with pytest.raises(ConversionError, match="No space left on device; free space there"):
+    with pytest.raises(ConversionError, match=r"No space left on device. Fix: free space there"):
         unistore.export(scans.store, tmp_path / "out", to="ome-zarr")
     assert len(written) == 9
     assert list(tmp_path.iterdir()) == []

@@ -332,7 +332,7 @@ def test_a_full_folder_for_temporary_files(
 
     monkeypatch.setattr(what, full_disk)
     with pytest.raises(
-        ConversionError, match=r"/.*: No space left on device; free space there, or set TMPDIR"
+        ConversionError, match=r"/.*: No space left on device. Fix: free space there, or set TMPDIR"
     ):
         verify(store, against=case.sources)
 

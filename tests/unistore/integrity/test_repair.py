@@ -251,7 +251,9 @@ def test_a_full_disk(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(import_module("unistore.integrity.repair")._Repair, "run", full_disk)
-        with pytest.raises(ConversionError, match="No space left on device; free space there, then repair"):
+        with pytest.raises(
+            ConversionError, match=r"No space left on device. Fix: free space there, then repair"
+        ):
             repair(store, case.sources)
     assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
     assert repair(store, case.sources).ok

@@ -224,7 +224,7 @@ def test_samples_tell_their_epoch(path, make_store):
                 assert all((batch["epoch"] == epoch).all() for batch in loader)
     own = make_store("rows", {"rows/epoch": np.arange(SAMPLES) + 100}, count=SAMPLES)
     assert unistore.Dataset(own, fields=["epoch"])[EpochIndex(3, 8)]["epoch"] == 103
-    with pytest.raises(InputError, match="samples have label; on request: epoch, source"):
+    with pytest.raises(InputError, match="keys of the samples, label, or optional ones, epoch, source"):
         unistore.Dataset(path, fields=["epochs"])
 
 

@@ -413,7 +413,7 @@ def test_an_upload_that_fails_is_continued(
     proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, quick: None
 ) -> None:
     proxy.spoil(503, method="PUT", path="rows/data/c/3/0", times=10**6)
-    with pytest.raises(ConversionError, match=r"the server answers 503 .*; the same command continues"):
+    with pytest.raises(ConversionError, match=r"the server answers 503 .* then run the same command"):
         unistore.convert(sources, bucket.url("x.zarr"), work=work)
     proxy.rules.clear()
     assert unistore.convert(sources, bucket.url("x.zarr"), work=work).resumed == 3
