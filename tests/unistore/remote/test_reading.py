@@ -179,7 +179,7 @@ def test_after_a_fork_it_raises_at_once(uploaded: str) -> None:
     dataset = unistore.Dataset(uploaded)
     options: dict[str, Any] = {"collate_fn": unistore.collate, "multiprocessing_context": "fork"}
     for _ in range(2):
-        with pytest.raises(StoreError, match="cannot be used in a forked process") as error:
+        with pytest.raises(StoreError, match="cannot be read in a forked process") as error:
             list(DataLoader(dataset, 4, num_workers=1, **options))
         assert "multiprocessing_context='spawn'" in str(error.value)
         dataset.read_batch(range(300))
