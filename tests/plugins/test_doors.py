@@ -447,16 +447,20 @@ def _packed_of(*ends: int, values: int = 4) -> plugin.Packed:
 @pytest.mark.parametrize(
     ("pcm", "start", "message"),
     [
-        (np.zeros(3), np.zeros(2), "gave pcm of 3 samples, expected 2"),
+        (np.zeros(3), np.zeros(2), "returned pcm of 3 samples, expected 2"),
         (np.zeros(()), np.zeros(2), "expected an array of numbers or texts with an axis of samples"),
         ([1, 2], np.zeros(2), "expected an array"),
         (np.array([None, None]), np.zeros(2), "expected an array"),
         (_packed_of(0, 2, 9), np.zeros(2), "offsets from 0 to 9 that do not divide 4 values"),
         (_packed_of(1, 2, 4), np.zeros(2), "offsets from 1 to 4"),
         (_packed_of(0, 6, 4), np.zeros(2), "offsets from 0 to 4 that do not divide"),
-        (_packed_of(0, 4), np.zeros(2), r"offsets int64 \(2,\), expected int64 \(3,\)"),
-        (plugin.Packed(np.arange(4), np.array([0.0, 2, 4])), np.zeros(2), "offsets float64"),
-        (_packed_of(0, 2, 4), _packed_of(0, 1, 4), "gave start of other lengths than pcm"),
+        (
+            _packed_of(0, 4),
+            np.zeros(2),
+            r"with int64 offsets of shape \(2,\), expected int64 of shape \(3,\)",
+        ),
+        (plugin.Packed(np.arange(4), np.array([0.0, 2, 4])), np.zeros(2), "with float64 offsets"),
+        (_packed_of(0, 2, 4), _packed_of(0, 1, 4), "returned start and pcm of one group"),
     ],
 )
 def test_what_a_kind_reads_is_checked(
@@ -477,7 +481,7 @@ def test_what_a_kind_reads_is_checked(
     data = unistore.Dataset(tmp_path / "o.zarr", "Window")
     with pytest.raises(
         InputError,
-        match=f"unistore_window.Window.read {message}|unistore_window.Window.read gave pcm .*{message}",
+        match=f"unistore_window.Window.read {message}|unistore_window.Window.read returned pcm .*{message}",
     ):
         data.__getitems__([0, 1])
     right = {"pcm": _packed_of(0, 1, 4), "start": _packed_of(0, 1, 4)}

@@ -93,8 +93,8 @@ def test_a_kind_that_fails_is_left_out_with_a_line(
     monkeypatch.setattr(Window, "keys", has_a_bug)
     assert "Window" not in unistore.inspect(store).to_json()["snippet"]
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("unistore: the kind of samples broken is skipped: unistore_native:Missing c")
-    assert lines[1].startswith("unistore: the kind of samples Window is skipped: unistore_window failed: T")
+    assert lines[0].startswith("unistore: the sample kind broken is skipped: unistore_native:Missing c")
+    assert lines[1].startswith("unistore: the sample kind Window is skipped: unistore_window failed: T")
     assert unistore.Dataset(store)[0]["pcm"].shape == (4000, 2)
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_kind_is_left_out(
     named.installed_kinds.cache_clear()
     assert named.installed_kinds() == {}
     line = capsys.readouterr().err
-    assert line == f"unistore: the kind of samples odd is skipped: {module}:Kind {reason}\n"
+    assert line == f"unistore: the sample kind odd is skipped: {module}:Kind {reason}\n"
 
 
 @pytest.mark.parametrize("samples", ["Ragged", "Rows", "Window"])

@@ -206,7 +206,7 @@ def test_a_replaced_store_finds_nothing_of_the_old_one(
 
 def test_a_folder_that_cannot_be_written(uploaded: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cache_dir .*file: cannot be used: .* Fix: choose another folder"):
+    with pytest.raises(StoreError, match=r"cache_dir .*file: cannot be used: .* Fix: choose"):
         Store(uploaded, cache_dir=tmp_path / "file").array("rows/data").read_rows([0])
 
 

@@ -113,7 +113,7 @@ def test_a_full_disk_is_told_before(raw: str, tmp_path: Path, monkeypatch: pytes
     [
         ("a\\b.npz", "backslash"),
         ("x" * 300, "longer than 255 bytes"),
-        ("0.npz/inner.npz", "'0.npz' is an object and a folder"),
+        ("0.npz/inner.npz", "'0.npz' is both an object and a folder"),
     ],
 )
 def test_hostile_keys_are_refused(raw: str, bucket: Bucket, tmp_path: Path, key: str, message: str) -> None:
