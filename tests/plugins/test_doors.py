@@ -457,7 +457,7 @@ def _packed_of(*ends: int, values: int = 4) -> plugin.Packed:
         (
             _packed_of(0, 4),
             np.zeros(2),
-            r"with int64 offsets of shape \(2,\), expected int64 of shape \(3,\)",
+            r"with int64 offsets of shape \(2,\), expected int64",
         ),
         (plugin.Packed(np.arange(4), np.array([0.0, 2, 4])), np.zeros(2), "with float64 offsets"),
         (_packed_of(0, 2, 4), _packed_of(0, 1, 4), "returned start and pcm of one group"),

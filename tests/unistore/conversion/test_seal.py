@@ -35,7 +35,7 @@ def test_arrays_of_other_specs_are_refused_before_anything_is_written(
     with pytest.raises(ConversionError) as refused:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
     assert str(refused.value).splitlines() == [
-        "the planned arrays do not match the schema of rows; please report it:",
+        "the arrays do not match the schema of rows. Fix: please report this:",
         "  rows/other: is missing",
         "  rows/data: has dtype float32, expected int8 or int16",
     ]
@@ -101,6 +101,6 @@ def test_shards_that_changed_before_the_seal(
         return seal(new_store, *arguments)
 
     monkeypatch.setattr(NewStore, "seal", late)
-    with pytest.raises(ConversionError, match=r"rows/data/c/0: missing or changed since it was written"):
+    with pytest.raises(ConversionError, match=r"rows/data/c/0: is missing or changed since it was written"):
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
     assert not (tmp_path / "a.zarr").exists()
