@@ -596,7 +596,5 @@ def check_plan(new_store: NewStore) -> None:
                 problems += [Problem(field.path, error, kind="schema") for error in errors]
     if problems:
         lines = "\n  ".join(str(problem) for problem in problems)
-        msg = (
-            f"the planned arrays do not match the schema of {plan.family}. Fix: please report it:\n  {lines}"
-        )
+        msg = f"the arrays do not match the schema of {plan.family}. Fix: please report this:\n  {lines}"
         raise ConversionError(msg)
