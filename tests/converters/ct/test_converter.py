@@ -112,7 +112,7 @@ def test_real_window_file_beside_its_volume(ct_samples: Path) -> None:
     stored = unpacked(converted, "windows/lung/mask")[0]
     np.testing.assert_array_equal(stored[tuple(map(slice, lung.shape))], lung == 1)
     notes = "\n".join(converted.scan.notes)
-    assert f"{LUNG}: taken for windows of {VOLUME}" in notes
+    assert f"{LUNG}: read as windows of {VOLUME}" in notes
 
 
 def test_volumes_of_every_kind_in_one_folder(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_case_folders(tmp_path: Path) -> None:
     assert json.loads(text(converted, "volumes/info")[1]) == {"case": "case_10"}
     notes = "\n".join(converted.scan.notes)
     assert "windows brain:80:35, lung:1500:-600: stored as" in notes
-    assert "masks/3: 1 of 2 volumes have none" in notes
+    assert "masks/3: 1 of 2 volumes do not have it" in notes
     assert "not needed for the source that it belongs to: lung_w1500_l-600_sparse.npz" in notes
     assert "metadata.csv" in notes
     assert_valid(converted)
@@ -217,7 +217,7 @@ def test_resolution_chooses(tmp_path: Path) -> None:
     np.save(case / "ct_original_1024.npy", image.repeat(2, 0))
     converted = convert_in_memory(ct_converter(resolution=1024), [case])
     assert converted.arrays["volumes/extent"].tolist() == [[10, 6, 7]]
-    with pytest.raises(InputError, match=r"ct_original_512.npy, ct_original_1024.npy: choose one"):
+    with pytest.raises(InputError, match=r"ct_original_512.npy, ct_original_1024.npy, but one is needed"):
         scan_sources(ct_converter(), [case])
     with pytest.raises(InputError, match="--resolution 256 is not one of them"):
         scan_sources(ct_converter(resolution=256), [case])
@@ -241,7 +241,7 @@ def test_sparse_files_are_the_only_source(tmp_path: Path) -> None:
         },
     )
     assert "volumes/image" not in converted.arrays
-    with pytest.raises(InputError, match="which a mask would lose"):
+    with pytest.raises(InputError, match="which a mask cannot store"):
         scan_sources(ct_converter(sparse="mask"), [tmp_path])
 
 
@@ -276,5 +276,5 @@ def test_distance_fields_are_read_in_blocks(
     index[44, 1] = -3
     save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
     scan = scan_sources(ct_converter(), [tmp_path])
-    with pytest.raises(InputError, match=r"1 points lie outside .* the first is row 44: "):
+    with pytest.raises(InputError, match=r"1 point outside .* the first is row 44: "):
         ct_converter().derive(scan, 0, lambda *_: None, None)

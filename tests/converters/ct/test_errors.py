@@ -62,7 +62,7 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
             "has 4 axes (2, 3, 4, 5)",
             "if it is of another family",
         ),
-        "empty.npy": ("shape", "is empty, or too long for int32: shape (0, 4, 5)", ""),
+        "empty.npy": ("shape", "is empty: its shape is (0, 4, 5)", ""),
         "complex.npy": ("dtype", "has dtype complex64", "astype"),
         "text.npy": ("dtype", "has dtype <U1", "astype"),
         "long.npy": ("dtype", "has dtype float128", "astype"),
@@ -96,12 +96,12 @@ def test_cases_that_do_not_fit_together(tmp_path: Path) -> None:
     np.savez(tmp_path / "case_1" / "windows" / "bad.npz", sparse_index=GOOD, sparse_sdf=np.zeros(3))
     np.savez(tmp_path / "case_1" / "windows" / "mine.npz", indices=np.zeros((2, 3), "i2"), values=np.ones(2))
     found = {location.rpartition("/")[2]: problem for location, problem in scan_problems(tmp_path).items()}
-    assert "has shape (2, 4, 5), its volume (3, 4, 5)" in found["lung_w1500_l-600.npy"].message
-    assert "has shape (3, 2, 5), its volume (3, 4, 5)" in found["1_binary.npy"].message
+    assert "has shape (2, 4, 5), but its volume has (3, 4, 5)" in found["lung_w1500_l-600.npy"].message
+    assert "has shape (3, 2, 5), but its volume has (3, 4, 5)" in found["1_binary.npy"].message
     assert found["info.json"].kind == "json"
     assert "holds a; expected indices and values or sparse_index and sparse_sdf" in found["odd.npz"].message
     assert "sparse_index is int16 (3, 4, 5), expected integers (points, 3)" in found["bad.npz"].message
-    assert "does not say its window" in found["mine.npz"].message
+    assert "does not state width and level" in found["mine.npz"].message
     assert len(found) == 6
 
 
@@ -112,20 +112,22 @@ def test_a_case_without_its_volume(tmp_path: Path) -> None:
     save(tmp_path / "case_1" / "ct_original.npy", GOOD)
     found = scan_problems(tmp_path)
     assert set(found) == {"case_2"}
-    assert "has no volume of intensities, unlike 1 others" in found["case_2"].message
+    assert "has no image, unlike 1 other volume" in found["case_2"].message
     save(tmp_path / "case_2" / "one.npy", GOOD)
     save(tmp_path / "case_2" / "two.npy", GOOD)
-    assert "holds one.npy, two.npy: choose one" in next(iter(scan_problems(tmp_path).values())).message
+    assert (
+        "contains one.npy, two.npy, but one is needed" in next(iter(scan_problems(tmp_path).values())).message
+    )
 
 
 def test_one_name_for_two_windows(tmp_path: Path) -> None:
     save(tmp_path / "a" / "ct_original.npy", GOOD)
     save(tmp_path / "a" / "windows" / "lung_w1400_l-500.npy", (GOOD > 9).astype("u1"))
     found = scan_problems(tmp_path, window=("lung",))
-    assert "window lung:1400:-500 of its files differs from lung:1500:-600 of --window" in found["a"].message
+    assert "its files have the window lung:1400:-500, but --window has lung:1500:-600" in found["a"].message
     save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", (GOOD > 9).astype("u1"))
     found = scan_problems(tmp_path)
-    assert "is a second window 'lung'" in found["a/windows/lung_w1500_l-600.npy"].message
+    assert "is the second window 'lung'" in found["a/windows/lung_w1500_l-600.npy"].message
 
 
 def test_a_window_file_that_differs(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_a_window_file_that_differs(tmp_path: Path) -> None:
     save(tmp_path / "a" / "ct_original.npy", image)
     save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", np.asfortranarray(lung))
     (problem,) = derive_problems(tmp_path / "a")
-    assert "differs from window lung:1500:-600 of a/ct_original.npy in 1 voxels" in problem.message
+    assert "differs from the window lung:1500:-600 of a/ct_original.npy in 1 voxel" in problem.message
     assert problem.advice
 
 
@@ -144,7 +146,7 @@ def test_masks_that_are_none(tmp_path: Path) -> None:
     save(tmp_path / "a" / "masks" / "7_binary.npy", GOOD.astype("f4") / 4)
     problems = derive_problems(tmp_path / "a")
     assert [problem.kind for problem in problems] == ["values", "values"]
-    assert "holds 58 values that are neither 0 nor 1" in problems[0].message
+    assert "58 values differ from 0 and 1" in problems[0].message
     assert "a/masks/7_binary.npy" in problems[1].location
 
 
@@ -160,12 +162,12 @@ def sdf(index: object, **more: object) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("write", "words"),
     [
-        (sparse([[0, 0, 0], [1, -2, 0]], [1, 1]), "1 points lie outside the volume (2147483648"),
+        (sparse([[0, 0, 0], [1, -2, 0]], [1, 1]), "has 1 point outside of the volume (2147483648"),
         (
             sparse([[0, 1, 0], [0, 0, 0], [0, 1, 0]], [1, 1, 1]),
-            "1 voxels occur twice; the first is [0, 1, 0]",
+            "has 1 voxel more than once; the first is [0, 1, 0]",
         ),
-        (sdf([[0, 0, 64]], resolution=64), "1 points lie outside the volume (64, 64, 64)"),
+        (sdf([[0, 0, 64]], resolution=64), "has 1 point outside of the volume (64, 64, 64)"),
         (sdf([[0, 0, -1], [0, 0, 0]]), "the first is row 0: [0, 0, -1]"),
     ],
     ids=["negative", "twice", "beyond the resolution", "negative sdf"],
@@ -198,7 +200,7 @@ def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
         save(tmp_path / f"p1/masks/{name}.npy", (GOOD > 3).astype("u1"))
     (problem,) = scan_problems(tmp_path).values()
     assert (problem.location, problem.source) == ("p1/masks/p1_liver_binary.npy", "p1")
-    assert problem.message == "is a second mask 'liver' of this volume, beside p1/masks/liver_binary.npy"
+    assert problem.message == "is the second mask 'liver' of this volume, after p1/masks/liver_binary.npy"
 
 
 @pytest.mark.parametrize(("name", "is_taken"), [("offsets", True), ("offset", False)])
@@ -225,5 +227,5 @@ def test_a_text_whose_name_only_ends_like_one_about_volumes_is_left_out(tmp_path
     (tmp_path / "in/my_dataset.json").write_text("{}")
     unistore.convert(tmp_path / "in", tmp_path / "out.zarr", "ct")
     assert unistore.Store(tmp_path / "out.zarr").sample_count == 1
-    with pytest.raises(InputError, match=r"my_dataset\.json: is JSON, which is not read"):
+    with pytest.raises(InputError, match=r"my_dataset\.json: is JSON, which is not supported"):
         unistore.convert([tmp_path / "in/ct_1.npy", tmp_path / "in/my_dataset.json"], tmp_path / "b", "ct")

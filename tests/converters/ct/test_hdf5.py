@@ -27,7 +27,7 @@ def test_volumes_and_their_labels(tmp_path: Path) -> None:
         with h5py.File(folder / f"{number}_seg.h5", "w") as file:
             file["mask"] = labels[number]
     converted = convert(folder, tmp_path / "store")
-    assert "4 files: HDF5: names and attributes of arrays are left out" in converted.notes
+    assert "4 files: names and attributes of HDF5 arrays are not stored" in converted.notes
     for number, sample in enumerate(unistore.Dataset(tmp_path / "store")):
         np.testing.assert_array_equal(sample["image"], volumes[number])
         np.testing.assert_array_equal(sample["seg"], labels[number])

@@ -83,7 +83,7 @@ def test_volumes_and_their_segmentations(tmp_path: Path) -> None:
     (problem,) = specs_of(get_family("ct")).problems(broken, 3)
     assert str(problem) == "labels/seg: has no voxels and no points, expected either mask or label"
     notes = " | ".join(converted.scan.notes)
-    assert "labels/seg: 3 volumes, paired by names: img0_seg.npy with img0.npy" in notes
+    assert "labels/seg: 3 volumes paired by name, such as img0_seg.npy with img0.npy" in notes
 
 
 def test_labels_are_delivered_verified_exported_and_read_again(
@@ -145,10 +145,10 @@ def test_labels_of_what_is_no_volume_are_no_volumes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (classes(4, 5, 7), "p_seg.npy: has shape (4, 5, 7), its volume (4, 5, 6)"),
-        (classes(4), "p_seg.npy: has 1 axes (4,); a label has three"),
-        (image(dtype="f4") / 3, "is taken for a label by its name, but is float32 and not a mask of 0 and 1"),
-        (np.full((4, 5, 6), 1 + 2j), "has dtype complex128; a label is of bool"),
+        (classes(4, 5, 7), "p_seg.npy: has shape (4, 5, 7), but its volume has (4, 5, 6)"),
+        (classes(4), "p_seg.npy: has 1 axes (4,), but a label has three"),
+        (image(dtype="f4") / 3, "is read as a label because of its name, but contains float32"),
+        (np.full((4, 5, 6), 1 + 2j), "has dtype complex128, but a label needs bool"),
     ],
 )
 def test_labels_that_cannot_be(tmp_path: Path, label: np.ndarray, message: str) -> None:
@@ -208,7 +208,10 @@ def test_classes_under_names_of_masks(tmp_path: Path) -> None:
         q__masks__liver_binary=classes(most=1, dtype="u2"),
     )
     report = unistore.convert(tmp_path / "a", tmp_path / "a.zarr")
-    assert "masks/liver: holds more than 0 and 1, so classes, stored as uint16" in report.notes
+    assert (
+        "masks/liver: contains other values than 0 and 1, so they are classes, stored as uint16"
+        in report.notes
+    )
     assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "a"]).problems == ()
     p, q = unistore.Dataset(tmp_path / "a.zarr")[0], unistore.Dataset(tmp_path / "a.zarr")[1]
     for key, name in (("organs", "p__organs"), ("vessels", "p__masks__vessels")):
@@ -229,7 +232,7 @@ def test_voxels_that_are_no_number_are_told(tmp_path: Path) -> None:
     values[0, 0, :3] = np.nan
     save(tmp_path / "a", p__ct_original=values, q__ct_original=image(dtype="f4"))
     report = unistore.convert(tmp_path / "a", tmp_path / "a.zarr")
-    assert "3 voxels in 1 volumes are NaN: kept as they are, in no window" in report.notes
+    assert "NaN in 3 voxels in 1 volume: kept as they are, but not in windows" in report.notes
 
 
 def test_a_label_of_several_images_is_written_once(

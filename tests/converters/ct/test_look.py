@@ -81,7 +81,7 @@ def test_floats_and_bytes_need_a_name_that_says_so(
         assert taken(path, tmp_path)[0] == "files"
     else:
         assert left_out(path, tmp_path).startswith(
-            f"is {np.dtype(dtype)} (2, 3, 4); where no name says ct, hu"
+            f"contains {np.dtype(dtype)} (2, 3, 4); a volume needs integers"
         )
 
 

@@ -106,7 +106,7 @@ def test_labels_with_the_names_of_their_classes(tmp_path: Path, labels: Any, cha
 def test_datasets_that_number_other_things_alike_are_refused(tmp_path: Path) -> None:
     nnunet(tmp_path / "in/a", {"background": 0, "liver": 1, "tumour": 2})
     nnunet(tmp_path / "in/b", {"background": 0, "lung": 1, "tumour": 2})
-    with pytest.raises(InputError, match=r"calls 1 of its labels 'lung', which is 'liver' of a/"):
+    with pytest.raises(InputError, match=r"label 1 is 'lung', but 'liver' in a/"):
         convert(tmp_path / "in", tmp_path / "a.zarr")
 
 

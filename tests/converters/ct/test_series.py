@@ -82,7 +82,7 @@ def test_a_header_that_takes_more_memory_is_not_called_damaged(
     with pytest.raises(InputError) as caught:
         scan_sources(make_converter("ct", {}), [tmp_path / "in"])
     assert {problem.kind for problem in caught.value.problems} == {"memory"}
-    assert "takes more memory than there is" in caught.value.problems[0].message
+    assert "needs more memory than is available" in caught.value.problems[0].message
 
 
 def test_series_in_one_folder_by_their_places(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_a_slope_a_slice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("places", "tilt", "message"),
     [
-        ([0, 2, 4, 8, 10, 12], 0, "at distances of 2.000 to 4.000 mm, and shifted by up to 0.000 mm"),
-        ([0, 2, 4, 4, 6, 8], 0, "at distances of 0.000 to 2.000 mm"),
-        ([3, 3, 3], 0, "at distances of 0.000 to 0.000 mm"),
+        ([0, 2, 4, 8, 10, 12], 0, "2.000 to 4.000 mm apart and shifted by up to 0.000 mm"),
+        ([0, 2, 4, 4, 6, 8], 0, "0.000 to 2.000 mm apart"),
+        ([3, 3, 3], 0, "0.000 to 0.000 mm apart"),
         (PLACES, 1, "shifted by up to 1.000 mm"),
     ],
 )
@@ -147,11 +147,11 @@ def test_slices_of_several_sizes_and_directions(tmp_path: Path) -> None:
     series(tmp_path / "a", ImageOrientationPatient=turned)
     assert "not parallel" in problem_of(tmp_path / "a")
     series(tmp_path / "b", PixelSpacing=[[1, 1]] * 5 + [[2, 2]])
-    assert "several pixel spacings" in problem_of(tmp_path / "b")
+    assert "differ in pixel spacing" in problem_of(tmp_path / "b")
     uid = generate_uid()
     series(tmp_path / "c", uid=uid)
     series(tmp_path / "c", 1, places=[0], uid=uid, name="other", Columns=8, Rows=24)
-    assert "several sizes or dtypes" in problem_of(tmp_path / "c")
+    assert "differ in size or dtype" in problem_of(tmp_path / "c")
 
 
 def contents(folder: Path) -> bytes:
@@ -216,7 +216,7 @@ def test_no_text_of_any_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixtu
     source, sealed = os.path.relpath(folder), os.path.relpath(store)
     told = {"error": called(capsys, "convert", "ct", source, sealed)}
     assert "series-000" in told["error"]
-    assert "has slices at distances of" in told["error"]
+    assert "its slices are 1.000 to 4.000 mm apart" in told["error"]
     told["json"] = called(capsys, "convert", "ct", source, sealed, "--on-error", "skip", "--json")
     assert json.JSONDecoder().raw_decode(told["json"])[0]["skipped"]  # then what was left out, for people
     told["inspect"] = called(capsys, "inspect", sealed) + called(capsys, "inspect", sealed, "--json")

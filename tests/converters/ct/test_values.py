@@ -52,7 +52,7 @@ def test_masks_do_not_become_tissue(masks: Path, tmp_path: Path, capsys: pytest.
     assert run(*command, "--window", "lung") == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "case0.npy, case1.npy, case2.npy: has only values from 0 to 1, which do not look like HU" in said
-    assert "leave --window out if it is a mask or was scaled" in said
+    assert "remove --window if it is a mask or was scaled" in said
     assert "--values hu if it is HU" in said
     assert not (tmp_path / "m.zarr").exists()
 

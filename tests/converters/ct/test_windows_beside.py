@@ -56,7 +56,10 @@ def test_windows_are_of_their_volume(tmp_path: Path, place: str) -> None:
         assert np.array_equal(np.squeeze(sample["image"].numpy()), volume(number))
         assert np.array_equal(np.squeeze(sample["lung"].numpy()), lung(volume(number)))
     is_assumed = "w1500" not in window
-    assert any("lung:1500:-600: the name states no width" in note for note in report.notes) == is_assumed
+    assert (
+        any("lung:1500:-600, because the name does not state width" in note for note in report.notes)
+        == is_assumed
+    )
 
 
 def test_a_window_that_contradicts_its_volume_is_refused(tmp_path: Path) -> None:
@@ -91,7 +94,9 @@ def test_a_window_of_another_size_is_left_out_with_both(tmp_path: Path) -> None:
     save(tmp_path / "in/case0/ct_original_16.npy", volume(0))
     save(tmp_path / "in/case0/windows/lung_8.npy", lung(volume(0, 8)))
     report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
-    assert any("a window of 8 × 8 × 8 voxels, the volume has 16 × 16 × 16" in note for note in report.notes)
+    assert any(
+        "a window of 8 × 8 × 8 voxels, because the volume has 16 × 16 × 16" in note for note in report.notes
+    )
     assert not unistore.Store(tmp_path / "a.zarr").has("windows/lung/bits")
     assert "lung" not in unistore.Dataset(tmp_path / "a.zarr")[0]
 
@@ -113,10 +118,10 @@ def test_a_window_that_nothing_names(tmp_path: Path, has_volumes: bool) -> None:
             save(tmp_path / f"in/case{number}.npy", volume(number))
     if has_volumes:
         report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
-        assert any("does not say its window" in note for note in report.notes)
+        assert any("does not state width and level" in note for note in report.notes)
         assert len(unistore.Dataset(tmp_path / "a.zarr")) == 2
     else:
-        with pytest.raises(InputError, match="does not say its window"):
+        with pytest.raises(InputError, match="does not state width and level"):
             unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
 
 
@@ -144,5 +149,5 @@ def test_a_window_beside_two_folders_of_volumes_is_of_neither(tmp_path: Path) ->
     for folder in ("first", "second"):
         save(tmp_path / "in" / folder / "case.npy", volume(0))
     save(tmp_path / "in/windows/case_lung_16.npy", lung(volume(0)))
-    with pytest.raises(InputError, match="has no volume of intensities"):
+    with pytest.raises(InputError, match="has no image"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr")

@@ -189,7 +189,7 @@ def test_what_cannot_be_exported_so(make_case: Callable[..., Any], tmp_path: Pat
     for name, to, why in (
         ("rows_real", "ome-zarr", "rows stores cannot be exported as 'ome-zarr'.*remove --to"),
         ("ct_cases", "dicom", "cannot be exported as 'dicom'.*--to ome-zarr"),
-        ("ct_sparse", "ome-zarr", "volume 'case_0' has no image"),
+        ("ct_sparse", "ome-zarr", "volume 'case_0' cannot be exported as an image"),
     ):
         with pytest.raises(InputError, match=why):
             unistore.export(make_case(name)[1], tmp_path / "out", to=to)

@@ -15,6 +15,7 @@ from unistore.errors import AddOptions, InputError, Problem
 from unistore.plugin import natural_key, promote
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.windows import Window
+from unistore.system.sizes import count_of
 
 CLASSES = (MASKS, LABELS)
 
@@ -135,8 +136,8 @@ class _Dtypes:
         if dtype is not None:
             return dtype.name
         shown = ", ".join([f"{np.dtype(dtype)} ({name})" for dtype, name in dtypes.items()])
-        message = f"no dtype holds the values of all of them exactly: {shown}"
-        fix = "convert them apart, or save them in one dtype"
+        message = f"no dtype can store the values of all volumes exactly: {shown}"
+        fix = "save all files with the same dtype", "convert them separately"
         self.problems.append(Problem(what, message, fix, "dtype"))
         return ""
 
@@ -191,8 +192,9 @@ def _missing_images(volumes: Volumes) -> Iterator[Problem]:
     without = [volume.name for volume in volumes if volume.image is None]
     if len(without) == len(volumes):
         return
-    message = f"has no volume of intensities, unlike {len(volumes) - len(without)} others"
-    fix = "add ct_original.npy, leave it out, or convert windows alone apart"
+    others = count_of(len(volumes) - len(without), "other volume")
+    message = f"has no image, unlike {others}"
+    fix = "add ct_original.npy", "convert windows without images separately"
     for name in without:
         yield Problem(name, message, fix, "missing", name)
 
@@ -204,8 +206,8 @@ def _unlike_windows(volumes: Volumes, chosen: Sequence[Window]) -> Iterator[Prob
         for name, window in volume.windows.items():
             first, owner = first_use.setdefault(name, (window, volume.name))
             if first != window:
-                message = f"window {window} of its files differs from {first} of {owner}"
-                fix = f"--window {window}, or rename one of them"
+                message = f"its files have the window {window}, but {owner} has {first}"
+                fix = f"give --window {window}" if owner == "--window" else "rename one of them"
                 yield Problem(volume.name, message, fix, "window")
 
 
@@ -218,8 +220,8 @@ def _unlike_class_names(volumes: Volumes) -> Iterator[Problem]:
             first, owner = first_use.setdefault(number, (name, volume.name))
             if first != name and volume.dataset and volume.dataset not in refused:
                 refused.add(volume.dataset)
-                message = f"calls {number} of its labels {name!r}, which is {first!r} of {owner}"
-                fix = "give both one numbering by --label-map, or convert these datasets apart"
+                message = f"label {number} is {name!r}, but {first!r} in {owner}"
+                fix = "number the labels of both alike with --label-map", "convert these data sets separately"
                 yield Problem(volume.dataset, message, fix, "label")
 
 
@@ -228,8 +230,8 @@ def _unstorable_window(
 ) -> Iterator[Problem]:
     """Yield the problem of a window that cannot be stored without images."""
     if name not in brought:
-        message = "is in no file, and there are no intensities to compute it from"
-        fix = "add ct_original.npy, or leave out --window"
+        message = "no file contains it, and there are no images to compute it from"
+        fix = "add ct_original.npy", "remove --window"
         yield Problem(f"window {name!r}", message, fix, "missing")
     elif has_points and sparse == "mask":
         yield lost_values(name)
@@ -237,6 +239,6 @@ def _unstorable_window(
 
 def lost_values(window: str) -> Problem:
     """Return the problem of points with values that would be stored as a mask."""
-    message = "has values of its own, which a mask would lose"
+    message = "its points have values, which a mask cannot store"
     fix = AddOptions(("--sparse", "auto")), AddOptions(("--sparse", "coords"))
     return Problem(f"window {window!r}", message, fix, "option")

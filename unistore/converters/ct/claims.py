@@ -69,7 +69,7 @@ def claim(file: SourceFile) -> Claim | None:
     if file.path.name != INFO:
         return None
     if not is_case(file.path.parent, file):
-        return no("describes no case folder")
+        return no("is not in a case folder")
     read_info(file.path, file.name)
     return sure("describes the volume of a case folder", CASES)
 
@@ -86,7 +86,7 @@ def match(head: FileSummary) -> Claim:
     if not is_voxels(file.path):
         return _match_points(head)
     if len(head.arrays) != 1:
-        return no(f"holds {len(head.arrays)} arrays, a volume one")
+        return no(f"contains {len(head.arrays)} arrays, but a volume is one array")
     ((shape, dtype),) = head.arrays.values()
     by_name = _match_case(file, shape) or _match_loose(file, shape, dtype)
     if by_name is not None:
@@ -119,7 +119,7 @@ def _match_loose(file: SourceFile, shape: Shape, dtype: np.dtype[Any]) -> Claim 
     if window_of(path) is not None:
         return _IS_NAMED
     if is_nameless_window(path, shape, dtype):
-        return sure("is a window of a volume, whose name does not say which", FILES)
+        return sure("is a window of a volume, but its name does not state which", FILES)
     if path.parent.name != "masks" or not mask_id(path):
         return None
     owner = _found(str(path.parent.parent / mask_id(path)), file)
@@ -133,7 +133,7 @@ def _match_page(file: SourceFile) -> Claim:
         for neighbour in name.neighbours:
             if file.surroundings.has(f"{file.path.parent}{os.sep}{neighbour}"):
                 return sure("is a page of a stack", FILES)
-    return no("is one page, a volume several")
+    return no("is a single page, but a volume has several")
 
 
 def _match_label(file: SourceFile, shape: Shape) -> Claim | None:
@@ -154,25 +154,25 @@ def _match_label(file: SourceFile, shape: Shape) -> Claim | None:
     is_paired = match.certain and image_shape == shape
     if len(image_shape) == 3 and (is_paired or _is_volume(image, image_dtype)):
         return claim
-    return no(f"is the label of {printable(image.name)}, {image_dtype} {image_shape}, which is no volume")
+    return no(f"is the label of {printable(image.name)}, which is not a volume ({image_dtype} {image_shape})")
 
 
 def _match_values(file: SourceFile, shape: Shape, dtype: np.dtype[Any]) -> Claim:
     if len(shape) != 3:
-        return no(f"has {len(shape)} axes {shape}, a volume three")
+        return no(f"has {len(shape)} axes {shape}, but a volume has three")
     bare = bare_path(file.path)
     if _is_volume(file.path, dtype):
         for path, label in _labels(row_label_paths(bare), file):
             if len(label) in (1, 2) and label[0] == shape[0]:
-                return no(f"is plain rows, with a label for each in {printable(path.name)}")
+                return no(f"contains plain rows: {printable(path.name)} has one label for each")
         return sure(f"has three axes: {dtype} {shape}", FILES)
     for path, label in _labels(label_paths(bare, IMAGE_WORDS), file):
         # A label of the volume's shape whose name nothing else would have.
         match = _label_match(bare_path(path), file)
         if label == shape and match is not None and match.certain and bare in match.images:
             return sure(f"has the label {printable(path.name)} of its shape", FILES)
-    hint = "where no name says ct, hu, volume or scan, volumes are integers of two or more bytes"
-    return no(f"is {dtype} {shape}; {hint}")
+    hint = "a volume needs integers of two bytes or more, or a name with ct, hu, volume or scan"
+    return no(f"contains {dtype} {shape}; {hint}")
 
 
 def _match_points(head: FileSummary) -> Claim:
@@ -181,7 +181,7 @@ def _match_points(head: FileSummary) -> Claim:
     has_points = bool(kind_of(head.arrays))
     if is_case_window(path) and (is_named or has_points or has_image(folder_of(path), head.file)):
         return _in_case("points")
-    return _IS_NAMED if is_named and has_points else no("is no window of a volume")
+    return _IS_NAMED if is_named and has_points else no("is not a window of a volume")
 
 
 def _is_volume(path: Path, dtype: np.dtype[Any]) -> bool:

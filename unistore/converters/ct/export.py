@@ -35,9 +35,9 @@ from unistore.schemas.ct.geometry import FRAME, IDENTITY
 from unistore.system.types import AnyArray, JsonObject
 
 _AXES = ("z", "y", "x")
-_UNKNOWN_SPACING = "volumes whose spacing is unknown have a scale of 1 and axes without unit"
-_ROTATED = "origins of volumes are left out where the direction is not the identity: they are no translations"
-_NO_DISTANCE_FIELDS = "distance fields are left out: images have no sparse values"
+_UNKNOWN_SPACING = "volumes of unknown spacing have a scale of 1 and axes without a unit"
+_ROTATED = "origins are not written for volumes that are rotated, as a translation cannot express them"
+_NO_DISTANCE_FIELDS = "distance fields are not written, because images cannot store sparse values"
 
 
 def files(store: StoreView) -> Iterator[File]:
@@ -77,8 +77,8 @@ def _voxels(volume: Volume, group: str) -> ExportedArray:
 def _older_names(volume: Volume) -> dict[str, str]:
     """Names for the image of a store that lacks them: that of a case folder."""
     if not volume.dtype or volume.groups(MASKS, LABELS, SDF):
-        message = "is of an older unistore, without the names of files"
-        raise InputError.at(volume.store.path, message, "--to nifti or ome-zarr", "option")
+        message = "an older version of unistore wrote this store, without the names of the files"
+        raise InputError.at(volume.store.path, message, "export with --to nifti or --to ome-zarr", "option")
     names = {IMAGE: f"{volume.name}/ct_original.npy"}
     return names | {INFO: f"{volume.name}/info.json"} if volume.info else names
 
@@ -87,7 +87,7 @@ def _names(text: str) -> dict[str, str]:
     """The names of a volume's files by group, checked to be texts."""
     names = json.loads(text)
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        msg = f"{SOURCE_FILES} holds {text!r}, expected names of files by group"
+        msg = f"{SOURCE_FILES} is {text!r}, but must give the names of files by group"
         raise ValueError(msg)
     return names
 
@@ -177,8 +177,8 @@ def _write_nifti(name: str, voxels: Array, metadata: Metadata, path: Path) -> No
         for lo, planes in voxels.blocks():
             reason = differ(planes, written[lo : lo + len(planes)], lo)
             if reason is not None:
-                fix = "the disk or a library changed what was written: export again, onto another disk"
-                msg = f"{name}: was written, and does not open as what is stored: {reason}; {fix}"
+                fix = "export again, onto another disk"
+                msg = f"{name}: the written file differs from the store: {reason}. Fix: {fix}"
                 raise ConversionError(msg)
 
 

@@ -33,6 +33,7 @@ from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import LENGTHS
 from unistore.schemas.ct.geometry import geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Int64s, JsonObject
 
 _CLASSES = "classes/"
@@ -122,8 +123,8 @@ class _Finishing:
         self._arrays += text_arrays(schema.SOURCE_FILES, files, axis="source", description=description)
         if nan.any():
             attributes["nan_voxels"] = int(nan.sum())
-            where = f"{nan.sum():,} voxels in {np.count_nonzero(nan)} volumes"
-            self._notes.append(f"{where} are NaN: kept as they are, in no window")
+            where = f"{count_of(int(nan.sum()), 'voxel')} in {count_of(np.count_nonzero(nan), 'volume')}"
+            self._notes.append(f"NaN in {where}: kept as they are, but not in windows")
         self._groups[schema.VOLUMES] = attributes
 
     def _add_windows(self) -> None:
@@ -159,10 +160,10 @@ class _Finishing:
         self._add_present(group, {"image", group, f"sparse/{name}"})
         self._groups[group] = window_attributes(window, encoding, source)
         if is_scaled:
-            usage = f'as the volumes say; Volumes(window="{name}", scale=True) gives them'
+            usage = f'computed from the volume by Volumes(window="{name}", scale=True)'
             if source in OWN_VALUES:
-                usage = "the voxels above 0 are its points, with these values"
-            self._notes.append(f"{group}: floats scaled to 0…1: {usage}")
+                usage = "the voxels above 0 are stored as points with these values"
+            self._notes.append(f"{group}: the files contain floats scaled to 0…1; {usage}")
         return encoding, points
 
     def _point_counts(self, window: str) -> Int64s:
@@ -186,7 +187,9 @@ class _Finishing:
         if any(int(arrays.get(f"others/{group}", 0)) for arrays in self._prepared):
             dtype = self._agreement.classes[group]
             if kind == schema.MASKS:
-                self._notes.append(f"{group}: holds more than 0 and 1, so classes, stored as {dtype}")
+                self._notes.append(
+                    f"{group}: contains other values than 0 and 1, so they are classes, stored as {dtype}"
+                )
             return schema.label_field(group, dtype, self._shape, self._tile, about)
         field = schema.mask_field(group, self._shape, self._tile)
         if kind == schema.MASKS:
@@ -214,7 +217,8 @@ class _Finishing:
             classes = np.unique(np.concatenate(numbers))
             if max(map(len, numbers)) > MOST_CLASSES:
                 self._notes.append(
-                    f"{group}: more than {MOST_CLASSES} classes in a volume, so instances: no locations of it"
+                    f"{group}: a volume has more than {MOST_CLASSES} numbers, so they are instances; "
+                    "their locations are not stored"
                 )
             elif len(classes):
                 lengths = np.zeros((len(numbers), len(classes)), np.int64)

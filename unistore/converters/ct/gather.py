@@ -26,6 +26,7 @@ from unistore.converters.ct.voxels import MOST_CLASSES, bit_shape, list_bytes
 from unistore.errors import printable
 from unistore.plugin import Field, Scan, Source, Sources, Table, promotion_note, split_of
 from unistore.schemas.ct import fields as schema
+from unistore.system.sizes import count_of
 from unistore.system.types import JsonObject
 
 # Bytes in memory besides the voxels while files are read: counts, headers, allocator
@@ -206,15 +207,15 @@ def _notes(volumes: Volumes, agreement: Agreement, sparse: str) -> Iterator[str]
         if role.startswith(schema.LABELS) and agreement.image:
             image, label = having[0]
             paired = f"{printable(Path(label.path).name)} with {printable(image.path.name)}"
-            hint = "; as plain arrays: convert rows" if is_plain(image.path) else ""
-            yield f"{role}: {len(having)} volumes, paired by names: {paired}{hint}"
+            hint = "; if these are plain arrays: unistore convert rows" if is_plain(image.path) else ""
+            yield f"{role}: {count_of(len(having), 'volume')} paired by name, such as {paired}{hint}"
         lacking = len(volumes) - len(having)
         is_computed = agreement.image and role.startswith(schema.WINDOWS)
         if lacking and not is_computed:
-            yield f"{role}: {lacking} of {len(volumes)} volumes have none"
+            yield f"{role}: {lacking:,} of {len(volumes):,} volumes do not have it"
     remarks = Counter(chain.from_iterable(volume.notes for volume in volumes))
     for remark, count in remarks.items():
-        yield f"{count} files: {remark}"
+        yield f"{count_of(count, 'file')}: {remark}"
 
 
 def _promotion_notes(volumes: Volumes, agreement: Agreement) -> Iterator[str]:

@@ -56,7 +56,7 @@ from unistore.plugin import (
     natural_key,
 )
 
-NO_WINDOW = "does not say its window, as lung_w1500_l-600 does"
+NO_WINDOW = "its name does not state width and level of the window"
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class _Grouping:
                 unused.pop(path, None)
         for path, file in unused.items():
             if path.name != DATASET:
-                self.grouping.left_out.append((file, "is of no case folder"))
+                self.grouping.left_out.append((file, "is not in a case folder"))
 
     def _new(self, path: Path, *, is_case: bool = False) -> _Volume:
         volume = _Volume(path, is_case=is_case)
@@ -115,7 +115,9 @@ class _Grouping:
         elif file.path.parent.name == "windows":
             self.grouping.left_out.append((file, NO_WINDOW))
         else:
-            self.grouping.left_out.append((file, "lies beside the volume of a case folder"))
+            self.grouping.left_out.append(
+                (file, "is in a case folder, but not one of its volumes, windows or masks")
+            )
 
     def _add_loose(self, files: Sequence[SourceFile]) -> None:
         """Add the volumes of files outside case folders. Masks that were given are volumes in any folder."""
@@ -153,7 +155,7 @@ class _Grouping:
             if len(owners) == 1:
                 owners[0].files.append((mask_role(file.path, stem_of(owners[0].path)), file))
             else:
-                self.grouping.left_out.append((file, "is the mask of no volume"))
+                self.grouping.left_out.append((file, "is a mask without a volume"))
         for file in voxels:
             for name, image in labels.get(file.path, ()):
                 for volume in self._loose.get(image, []):
@@ -162,7 +164,7 @@ class _Grouping:
         if alike:
             shown = ", ".join(alike[:3])
             self.grouping.notes.append(
-                f"called like labels, but of no image that is there, so volumes: {shown}"
+                f"read as volumes, because the images to their names of labels are missing: {shown}"
             )
 
     def _add_nameless(self, files: Sequence[SourceFile]) -> None:
@@ -171,15 +173,15 @@ class _Grouping:
             if self.volumes:
                 self.grouping.left_out.append((file, NO_WINDOW))
             else:
-                fix = "rename it, as in case_lung_w1500_l-600.npy"
+                fix = "rename it, for example to case_lung_w1500_l-600.npy"
                 self.grouping.problems.append(Problem(str(file.path), NO_WINDOW, fix, "window"))
 
     def _add_no_window(self, file: SourceFile) -> None:
         """Leave out a file of points that is no window. One that was given is a problem."""
         if not file.is_given:
-            self.grouping.left_out.append((file, "is no window of a volume"))
+            self.grouping.left_out.append((file, "is not a window of a volume"))
             return
-        message = f"is an .npz file that is no window of a volume; CT volumes are {_formats()} files"
+        message = f"is an .npz file, but not a window of a volume; CT volumes are {_formats()} files"
         fix = conversion_of("rows", [file.path], purpose="as plain arrays"), "save the volume with np.save"
         self.grouping.problems.append(Problem(str(file.path), message, fix, "format"))
 
@@ -198,7 +200,7 @@ class _Grouping:
         if len(owners) != 1:
             return self._new(windows[0].path)
         names = ", ".join([printable(file.path.name) for file in windows])
-        self.grouping.notes.append(f"{names}: taken for windows of {printable(owners[0].path.name)}")
+        self.grouping.notes.append(f"{names}: read as windows of {printable(owners[0].path.name)}")
         return owners[0]
 
     def _add_texts(self, volume: _Volume, texts: Mapping[Path, SourceFile]) -> Iterator[Path]:
@@ -244,9 +246,9 @@ def group(files: Sequence[SourceFile], known: Collection[str], *, keep_names: bo
         if is_array(file.path) or file.path in texts:
             continue
         if not file.is_given:  # its name only ends like that of a text about volumes
-            strays.append((file, "describes no volume"))
+            strays.append((file, "does not describe a volume"))
         else:
-            fix = f"CT volumes are {_formats()} files"
+            fix = f"give {_formats()} files"
             problems.append(Problem(str(file.path), f"is {file.why_unread}", fix, "format"))
     return Grouping(
         sources=sorted(groups, key=lambda group: natural_key(group.name)),

@@ -77,7 +77,9 @@ class CtOptions(LabelOptions):
         windows = dict.fromkeys(parse_window(window) for window in self.window)
         names = [window.name for window in windows]
         problems = [
-            Problem(f"--window {name}", "is given with two widths or levels", "rename one", "option")
+            Problem(
+                f"--window {name}", "is given twice, with different widths or levels", "rename one", "option"
+            )
             for name in dict.fromkeys(names)
             if names.count(name) > 1
         ]

@@ -40,6 +40,7 @@ from unistore.plugin import (
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.voxels import VoxelTest, inside
 from unistore.schemas.ct.windows import Window, parse_window
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray
 
 Extent = tuple[int, int, int]
@@ -232,8 +233,8 @@ class VolumeReader:
         if is_scaled:
             differing = scaled_differences(image, array, window)
         if differing:
-            message = f"differs from window {window} of {image.name} in {differing} voxels"
-            fix = "make it again from this volume, or remove it: it is computed anyway"
+            message = f"differs from the window {window} of {image.name} in {count_of(differing, 'voxel')}"
+            fix = "remove it, as the window is computed anyway", "make it again from this volume"
             raise array.file.problem(message, fix, "window")
         return {f"scaled/{name}": 1} if is_scaled else {}
 
@@ -242,11 +243,11 @@ class VolumeReader:
         windows = [name for name in self._windows if self._arrays.get(f"{WINDOWS}/{name}") is None]
         if unlike_hu is None or not windows or self._options["values"] == "hu":
             return []
-        message = f"{unlike_hu}; a window is of HU: {', '.join(windows)}"
+        message = f"{unlike_hu}; windows need HU: {', '.join(windows)}"
         # Windows that other volumes have as files are cut without the option, too
         otherwise: Fix = AddOptions(("--exclude", self._name), "if it is a mask or was scaled")
         if {parse_window(text).name for text in self._options["window"]}.issuperset(windows):
-            otherwise = "leave --window out if it is a mask or was scaled"
+            otherwise = "remove --window if it is a mask or was scaled"
         return [
             Problem(location, message, (otherwise, AddOptions(("--values", "hu"), "if it is HU")), "values")
         ]
@@ -287,12 +288,12 @@ def _count_classes(label: VolumeFile) -> int:
         return foreign_voxels
     if label.form == MASKS:
         raise _not_a_mask(label, foreign_voxels)
-    message = f"is taken for a label by its name, but is {label.kind} and not a mask of 0 and 1"
-    fix = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
+    message = f"is read as a label because of its name, but contains {label.kind} values other than 0 and 1"
+    fix = "save classes as integers, for example labels.astype(np.uint8)", "rename it if it is a volume"
     raise label.file.problem(message, fix, "dtype")
 
 
 def _not_a_mask(mask: VolumeFile, others: int) -> InputError:
-    message = f"holds {others} values that are neither 0 nor 1: it is not a mask"
-    fix = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
+    message = f"is not a mask: {count_of(others, 'value')} differ from 0 and 1"
+    fix = "save (values > 0).astype(np.uint8)", "rename it to convert it as an image"
     return mask.file.problem(message, fix, "values")

@@ -71,7 +71,7 @@ class Volume:
 
     def contradiction(self, path: str, problem: str) -> StoreError:
         """Return the error of a store whose arrays contradict each other."""
-        return StoreError(f"{self.store.path}: {path}: {problem}; run 'unistore verify {self.store.path}'")
+        return StoreError(f"{self.store.path}: {path}: {problem}. Fix: unistore verify {self.store.path}")
 
     def groups(self, *families: str) -> list[str]:
         """Return the windows, masks, labels or fields of a volume: ``masks/liver``."""
@@ -100,8 +100,8 @@ class Volume:
     def stored(self, group: str) -> ExportedArray:
         """Return an image or label in the store's dtype, or bits and points as 0 and 1, (D, H, W)."""
         if group == IMAGE and not self.dtype:
-            message = f"volume {self.name!r} has no image, so it cannot be exported as one"
-            raise InputError.at(self.store.path, message, "leave --to out", "missing")
+            message = f"volume {self.name!r} cannot be exported as an image, because it has none"
+            raise InputError.at(self.store.path, message, "remove --to", "missing")
         path = IMAGE if group == IMAGE else f"{group}/label"
         if self.store.has(path):
             dtype = self.store.array(path).dtype
@@ -224,7 +224,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
                 if volume.dtype and array.kind.kind == "f":
                     differ = partial(_scaled_difference, windows[name])
                     restored = RestoredArray("", volume.voxels(IMAGE), differ=differ)
-                    left_out.append(f"{array.role} scaled to 0…1 (the volume gives it)")
+                    left_out.append(f"{array.role} scaled to 0…1 (can be computed from the volume)")
             if array.numbering is not None:
                 restored = restored._replace(of_file=partial(array.numbering.stored, location=path.name))
             file = RestoredFile(path, [restored], metadata=metadata, format=array.format, by_format=True)
@@ -268,7 +268,7 @@ def _as_mask(planes: AnyArray) -> UInt8s:
 def _scaled_difference(window: Window, image: AnyArray, scaled: AnyArray, first: int) -> str | None:
     """Say where an image, limited to a window and scaled to 0…1, differs from a file, or its mask does."""
     if image.shape != scaled.shape:
-        return f"shapes {image.shape} and {scaled.shape}"
+        return f"the shapes are {image.shape} and {scaled.shape}"
     exact = image.astype(np.float64)
     expected = (np.clip(exact, window.low, window.high) - window.low) / window.width
     is_inside = (exact >= window.low) & (exact <= window.high)
@@ -303,7 +303,7 @@ def window(store: StoreView, text: str, given: CtOptions, emit: Emit, progress: 
     """Emit the points or bits of a window of all volumes, and return its table, offsets and attributes."""
     chosen = parse_window(text)
     if not store.has(_IMAGE):
-        message = f"has no images to cut window {chosen} of"
+        message = f"the window {chosen} cannot be computed, because the store has no images"
         raise InputError.at(store.path, message, "convert the sources with images", "missing")
     group = f"{schema.WINDOWS}/{chosen.name}"
     extents = whole(store, f"{schema.VOLUMES}/extent")
@@ -325,7 +325,7 @@ def window(store: StoreView, text: str, given: CtOptions, emit: Emit, progress: 
             inside_window += int(np.count_nonzero(test(voxels)))
         unlike_hu = values_seen.contradiction()
         if unlike_hu is not None and "hu" not in (given.values, options.get("values")):
-            message = f"volume {volume.name!r} {unlike_hu}; a window is of HU: {chosen.name}"
+            message = f"volume {volume.name!r} {unlike_hu}; windows need HU: {chosen.name}"
             fix = AddOptions(("--values", "hu"), "if it is HU")
             raise InputError.at(store.path, message, fix, "values")
         return inside_window

@@ -45,8 +45,8 @@ _LONGEST = (1 << 31) - 1
 # Headers of one scan written by several programs differ by less, in mm and in parts of a length.
 _ROUNDING = 1e-3
 _UNORDERED = (
-    "of info.json: in an unknown order, so kept as text alone; --info-order zyx (the order of the array's "
-    "axes) or xyz (that of ITK and DICOM) stores the numbers"
+    "in info.json kept only as text, because their order is unknown; --info-order zyx (the order of the "
+    "axes) or xyz (the order of ITK and DICOM) stores the numbers"
 )
 
 # What messages call an array of each kind; volumes have them in this order.
@@ -263,7 +263,7 @@ class VolumeScan:
         if kind == "metadata":
             self._texts[kind] = read_row(file.path, case, file.name)
             if not self._texts[kind]:
-                self._notes.append(f"{METADATA} has no row of this name")
+                self._notes.append(f"{METADATA} has no row with this name")
         elif kind == "dataset":
             self._texts[kind] = read_classes(file.path, file.name)
         else:
@@ -284,7 +284,7 @@ class VolumeScan:
             if kind == "points":
                 array = points_in(opened, file, source.format.name, name)
                 for other in sorted(opened.arrays.keys() - {*MEMBERS[array.form], "resolution"}):
-                    self._notes.append(f"left out, being no column: {file.path.name}: {other}")
+                    self._notes.append(f"not stored, because it is not a column: {file.path.name}: {other}")
             else:
                 array = self._voxels(kind, name, file, source.format.name, opened)
             if kind == "windows" and self._is_of_other_size(array):
@@ -292,11 +292,13 @@ class VolumeScan:
             placed = numbers_in(opened.metadata)
             self._notes += opened.notes.values()
             if array.format == "hdf5":
-                self._notes.append("HDF5: names and attributes of arrays are left out")
+                self._notes.append("names and attributes of HDF5 arrays are not stored")
             if kind == "image":
                 self._state(placed, BY_FILE)
                 if "spacing" in opened.metadata and "spacing" not in placed:
-                    self._notes.append(f"spacing {opened.metadata['spacing']} is none, so it is not known")
+                    self._notes.append(
+                        f"spacing {opened.metadata['spacing']} is not valid, so the spacing is unknown"
+                    )
                 header = opened.metadata.get("header")
                 self._header = json.dumps(header) if header else ""
         role = array.role
@@ -306,7 +308,7 @@ class VolumeScan:
             message = f"cannot name a {called}: {unnamed}"
             raise file.problem(message, "rename it", "name")
         if role in self._arrays:
-            message = f"is a second {called} {name!r} of this volume, beside {self._arrays[role].name}"
+            message = f"is the second {called} {name!r} of this volume, after {self._arrays[role].name}"
             raise file.problem(message, "keep one of them", called)
         if called == "window":
             self._windows.setdefault(name, self._window(name, file))
@@ -316,21 +318,22 @@ class VolumeScan:
     def _voxels(self, kind: str, name: str, file: SourceFile, format: str, opened: OpenFile) -> VolumeArray:
         """Describe the only array of an open file, whose dtype and shape can be stored."""
         if len(opened.arrays) != 1:
-            message = f"holds {len(opened.arrays)} arrays; a volume is one"
-            raise file.problem(message, "save one a file", "layout")
+            message = f"contains {len(opened.arrays)} arrays, but a volume is one array"
+            raise file.problem(message, "save each array in a file of its own", "layout")
         (array,) = opened.arrays.values()
         shape = array.shape
         if not storable(array.dtype):
             kinds = "bool, integers or floats of at most 8 bytes"
-            message = f"has dtype {array.dtype}; a {_CALLED[kind]} is of {kinds}"
+            message = f"has dtype {array.dtype}, but a {_CALLED[kind]} needs {kinds}"
             raise file.problem(message, "save it as numbers: array.astype(np.int16)", "dtype")
         if len(shape) != 3:
-            message = f"has {len(shape)} axes {shape}; a {_CALLED[kind]} has three (depth, height, width)"
-            fix = "save one array of three axes a file: array[0], or np.stack(slices)"
+            message = f"has {len(shape)} axes {shape}, but a {_CALLED[kind]} has three: depth, height, width"
+            fix = "save one array of three axes per file: array[0], or np.stack(slices)"
             raise file.problem(message, fix, "shape")
         if min(shape) == 0 or max(shape) > _LONGEST:
-            message = f"is empty, or too long for int32: shape {shape}"
-            raise file.problem(message, "make it again, or leave it out", "shape")
+            wrong = "is empty" if min(shape) == 0 else "is too long for 32 bits"
+            message = f"{wrong}: its shape is {shape}"
+            raise file.problem(message, "write the file again", "shape")
         numbering = None
         if kind == "labels" and self._labels is not None:
             numbering = self._labels.numbering(file.path, file.name)
@@ -357,7 +360,7 @@ class VolumeScan:
         if image is None or window.shape == image.shape or window.shape != (resolution,) * 3:
             return False
         sizes = [" × ".join(map(str, array.shape)) for array in (window, image)]
-        self._notes.append(f"left out: a window of {sizes[0]} voxels, the volume has {sizes[1]}")
+        self._notes.append(f"not stored: a window of {sizes[0]} voxels, because the volume has {sizes[1]}")
         return True
 
     def _displaced(self) -> Iterator[Problem]:
@@ -366,18 +369,20 @@ class VolumeScan:
         for role, placed in self._placed.items():
             for name in image.keys() & placed.keys():
                 if not np.allclose(placed[name], image[name], rtol=_ROUNDING, atol=_ROUNDING):
-                    message = f"has {name} {[*placed[name]]}, its volume {[*image[name]]}"
-                    fix = "resample it to the volume, or copy the volume's header if that is right"
+                    message = f"has the {name} {[*placed[name]]}, but its volume has {[*image[name]]}"
+                    fix = "resample it to the volume", "copy the header of the volume, if that one is right"
                     yield Problem(self._arrays[role].name, message, fix, "geometry")
 
     def _window(self, name: str, file: SourceFile) -> Window:
         """The window that a file's name says, or else the preset of that name."""
         window = window_of(file.path, self._options.window_names)
         if window is None and name not in PRESETS:
-            message = "does not say its window: expected a name like lung_w1500_l-600_sparse.npz"
-            raise file.problem(message, "rename it", "window")
+            message = "its name does not state width and level of the window"
+            raise file.problem(message, "rename it, for example to lung_w1500_l-600_sparse.npz", "window")
         if not states_window(file.path):
-            self._notes.append(f"taken for window {PRESETS[name]}: the name states no width and level")
+            self._notes.append(
+                f"read as the window {PRESETS[name]}, because the name does not state width and level"
+            )
         return PRESETS[name] if window is None else window[1]
 
     def _state(self, stated: Mapping[str, Sequence[float]], by: str) -> None:
@@ -390,7 +395,7 @@ def _unlike_shapes(arrays: Sequence[VolumeArray]) -> Iterator[Problem]:
     dense = [array for array in arrays if not array.is_points]
     for array in dense:
         if array.shape != dense[0].shape:
-            message = f"has shape {array.shape}, its volume {dense[0].shape}"
+            message = f"has shape {array.shape}, but its volume has {dense[0].shape}"
             yield Problem(array.name, message, "make it again from this volume", "shape")
 
 
@@ -402,8 +407,8 @@ def _choose_image(images: Sequence[tuple[int, Openable]], resolution: int | None
     if len(chosen) == 1:
         return chosen[0]
     names = ", ".join(source.file.path.name for _, source in images)
-    reason = "choose one" if chosen else f"--resolution {resolution} is not one of them"
+    reason = "one is needed" if chosen else f"--resolution {resolution} is not one of them"
     sizes = dict.fromkeys(size for size, _ in images if size)
     fixes = tuple([AddOptions(("--resolution", str(size))) for size in sizes])
-    otherwise = "keep one of them, or call it ct_original.npy"
-    raise InputError.at(volume, f"holds {names}: {reason}", fixes or otherwise, "resolution")
+    otherwise = "keep one of them", "rename one to ct_original.npy"
+    raise InputError.at(volume, f"contains {names}, but {reason}", fixes or otherwise, "resolution")

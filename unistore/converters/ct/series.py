@@ -104,9 +104,9 @@ def _why_unreadable(error: Exception) -> tuple[str, str]:
         _reraise(error)
     kind = collected.problems[0].kind
     if kind == "memory":
-        return "is DICOM with a header that takes more memory than there is", kind
+        return "is a DICOM file whose header needs more memory than is available", kind
     named = type(error).__name__
-    return f"is DICOM with a header that cannot be read ({named}): a slice of any series", kind
+    return f"is a DICOM file whose header cannot be read ({named}), so its series is unknown", kind
 
 
 def _reraise(error: Exception) -> None:
@@ -114,19 +114,19 @@ def _reraise(error: Exception) -> None:
 
 
 def _problem(name: str, message: str, kind: str) -> Problem:
-    fix = AddOptions(("--exclude", name)), AddOptions(("--keep-names",), "to be told where its files are")
+    fix = AddOptions(("--exclude", name)), AddOptions(("--keep-names",), "to show the folder of its files")
     return Problem(name, message, fix, kind, name)
 
 
 def _why_left_out(header: DicomHeader) -> str:
     """Say why a file is no slice of a volume. Empty: it is one."""
     if any(part in header.kind for part in _NO_IMAGES):
-        return f"is DICOM of the kind {header.kind}, no image"
+        return f"is a DICOM file of the kind {header.kind}, not an image"
     if header.is_localiser:
-        return "is a DICOM localiser, no slice of a volume"
+        return "is a DICOM localiser, not a slice of a volume"
     if not header.pixels.planes:
-        return f"is DICOM of the kind {header.kind} without pixels that lie in the patient"
-    return "" if header.is_gray else "is a DICOM image in colours"
+        return f"is a DICOM file of the kind {header.kind} without a position in the patient"
+    return "" if header.is_gray else "is a DICOM image in colour"
 
 
 def _patients(patient_of: Mapping[str, str]) -> dict[str, str]:
@@ -145,14 +145,14 @@ def _digest(text: str, key: bytes) -> str:
 def _why_no_volume(pixels: Sequence[DicomPixels]) -> str:
     """Say what keeps slices from being one volume. Nothing is ever interpolated."""
     if len({(one.shape, one.dtype, one.bits) for one in pixels}) > 1:
-        return "has slices of several sizes or dtypes"
+        return "its slices differ in size or dtype"
     planes = list(chain.from_iterable([one.planes for one in pixels]))
     planes = [planes[number] for number in order_of(planes)]
     first = planes[0]
     if not np.allclose([plane.orientation for plane in planes], first.orientation, atol=1e-3):
-        return "has slices that are not parallel"
+        return "its slices are not parallel"
     if not np.allclose([plane.spacing for plane in planes], first.spacing, rtol=1e-3):
-        return "has slices of several pixel spacings"
+        return "its slices differ in pixel spacing"
     if len(planes) == 1:
         return ""
     normal = normal_of(first)
@@ -162,5 +162,5 @@ def _why_no_volume(pixels: Sequence[DicomPixels]) -> str:
     usual = float(np.median(gaps))
     if usual > 0 and max(np.abs(gaps - usual).max(), lateral) <= _TOLERANCE * usual:
         return ""
-    moved = f"{gaps.min():.3f} to {gaps.max():.3f} mm, and shifted by up to {lateral:.3f} mm"
-    return f"has slices at distances of {moved}: some are missing or twice, or the gantry was tilted"
+    moved = f"{gaps.min():.3f} to {gaps.max():.3f} mm apart and shifted by up to {lateral:.3f} mm"
+    return f"its slices are {moved}: some are missing or repeated, or the gantry was tilted"

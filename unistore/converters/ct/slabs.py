@@ -18,6 +18,7 @@ import numpy as np
 from unistore.converters.formats.dicom_headers import DicomPixels
 from unistore.errors import InputError
 from unistore.plugin import Array, Openable, OpenFile, SourceFile, storable
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Shape
 
 SLAB = 1 << 20  # bytes of a slab, so that it stays in the cache of a core while it is compared
@@ -265,8 +266,8 @@ def points_in(opened: OpenFile, file: SourceFile, format: str, name: str) -> Vol
     kind = kind_of(arrays)
     if not kind:
         expected = " or ".join(" and ".join(names) for names in MEMBERS.values())
-        message = f"holds {', '.join(arrays) or 'no arrays'}; expected {expected}"
-        raise file.problem(message, kind="layout")
+        message = f"contains {', '.join(arrays) or 'no arrays'}; expected {expected}"
+        raise file.problem(message, "save the arrays with these names", "layout")
     index, values = (arrays[member] for member in MEMBERS[kind])
     rows = index.shape[:1]
     if len(index.shape) != 2 or index.shape[1] != 3 or index.dtype.kind not in "iu":
@@ -320,7 +321,7 @@ def check_range(array: VolumeFile, extent: tuple[int, int, int] | None) -> None:
             count += int(np.count_nonzero(is_outside))
         rows += len(index)
     if count:
-        message = f"{count} points lie outside the volume {limit}; {first}"
+        message = f"has {count_of(count, 'point')} outside of the volume {limit}; {first}"
         raise InputError.at(array.name, message, "make it again from this volume", "range")
 
 
@@ -340,6 +341,7 @@ def _sorted_points(array: VolumeFile, time: int) -> Points:  # noqa: ARG001
     order = np.argsort(flat, kind="stable")
     twice = np.flatnonzero(np.diff(flat[order]) == 0)
     if len(twice):
-        message = f"{len(twice)} voxels occur twice; the first is {index[order[twice[0]]].tolist()}"
+        first = index[order[twice[0]]].tolist()
+        message = f"has {count_of(len(twice), 'voxel')} more than once; the first is {first}"
         raise InputError.at(array.name, message, "make it again from its volume", "duplicate")
     return index[order], values[order]

@@ -33,13 +33,13 @@ def stack_pages(files: Sequence[SourceFile]) -> Stacks:
         if not _is_page(first):
             kept += members
         elif not others and not first.is_given:
-            left_out.append((first, "is one page, no volume"))
+            left_out.append((first, "is a single page, not a volume"))
         else:
             kept.append(first)
             following[first.path] = others
     if following:
         name = printable(next(iter(following)).name)
-        notes.append(f"TIFF files of one page each, stacked by the numbers in their names: from {name} on")
+        notes.append(f"TIFF files of one page each, stacked by the numbers in their names, from {name} on")
     return Stacks(kept, following, left_out, notes)
 
 
@@ -71,7 +71,7 @@ def gap_in(name: str, pages: Sequence[SourceFile]) -> Iterator[Problem]:
     numbers = [page.number for file in pages if (page := page_name(file.path)) is not None]
     for number, behind in pairwise(numbers):
         if behind != number + 1:
-            what = "two pages" if behind == number else "no page"
-            message = f"is a stack with {what} {min(number + 1, behind)}"
-            yield Problem(name, message, "complete it, or move its pages apart", "series")
+            wrong = f"has two pages {number}" if behind == number else f"has no page {number + 1}"
+            fix = "complete the stack", "move pages of different volumes into different folders"
+            yield Problem(name, f"the stack of TIFF files {wrong}", fix, "series")
             return

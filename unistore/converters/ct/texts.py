@@ -16,7 +16,7 @@ from unistore.errors import InputError
 from unistore.schemas.ct.fields import LENGTHS
 
 _MAX_BYTES = 64 << 20
-_FIX = "correct it or leave it out"
+_FIX = "correct it, or remove it"
 
 
 def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
@@ -25,7 +25,7 @@ def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
         text = _text(path, "utf-8")
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError.at(location, f"is no JSON: {error}", _FIX, "json") from error
+        raise InputError.at(location, f"is not valid JSON: {error}", _FIX, "json") from error
     return text, numbers_in(content) if isinstance(content, Mapping) else {}
 
 
@@ -69,7 +69,7 @@ def _text(path: Path, encoding: str) -> str:
     with path.open("rb") as file:
         raw = file.read(_MAX_BYTES + 1)
     if len(raw) > _MAX_BYTES:
-        msg = f"it is longer than {_MAX_BYTES} bytes"
+        msg = f"it is longer than {_MAX_BYTES:,} bytes"
         raise ValueError(msg)
     return raw.decode(encoding)
 
@@ -80,7 +80,7 @@ def read_row(path: Path, case: str, location: str) -> str:
     for column in rows[0] if rows else ():
         matching = [row for row in rows if row[column] == case]
         if len(matching) > 1:
-            message = f"has {len(matching)} rows of {case}"
+            message = f"has {len(matching)} rows for {case!r}, but one is expected"
             raise InputError.at(location, message, "keep one of them", "metadata")
         if matching:
             return json.dumps(matching[0], ensure_ascii=False)
@@ -93,13 +93,13 @@ def _rows(path: Path, time: int, location: str) -> list[dict[str, str]]:  # noqa
         lines = csv.reader(io.StringIO(_text(path, "utf-8-sig"), newline=""), strict=True)
         header, *rows = list(lines) or [[]]
         if len(set(header)) < len(header):
-            raise ValueError("two columns have one name")
+            raise ValueError("two columns have the same name")
         for number, row in enumerate(rows, 2):
             if row and len(row) != len(header):
-                msg = f"row {number} has other columns than row 1"
+                msg = f"row {number} has {len(row)} columns, but row 1 has {len(header)}"
                 raise ValueError(msg)
         # A line that is empty is no row.
         return [dict(zip(header, row, strict=True)) for row in rows if row]
     except (ValueError, csv.Error) as error:
-        message = f"is no table of comma-separated values in UTF-8: {error}"
+        message = f"is not a table of comma-separated values in UTF-8: {error}"
         raise InputError.at(location, message, _FIX, "metadata") from error

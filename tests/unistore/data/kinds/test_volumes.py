@@ -84,7 +84,7 @@ def test_rows_of_a_table_on_request(tmp_path: Path) -> None:
     table.write_text('\ufeffcase_id,age,said\nb,40,"x, ""y"""\na,7,ä\n', encoding="utf-8")
     assert "4 taken" in str(unistore.inspect(tmp_path / "set"))
     report = unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
-    assert "1 files: metadata.csv has no row of this name" in report.notes
+    assert "1 file: metadata.csv has no row with this name" in report.notes
     assert not report.skipped
     dataset = unistore.Dataset(tmp_path / "a.zarr", fields=["name", "metadata"])
     rows = {sample["name"]: sample["metadata"] for sample in dataset}
