@@ -664,6 +664,12 @@ def points_without_a_place() -> Words:
 
 
 @case
+def least_points_of_no_window() -> Words:
+    np.savetxt("a.xyz", some(9, 3))
+    return convert("point-cloud", "a.xyz", "out.zarr", "--min-points", "5")
+
+
+@case
 def a_side_table_that_is_there() -> Words:
     np.save("x.npy", some(4, 3))
     np.save("y.npy", np.arange(4))

@@ -153,12 +153,12 @@ def falling_boxes(folder: Path) -> None:
     [
         (
             falling,
-            r"images/timestamps\.txt: its times decrease from \d+ to \d+ in line 4 \(sort the frames by time",
+            r"images/timestamps\.txt: its times decrease from \d+ to \d+ in line 4\. Fix: sort the frames by time",
         ),
         (text, r"images/timestamps\.txt: has 'later' in line 10, "),
-        (fewer, r"images/timestamps\.txt: has 9 times, but its folder contains 8 images \(copy"),
+        (fewer, r"images/timestamps\.txt: has 9 times, but its folder contains 8 images\. Fix: copy"),
         (other_size, r"000004\.png: is uint8 \(6, 8, 3\), but the first frame is uint8 \(12, 16, 3\)"),
-        (falling_boxes, r"events\.h5: .*boxes beside it whose t falls from \d+ to \d+ \(sort tracks\.npy"),
+        (falling_boxes, r"events\.h5: .*the time of a box falls from \d+ to \d+\. Fix: sort tracks\.npy"),
     ],
 )
 def test_what_contradicts_itself_is_refused(

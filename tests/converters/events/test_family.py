@@ -170,23 +170,43 @@ def mixed(polarity: np.ndarray) -> np.ndarray:
         (
             {},
             {"sensor": None},
-            r"does not say the size of the sensor \(give it, as in --sensor 640 480",
+            r"does not state the size of the sensor\. Fix: give width and height, for example --sensor 640 480",
             "missing",
         ),
-        ({"events__t": falling}, {}, r"events/t row 5000: falls from \d+ to \d+ \(sort the events", "order"),
-        ({"events__t": lambda t: t * 1000}, {}, r"events/t row \d+: is \d+, and ms_to_idx says", "unit"),
-        ({"events__t": lambda t: t / 1e6}, {}, r"is float64: nothing says whether.*--unit s", "unit"),
-        ({"events__t": lambda t: t + 0.5}, {"unit": "us"}, r"row 0: is [\d.]+, which is no whole", "unit"),
-        ({"events__t": lambda t: t * np.nan}, {"unit": "s"}, r"row 0: is nan, which is no whole", "unit"),
-        ({"events__x": outside}, {}, r"events/x row 17: is 1000, the sensor has 64 columns", "range"),
+        (
+            {"events__t": falling},
+            {},
+            r"events/t row 5000: the time falls from \d+ to \d+\. Fix: sort the events",
+            "order",
+        ),
+        (
+            {"events__t": lambda t: t * 1000},
+            {},
+            r"events/t row \d+: is \d+ us, but ms_to_idx places it in",
+            "unit",
+        ),
+        (
+            {"events__t": lambda t: t / 1e6},
+            {},
+            r"is float64, and the file does not state whether.*--unit s",
+            "unit",
+        ),
+        ({"events__t": lambda t: t + 0.5}, {"unit": "us"}, r"row 0: is [\d.]+, which is not a whole", "unit"),
+        ({"events__t": lambda t: t * np.nan}, {"unit": "s"}, r"row 0: is nan, which is not a whole", "unit"),
+        ({"events__x": outside}, {}, r"events/x row 17: is 1000, but the sensor has 64 columns", "range"),
         (
             {"events__y": lambda y: y.astype("i2") - 1},
             {},
-            r"events/y row \d+: is -1, the sensor has 48",
+            r"events/y row \d+: is -1, but the sensor has 48",
             "range",
         ),
-        ({"events__p": mixed}, {}, r"events/p row \d+: is -1, expected 0 or 1", "range"),
-        ({"events__p": lambda p: p + 1}, {}, r"events/p row \d+: is 2, expected 0 or 1", "range"),
+        ({"events__p": mixed}, {}, r"events/p row \d+: is -1, but polarities here are 0 and 1", "range"),
+        (
+            {"events__p": lambda p: p + 1},
+            {},
+            r"events/p row \d+: is 2, but polarities here are 0 and 1",
+            "range",
+        ),
         ({"events__p": lambda p: p[:-1]}, {}, r"differ in the length of axis 0", "length"),
         ({"events__x": lambda x: x.astype("f4")}, {}, r"is float32 \(n\), but", "dtype"),
     ],
@@ -205,10 +225,10 @@ def test_bad_values(
 
 def test_missing_columns_and_sizes_that_disagree(tmp_path: Path) -> None:
     write_dsec(tmp_path / "a.h5", made_up(100), events__p=None)
-    with pytest.raises(InputError, match="holds no t, x, y and p in events"):
+    with pytest.raises(InputError, match="does not contain t, x, y and p in events"):
         unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "events", sensor=SENSOR)
     write_dat(tmp_path / "a.dat", made_up(100))
-    with pytest.raises(InputError, match="64 × 48 pixels, --sensor another size"):
+    with pytest.raises(InputError, match="64 × 48 pixels, but --sensor gives 640 × 480"):
         unistore.convert(tmp_path / "a.dat", tmp_path / "a.zarr", "events", sensor=(640, 480))
 
 

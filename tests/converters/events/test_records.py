@@ -34,7 +34,7 @@ def test_places_that_are_no_pixels_are_refused(tmp_path: Path) -> None:
     events = records("f4")
     events["x"][3] = 2.5
     np.save(tmp_path / "events.npy", events)
-    with pytest.raises(InputError, match=r"x row 3: is 2\.5, the sensor has 8 columns"):
+    with pytest.raises(InputError, match=r"x row 3: is 2\.5, but the sensor has 8 columns"):
         unistore.convert(tmp_path / "events.npy", tmp_path / "o.zarr", "events", sensor=(8, 8))
 
 
@@ -47,5 +47,5 @@ def test_a_sensor_whose_places_16_bits_do_not_hold(width: int, is_sound: bool, t
         unistore.convert(tmp_path / "events.npy", tmp_path / "o.zarr", "events", sensor=(width, 8))
         assert unistore.Store(tmp_path / "o.zarr").array("events/x").read()[4] == width - 1
         return
-    with pytest.raises(InputError, match=r"has 65537 × 8 pixels"):
+    with pytest.raises(InputError, match=r"has a sensor of 65,537 × 8 pixels"):
         unistore.convert(tmp_path / "events.npy", tmp_path / "o.zarr", "events", sensor=(width, 8))

@@ -66,7 +66,7 @@ def test_an_array_that_is_called_events_is_recognised(tmp_path: Path, name: str)
 
 def test_a_cloud_of_four_columns_is_no_recording(tmp_path: Path) -> None:
     np.save(tmp_path / "cloud.npy", np.random.default_rng(0).random((50, 4)))
-    with pytest.raises(InputError, match="holds no t, x, y and p in events"):
+    with pytest.raises(InputError, match="does not contain t, x, y and p in events"):
         convert(tmp_path / "cloud.npy", tmp_path / "out.zarr", "events", **SENSOR)
 
 
@@ -74,7 +74,7 @@ def test_an_order_that_the_numbers_do_not_show_is_asked_for(tmp_path: Path) -> N
     events = made_up(500, 60_000)
     events["x"] = np.sort(events["x"])  # rises as times do
     np.save(tmp_path / "events.npy", table(events, "xytp", "i8"))
-    with pytest.raises(InputError, match="fits txyp and xytp") as caught:
+    with pytest.raises(InputError, match="several orders of t, x, y and p fit: txyp and xytp") as caught:
         convert(tmp_path / "events.npy", tmp_path / "out.zarr", "events", **SENSOR)
     assert "--order xytp" in caught.value.problems[0].advice
     convert(tmp_path / "events.npy", tmp_path / "out.zarr", "events", order="xytp", **SENSOR)

@@ -70,7 +70,7 @@ def test_a_place_outside_of_the_sensor_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(packed(some_events(50)))
     with pytest.raises(InputError, match="the sensor has 10 columns"):
         unistore.convert(tmp_path / "a.bin", tmp_path / "a.zarr", "events", sensor=(10, 34))
-    with pytest.raises(InputError, match="does not say the size of the sensor"):
+    with pytest.raises(InputError, match="does not state the size of the sensor"):
         unistore.convert(tmp_path / "a.bin", tmp_path / "a.zarr")
 
 
@@ -84,7 +84,7 @@ def test_a_time_that_falls_later_is_refused(tmp_path: Path) -> None:
     events = some_events(2_000)
     events[1500] = (0, 1, 1, 1)
     (tmp_path / "a.bin").write_bytes(packed(events))
-    with pytest.raises(InputError, match=r"events/t row 1500: falls from"):
+    with pytest.raises(InputError, match=r"events/t row 1500: the time falls from"):
         unistore.convert(tmp_path / "a.bin", tmp_path / "a.zarr", sensor=(34, 34))
 
 
@@ -107,7 +107,7 @@ def test_other_files_are_no_events(tmp_path: Path, name: str) -> None:
 
 def test_a_bin_file_that_may_be_several_things_names_them(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(OTHERS["a sweep"][: 16 * 301])
-    with pytest.raises(InputError, match="may be a sweep of a lidar, or spikes") as caught:
+    with pytest.raises(InputError, match="may be a sweep of a lidar or spikes") as caught:
         unistore.convert(tmp_path / "a.bin", tmp_path / "a.zarr")
     (problem,) = caught.value.problems
     assert [str(fix).split()[2] for fix in problem.fixes] == ["point-cloud", "spike"]

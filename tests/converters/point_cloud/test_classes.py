@@ -46,7 +46,7 @@ def test_folders_are_labels_and_splits(tmp_path: Path) -> None:
     classes = {"0": "chair", "1": "night_stand", "2": "table"}
     assert converted.fields["segments/label"].attributes["classes"] == classes
     assert [source.split for source in converted.scan.sources] == ["test", "train", "test", "train"]
-    assert any("their folders, one a class: chair, night_stand, table;" in n for n in converted.scan.notes)
+    assert any("labels of segments: chair, night_stand, table;" in n for n in converted.scan.notes)
     unistore.convert(root, tmp_path / "a.zarr", "point_cloud")
     assert [int(s["label"]) for s in unistore.Dataset(tmp_path / "a.zarr")] == [0, 0, 1, 2]
     assert unistore.verify(tmp_path / "a.zarr", against=[root]).problems == ()

@@ -212,7 +212,7 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     for expected in (
         "short.h5: columns differ in length",
         "data/intensity       5",
-        "twice.h5: data/x: would be stored as 'x', as data/X is",
+        "twice.h5: data/x: would be stored as 'x', like data/X",
         "noz.h5: data: has no z; columns: classification, intensity, x, y",
         "text.h5: data/x: has dtype |S1, expected a float",
         "big.h5: data/z: has dtype int64, expected a float or an integer of at most 32 bits",
@@ -241,7 +241,7 @@ def test_all_problems_of_values_at_once(tmp_path: Path) -> None:
     ("rows", "expected"),
     [
         (np.arange(2.0), "is float64 (2,), expected integers (n,)"),
-        (np.arange(9), "holds 9 rows, the file 6"),
+        (np.arange(9), "has 9 rows, but the file has only 6"),
     ],
 )
 def test_wrong_indices(tmp_path: Path, rows: np.ndarray, expected: str) -> None:
@@ -258,11 +258,17 @@ def test_what_a_segment_lacks(tmp_path: Path) -> None:
 
 
 def test_no_points_and_voxels_or_windows_too_small(tmp_path: Path) -> None:
-    assert "holds no points" in problems_of_values(write(tmp_path / "a.h5", columns(0)))
+    assert "contains no points" in problems_of_values(write(tmp_path / "a.h5", columns(0)))
     path = write(tmp_path / "b.h5", columns(6))
     for options, message in (
-        ({"voxel_size": (1e-9,)}, r"b\.h5: a segment is .* than int32 can count: give a larger voxel_size"),
-        ({"segment": "window:1e-9"}, r"b\.h5: .* more than 2\^31 windows wide: give a larger window"),
+        (
+            {"voxel_size": (1e-9,)},
+            r"b\.h5: a segment is .* voxels of 1e-09 wide, .* give a larger --voxel-size",
+        ),
+        (
+            {"segment": "window:1e-9"},
+            r"b\.h5: .* more than 2\^31 windows of 1e-09 wide; give a larger window",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             convert(path, tmp_path / "b.zarr", "point-cloud", **options)
@@ -284,7 +290,7 @@ def test_segments_with_columns_of_their_own(tmp_path: Path) -> None:
 
     lacking = [parts[0], {name: values for name, values in parts[1].items() if name != "intensity"}]
     message = problems_of(point_cloud(), in_segments(tmp_path / "b.h5", lacking))
-    assert "segments/segment_0001: holds classification, x, y, z, unlike the first segment" in message
+    assert "segments/segment_0001: has the columns classification, x, y, z, but the first segment" in message
     short = [parts[0], {**parts[1], "intensity": parts[1]["intensity"][:1]}]
     message = problems_of_values(in_segments(tmp_path / "c.h5", short))
     assert "segment_0001/intensity: is uint16 (1,), expected uint16 (2,)" in message

@@ -209,7 +209,8 @@ def test_points_that_are_not_finite_are_counted_over_all_steps(tmp_path: Path, l
     (problem,) = caught.value.problems
     assert problem.kind == "nan"
     assert (
-        "4 of 1000 points have coordinates that are not finite, first row 77: 1.5, nan, " in problem.message
+        "4 of 1,000 points have coordinates that are not finite; the first is row 77: 1.5, nan, "
+        in problem.message
     )
 
 
@@ -238,9 +239,9 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "row", "expected"),
     [
-        (STEP, 400, "points outside the rows 0:400"),
-        (0, -7, "points outside the rows 0:400"),
-        (STEP, STEP - 1, "holds a row twice"),
+        (STEP, 400, "contains rows outside of the 400 rows"),
+        (0, -7, "contains rows outside of the 400 rows"),
+        (STEP, STEP - 1, "contains a row twice"),
         (STEP, 3, "is not sorted"),
     ],
 )

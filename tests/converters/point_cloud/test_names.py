@@ -67,7 +67,7 @@ def test_coordinates_by_name(tmp_path: Path, name: str, write: Callable[..., Pat
     assert families(tmp_path) == {path.name: "point_cloud"}
     converted = check_contract(point_cloud(), [path], {"points/colors": colors})
     np.testing.assert_array_equal(xyz_of(converted), values)
-    said = any("by its name; --map xyz=NAME says otherwise" in note for note in converted.scan.notes)
+    said = any("because of its name; --map xyz=NAME chooses another" in note for note in converted.scan.notes)
     assert said == (name != "xyz")
 
 
@@ -84,7 +84,7 @@ def test_what_follows_the_coordinates(tmp_path: Path, write: Callable[..., Path]
     assert unistore.verify(tmp_path / "a.zarr", against=[path]).problems != ()
     path.unlink()
     write(path, points=values, features=values)
-    with pytest.raises(InputError, match="would be stored as 'features', which is there"):
+    with pytest.raises(InputError, match="would be stored as 'features', which exists"):
         scan_sources(point_cloud(), [path])
 
 
@@ -184,7 +184,7 @@ def test_several_coordinates(tmp_path: Path) -> None:
     scan = scan_sources(point_cloud(map={"xyz": "coord"}), [path])
     assert [field.path for field in scan.tables[0].fields][:2] == ["points/xyz", "points/vertices"]
     path = hdf5(tmp_path / "b.h5", p__coord=points(), q__coord=points())
-    with pytest.raises(InputError, match=r"several groups hold x, y, z: p, q .*--map xyz=p/coord"):
+    with pytest.raises(InputError, match=r"several groups contain x, y, z: p, q .*--map xyz=p/coord"):
         scan_sources(point_cloud(), [path])
     scan = scan_sources(point_cloud(map={"xyz": "p/coord"}), [path])
     assert scan.sources[0].detail.layout.paths == ["p/coord"]
@@ -197,8 +197,8 @@ def test_raw_integers_beside_scaled_coordinates(tmp_path: Path) -> None:
     assert families(path) == {"a.h5": "point_cloud"}
     converted = check_contract(point_cloud(), [path])
     np.testing.assert_array_equal(xyz_of(converted), np.stack([scaled[axis] for axis in "xyz"], axis=1))
-    (note,) = [note for note in converted.scan.notes if "being x, y, z before scaling" in note]
-    assert note == "not stored, being x, y, z before scaling (--map raw_x=X keeps one): X, Y, Z"
+    (note,) = [note for note in converted.scan.notes if "before scaling" in note]
+    assert note == "not stored, because it is x, y or z before scaling (--map raw_x=X stores one): X, Y, Z"
     check_contract(point_cloud(map={"raw_x": "X"}), [path], {"points/raw_x": raw["X"]})
 
 

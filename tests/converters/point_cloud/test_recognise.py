@@ -33,9 +33,9 @@ AXES = {axis: np.arange(4.0) for axis in "xyz"}
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("a.npy", "is not called like a point cloud"),
-        ("a.h5.txt", "text, which is read as points if you name the file"),
-        ("images.h5", "is no point cloud of a known format"),
+        ("a.npy", "does not have the name of a point cloud"),
+        ("a.h5.txt", "is text, which is read as points only if you name the file"),
+        ("images.h5", "is not a point cloud of a known format"),
     ],
 )
 def test_left_out(tmp_path: Path, name: str, reason: str) -> None:

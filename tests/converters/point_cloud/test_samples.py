@@ -96,7 +96,7 @@ def test_several_coordinates_are_one_problem(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         scan_sources(point_cloud(), [tmp_path])
     (problem,) = caught.value.problems
-    assert problem.message == "holds points and pos: which are the coordinates?"
+    assert problem.message == "contains points and pos, and each may be the coordinates"
 
 
 def test_map_names_the_coordinates() -> None:

@@ -98,23 +98,23 @@ def test_forms(tmp_path: Path, form: str, group: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"start": STARTS, "end": ENDS[:2]}, "differs in length"),
-        ({"start": STARTS, "end": ENDS + 1}, "holds 101 for segment 2, outside 0 to 100"),
+        ({"start": STARTS, "end": ENDS[:2]}, "differ in length"),
+        ({"start": STARTS, "end": ENDS + 1}, "is 101 for segment 2, which is not between 0 and 100"),
         ({"start": STARTS - 1, "end": ENDS}, "holds -1 for segment 0"),
-        ({"start": ENDS, "end": STARTS}, "segment 0 is rows 30:0 of 100"),
-        ({"start": STARTS, "end": ENDS - 1}, "leaves out one row after each segment"),
+        ({"start": ENDS, "end": STARTS}, "segment 0 has the rows 30:0, but there are 100"),
+        ({"start": STARTS, "end": ENDS - 1}, "one row after each segment is in none"),
         ({"start": STARTS.astype("f8"), "end": ENDS}, "is float64"),
         (
             {"start": STARTS, "end": ENDS, "count": ENDS - STARTS + 1},
-            "says 31 rows of segment 0, which is 0:30",
+            "is 31 for segment 0, whose rows are 0:30",
         ),
-        ({"num_points": [30, 20]}, "holds 50 rows together, expected the 100 rows"),
+        ({"num_points": [30, 20]}, "adds up to 50 rows, but there are 100"),
         ({"offsets": np.append(0, ENDS[:-1])}, "ends with 50, expected the 100 rows"),
         ({"offsets": np.zeros(0, "i8")}, "ends with nothing"),
         ({"ranges": [[0, 10], [10, 20], [20, 30]]}, "both fit"),
         ({"ranges": np.zeros((3, 3), "i8")}, "expected integers (S, 2)"),
-        ({"indices": [0, 100], "offsets": [0, 2]}, "points outside the rows 0:100"),
-        ({"start": np.zeros(65, "i8"), "end": np.full(65, N)}, "segments hold 6500 points together"),
+        ({"indices": [0, 100], "offsets": [0, 2]}, "contains rows outside of the 100 rows"),
+        ({"start": np.zeros(65, "i8"), "end": np.full(65, N)}, "the segments have 6,500 points in total"),
     ],
 )
 def test_wrong_forms(tmp_path: Path, values: Mapping[str, object], message: str) -> None:
@@ -132,7 +132,7 @@ def test_unread_arrays_of_segments_are_named(tmp_path: Path) -> None:
     unknown = write(tmp_path / "b.h5", segments__corner=np.zeros((3, 2)))
     notes = "\n".join(scan_sources(point_cloud(), [unknown]).notes)
     assert "segments/corner" in notes
-    assert "no known form of segments" in notes
+    assert "because segments need start and end" in notes
 
 
 def test_pairs_of_each_point_are_a_column(tmp_path: Path) -> None:
@@ -145,7 +145,9 @@ def test_pairs_of_each_point_are_a_column(tmp_path: Path) -> None:
 
 def test_ends_that_may_count_their_row_are_noted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", segments__start=[0, 60], segments__end=[49, N - 1])
-    assert "the last end is the last row" in "\n".join(scan_sources(point_cloud(), [path]).notes)
+    assert "the last end is the number of the last row" in "\n".join(
+        scan_sources(point_cloud(), [path]).notes
+    )
     sound = write(tmp_path / "b.h5", segments__start=[0, 60], segments__end=[50, N])
     assert "the last end" not in "\n".join(scan_sources(point_cloud(), [sound]).notes)
 
@@ -170,9 +172,9 @@ def test_ids_of_a_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "name", "message"),
     [
-        (np.zeros(N, "f4"), "tile_id", "has 'tile_id' as float32 (N,), expected integers (N,)"),
-        (np.full(N, -2), "tile_id", "-2 is no id"),
-        (np.full(N, 2**64 - 1, "u8"), "tile_id", "is no id"),
+        (np.zeros(N, "f4"), "tile_id", "its column 'tile_id' is float32 (N,)"),
+        (np.full(N, -2), "tile_id", "contains -2, but ids"),
+        (np.full(N, 2**64 - 1, "u8"), "tile_id", "but ids of segments are 0 or above"),
         (np.zeros(N, "i4"), "tile", "has no column 'tile'"),
     ],
 )

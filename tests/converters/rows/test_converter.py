@@ -79,7 +79,7 @@ def test_npy_files_side_by_side_and_in_parts(tmp_path: Path) -> None:
 
     (numbered / "y_9.npy").unlink()
     message = problems_of(rows_converter(), numbered)
-    assert "x_9.npy: is not one file each of x, y" in message
+    assert "x_9.npy: needs one file for each of x, y" in message
     np.save(numbered / "y_9.npy", np.arange(8))
     message = problems_of(rows_converter(), numbered)
     assert "{x,y}_9.npy: its arrays differ in the length of axis 0" in message
@@ -128,7 +128,9 @@ def test_lengths_that_differ_are_listed_and_map_chooses(tmp_path: Path) -> None:
     converter = rows_converter(map={"image": "data"})
     converted = check_contract(converter, [tmp_path / "a.h5"], {"rows/image": data})
     assert list(converted.arrays) == ["rows/image"]
-    assert "arrays: data, label" in problems_of(rows_converter(map={"x": "nothing"}), tmp_path / "a.h5")
+    assert "the arrays are data, label" in problems_of(
+        rows_converter(map={"x": "nothing"}), tmp_path / "a.h5"
+    )
 
 
 def test_a_name_that_no_array_can_have(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_what_is_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         main(["convert", "rows", str(source), str(tmp_path / "a.zarr"), "--dry-run"])
     shown = capsys.readouterr().out
     assert said in shown
-    assert "(--map NAME=train/DATASET takes one of them alone)" in shown
+    assert "--map NAME=train/DATASET stores only one of them" in shown
     assert "not stored, because it is outside of the splits train and valid: classes" in shown
 
 
@@ -224,7 +224,7 @@ def test_groups_that_differ_are_refused_with_options_that_work(tmp_path: Path, c
     with pytest.raises(InputError) as caught:
         convert(source, tmp_path / "a.zarr", "rows")
     (problem,) = caught.value.problems
-    assert "may be splits, or columns: " in problem.message
+    assert "may be splits or columns: " in problem.message
     assert message in problem.message
     fixes = [fix for fix in problem.fixes if isinstance(fix, AddOptions)]
     assert len(fixes) == len(problem.fixes) >= options
@@ -260,9 +260,9 @@ def test_mapped_datasets_are_columns(tmp_path: Path) -> None:
 def test_datasets_outside_of_splits_are_mapped_from_the_root(tmp_path: Path) -> None:
     groups = {"train": columns(5), "test": columns(3, 1), "extra": {"z": np.arange(4)}}
     source = write(tmp_path / "a.h5", groups)
-    with pytest.raises(InputError, match="is outside of the splits train and test") as caught:
+    with pytest.raises(InputError, match="is not in the splits train and test") as caught:
         convert(source, tmp_path / "a.zarr", "rows", map={"z": "extra/z"})
-    assert caught.value.problems[0].advice == "--map NAME=/extra/z stores it alone, without the splits"
+    assert caught.value.problems[0].advice == "--map NAME=/extra/z, which stores it without the splits"
     convert(source, tmp_path / "a.zarr", "rows", map={"z": "/extra/z"})
     store = unistore.Store(tmp_path / "a.zarr")
     assert store.split_names() == []

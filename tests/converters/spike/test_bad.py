@@ -41,26 +41,26 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "train/none/spike/000.raw").write_bytes(b"\0")
     found = problems(made.root, height=24, width=40)
     expected = {
-        "train/bad/spike/000.dat": ("size", "1,919 bytes are 15 frames of 24 x 40 in packed bits (120 bytes"),
+        "train/bad/spike/000.dat": ("size", "15 frames of 120 bytes (packed bits) leave 119 bytes"),
         "train/bad/spike/001.dat": ("empty", "is empty (0 bytes)"),
         "train/bad/spike/002.dat": ("format", "Git LFS pointer"),
         "train/bad/blur/000.png": ("truncated", "is truncated"),
         "train/bad/blur/001.png": ("empty", "is empty (0 bytes)"),
         "train/bad/blur/002.png": ("format", "Git LFS pointer"),
         "train/bad/blur/003.png": ("format", "is not a PNG or JPEG image: it begins with b'<html>no'"),
-        "train/bad/sharp/004.png": ("colour", "is gray, expected rgb of 8 bits"),
+        "train/bad/sharp/004.png": ("colour", "is gray, but 8-bit rgb is expected"),
         "train/bad/sharp/005.png": ("colour", "is rgb of 16 bits"),
-        "train/bad/sharp/006.png": ("shape", "is 40 x 80, but its blur frame is 48 x 80"),
-        "train/less/spike/001.dat": ("count", "has no file of its name in train/less/sharp"),
+        "train/bad/sharp/006.png": ("shape", "has 40 x 80 pixels, but its blurred frame has 48 x 80"),
+        "train/less/spike/001.dat": ("count", "there is no file of this name in train/less/sharp"),
         "train/less/blur/003.png": ("count", "in train/less/spike and train/less/sharp"),
-        "train/none/spike": ("missing", "holds no file of spikes"),
+        "train/none/spike": ("missing", "contains no file of spikes"),
     }
     assert {place: problem.kind for place, problem in found.items()} == {
         place: kind for place, (kind, _) in expected.items()
     }
     for place, (_, message) in expected.items():
         assert message in found[place].message, found[place]
-    assert "119 bytes over" in found["train/bad/spike/000.dat"].message
+    assert "leave 119 bytes" in found["train/bad/spike/000.dat"].message
 
 
 def test_arrays_that_are_no_spikes(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_arrays_that_are_no_spikes(tmp_path: Path) -> None:
         "cut.npy": "truncated",
     }
     assert "values up to 2" in found["counts.npz"].message
-    assert "holds a, b, expected spk" in found["names.npz"].message
+    assert "contains a, b, expected spk" in found["names.npz"].message
 
 
 def test_two_layouts_in_one_conversion(tmp_path: Path) -> None:

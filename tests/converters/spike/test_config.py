@@ -37,7 +37,7 @@ def test_the_size_is_that_of_the_nearest_file(folder: Path, place: str) -> None:
     scan = scan_sources(spike_converter(), [folder])
     assert [source.detail.shapes["spike"] for source in scan.sources] == [(9, 30, 16)] * 2
     name = f"{place}/config.yaml" if place else "config.yaml"
-    assert f"streams are 30 x 16 pixels, as {name} says" in scan.notes
+    assert f"streams have 30 x 16 pixels, as {name} states" in scan.notes
 
 
 def test_a_file_outside_the_given_paths_is_not_read(folder: Path) -> None:
@@ -64,14 +64,14 @@ def test_what_is_no_size_is_refused(folder: Path, text: str) -> None:
         scan_sources(spike_converter(), [folder])
     problem = refused.value.problems[0]
     assert problem.location == "config.yaml"
-    assert problem.message == "says no whole spike_h and spike_w"
+    assert problem.message == "does not state spike_h and spike_w as whole numbers"
     assert "--height" in problem.advice
 
 
 def test_files_and_options_that_disagree(folder: Path) -> None:
     (folder / "train/config.yaml").write_text(PUBLISHED)
-    with pytest.raises(InputError, match=r"says 30 x 16 pixels, unlike"):
+    with pytest.raises(InputError, match=r"states 30 x 16 pixels, which contradicts --"):
         scan_sources(spike_converter(height=15), [folder])
     (folder / "c.dat").write_bytes((folder / "train/a.dat").read_bytes())
-    with pytest.raises(InputError, match="says the size of some streams"):
+    with pytest.raises(InputError, match="states the size of only some streams"):
         scan_sources(spike_converter(), [folder])

@@ -44,7 +44,7 @@ def test_taken_over_beside_counted_sets(tmp_path: Path) -> None:
     converted = check_contract(
         spike_converter(**SIZE, voxel_bins=(4,)), [tmp_path], {"frames/voxel/5": np.stack(written)}
     )
-    assert "existing voxels are kept as they are, row 0 at the top" in converted.scan.notes
+    assert "existing voxels are kept as they are, with row 0 at the top" in converted.scan.notes
     assert converted.fields["frames/voxel/5"].attributes == {"bins": 5, "counted": False}
     assert converted.fields["frames/voxel/4"].attributes == {"bins": 4, "counted": True}
 
@@ -73,7 +73,9 @@ def test_other_values_keep_their_dtype_and_are_remarked(tmp_path: Path) -> None:
     values = converted.arrays["frames/voxel/5"]
     assert values.dtype == np.float32
     np.testing.assert_array_equal(values, np.stack(written))
-    assert any("a/spike_vox/000.npy differs from sums of its spikes" in note for note in converted.scan.notes)
+    assert any(
+        "a/spike_vox/000.npy differs from the sums of its spikes" in note for note in converted.scan.notes
+    )
 
 
 def test_a_set_that_is_asked_for_is_counted(tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_a_set_that_is_asked_for_is_counted(tmp_path: Path) -> None:
     grids(made, 5, lambda voxel: voxel + 1)
     converted = convert_in_memory(spike_converter(**SIZE, voxel_bins=(5,)), [tmp_path])
     np.testing.assert_array_equal(converted.arrays["frames/voxel/5"], np.stack(right))
-    assert any("existing voxels are left" in note for note in converted.scan.notes)
+    assert any("existing voxels are not stored" in note for note in converted.scan.notes)
 
 
 def test_grids_without_spikes(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_grids_counted_from_packed_bytes_are_counted_again(tmp_path: Path) -> No
     assert converted.fields["frames/voxel/4"].attributes == {"bins": 4, "counted": True}
     assert converted.arrays["frames/voxel/2"].shape[2:] == (24, 40)
     (note,) = [note for note in converted.scan.notes if "packed bytes" in note]
-    assert "(a/spike_vox/000.npy) have 10 x 12 pixels and their spikes 24 x 40" in note
+    assert "a/spike_vox/000.npy have 10 x 12 pixels, but their spikes have 24 x 40" in note
 
 
 def test_grids_of_other_bins_and_axes(tmp_path: Path) -> None:

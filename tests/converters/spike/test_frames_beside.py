@@ -59,14 +59,14 @@ def test_a_cut_stream_is_told_by_the_size_of_the_others(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         scan_sources(spike_converter(), [made.root])
     (problem,) = caught.value.problems
-    assert "9 frames of 48 x 80" in problem.message
+    assert "48 x 80 frames: 9 frames of 480 bytes" in problem.message
 
 
 @pytest.mark.parametrize("missing", ["blur/002.png", "sharp/002.png", "spike/002.dat"])
 def test_a_missing_frame_cuts_the_sequence_there(tmp_path: Path, missing: str) -> None:
     made = sequences(tmp_path / "in", {"train/a": (16,) * 5, "train/b": (16,) * 2})
     (made.root / "train/a" / missing).unlink()
-    with pytest.raises(InputError, match="has no file of its name in") as caught:
+    with pytest.raises(InputError, match="there is no file of this name in") as caught:
         convert(made.root, tmp_path / "out.zarr", "spike", height=24, width=40)
     (problem,) = caught.value.problems
     assert f"--exclude {problem.source}" in problem.advice
@@ -81,5 +81,8 @@ def test_a_folder_that_lacks_most_frames_is_a_problem_of_the_sequence(tmp_path: 
     made = sequences(tmp_path / "in", {"train/a": (16,) * 5})
     for number in range(4):
         (made.root / f"train/a/blur/{number:03d}.png").unlink()
-    with pytest.raises(InputError, match="of 5 frames, 4 lack a file: 5 in train/a/spike, 1 in train/a/blur"):
+    with pytest.raises(
+        InputError,
+        match="4 of 5 frames do not have a file in every folder: 5 in train/a/spike, 1 in train/a/blur",
+    ):
         scan_sources(spike_converter(), [made.root])

@@ -46,7 +46,7 @@ def gopro(tmp_path: Path) -> Path:
 def test_packed_bits_of_the_described_size(gopro: Path) -> None:
     extent, layout, notes = scan_one(gopro)
     assert (extent, layout) == ([88, 360, 640], "packed")
-    assert "000.dat holds bytes above 1" in notes
+    assert "000.dat contains bytes up to" in notes
     assert "2,534,400 bytes are 88 x 360 x 640 (Spk-GoPro) in packed bits" in notes
     assert "careful" not in notes
 
@@ -57,17 +57,17 @@ def test_one_byte_a_pixel_of_the_described_size(tmp_path: Path) -> None:
     extent, layout, notes = scan_one(file)
     assert (extent, layout) == ([10, 396, 640], "bytes")
     assert "all 2,534,400 bytes are 0 or 1" in notes
-    assert "10 x 396 x 640 (GoPro, one byte a pixel) in one byte a pixel" in notes
+    assert "10 x 396 x 640 (GoPro, one byte a pixel) in one byte per pixel" in notes
 
 
 def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> None:
     problem = refusal(gopro, height=396, width=640)
     assert problem.kind == "geometry"
-    assert "396 x 640 only divides packed bits of 360 x 640 pixels by chance" in problem.message
+    assert "396 x 640 fits only by chance; these are packed bits of 360 x 640" in problem.message
     assert "--height 360 --width 640" in problem.advice
     extent, _, notes = scan_one(gopro, height=396, width=640, layout="packed")
     assert extent == [80, 396, 640]
-    assert "careful: neighbouring rows of 000.dat hardly correlate as 396 x 640" in notes
+    assert "careful: neighbouring rows of 000.dat hardly correlate at 396 x 640" in notes
 
 
 def test_cameras_may_differ_by_recording(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_links_inside_one_root(tmp_path: Path, raw: Path) -> None:
         "unified/train/a/spike/000.dat",
         "unified/train/a/spike/001.dat",
     ]
-    assert "left out, since other recordings hold the same files: raw/a, raw/b" in scan.notes
+    assert "skipped, because other recordings contain the same files: raw/a, raw/b" in scan.notes
 
 
 def test_broken_links(tmp_path: Path, raw: Path) -> None:

@@ -95,7 +95,7 @@ def test_values_are_refused_when_they_are_read(
         convert(sources, tmp_path / "out.zarr", "spike")
     (problem,) = refused.value.problems
     assert (problem.location, problem.kind, problem.source) == ("a.npz", "values", "a.npz")
-    assert problem.message == "spk holds values up to 7, expected spikes of 0 and 1"
+    assert problem.message == "spk contains values up to 7, but spikes are 0 or 1"
     report = convert(sources, tmp_path / "out.zarr", "spike", on_error="skip")
     assert [entry["left_out"] for entry in report.skipped] == ["a.npz"]
 

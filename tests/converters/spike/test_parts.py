@@ -18,7 +18,7 @@ from unistore.converters.files.paths import list_files
 from unistore.converters.scan_types import Candidate, Found
 from unistore.errors import InputError
 
-NO_FRAME = "belongs to no frame; their files lie in spike/, spike_vox/, blur/, sharp/"
+NO_FRAME = "does not belong to a frame; the files of frames are in spike/, spike_vox/, blur/, sharp/"
 
 
 def find(*paths: Path, **options: Any) -> Found:
@@ -48,9 +48,9 @@ def test_arrays_named_spk(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", **{key: np.zeros((2, 3, 4), np.uint8)})
     found = detect([tmp_path / "a.npz"])
     assert found is not None
-    assert (found.family, found.reason) == ("spike", "a.npz holds spk (2, 3, 4)")
+    assert (found.family, found.reason) == ("spike", "a.npz contains spk (2, 3, 4)")
     with Candidate(tmp_path / "b.npz", [tmp_path]) as file:
-        assert spike_converter().look(file) == no("holds no spk")
+        assert spike_converter().look(file) == no("does not contain spk")
 
 
 def test_behind_a_gap_the_sequence_is_another(tmp_path: Path) -> None:

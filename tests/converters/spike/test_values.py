@@ -123,7 +123,7 @@ def test_rows_of_no_whole_bytes(tmp_path: Path) -> None:
     content = bytearray(stream(spikes))
     content[-1] |= 128
     (tmp_path / "a.dat").write_bytes(content)
-    with pytest.raises(InputError, match="rows of 13 pixels have bits behind the last pixel"):
+    with pytest.raises(InputError, match="rows of 13 pixels have bits after the last pixel"):
         scan_sources(spike_converter(height=16, width=13), [tmp_path])
 
 
@@ -159,7 +159,7 @@ def test_other_colours_are_converted_when_asked(tmp_path: Path) -> None:
         (f"a/sharp/{number:03d}.png", "colour") for number in range(3)
     ]
     assert "is gray" in str(error.value)
-    assert "rgb of 16 bits" in str(error.value)
+    assert "16-bit rgb" in str(error.value)
     assert "rgb and alpha" in str(error.value)
     converter = spike_converter(height=24, width=40, convert_images=True)
     sharp = convert_in_memory(converter, [tmp_path]).arrays["frames/sharp"]

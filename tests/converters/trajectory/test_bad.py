@@ -32,7 +32,7 @@ def robomimic(path: Path, demos: int = 2) -> Path:
 def test_colons_in_the_names_of_file_and_dataset(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "run: 1.h5", demos=1), "r+") as file:
         file["data/demo_0/obs/__a: b"] = np.ones((6, 2))
-    with pytest.raises(InputError, match="cannot be stored under the name") as caught:
+    with pytest.raises(InputError, match="cannot be stored as") as caught:
         scan_sources(trajectory(), [tmp_path / "run: 1.h5"])
     (problem,) = caught.value.problems
     assert (problem.file, problem.dataset) == ("run: 1.h5", "data/demo_0/obs/__a: b")
@@ -85,14 +85,14 @@ def test_names_that_cannot_be_stored(tmp_path: Path, name: str) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file[f"data/demo_0/{name}"] = np.ones((6, 3))
     message = problems_of(tmp_path / "a.h5")
-    assert "cannot be stored under the name" in message
+    assert "cannot be stored as" in message
     assert "--map" in message
 
 
 def test_two_datasets_of_one_role(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file["data/demo_0/action"] = np.ones((6, 3))
-    assert "would be column 'action'" in problems_of(tmp_path / "a.h5")
+    assert "would be stored as 'action'" in problems_of(tmp_path / "a.h5")
     scan_sources(trajectory(ignore=("action",)), [tmp_path / "a.h5"])
 
 
@@ -111,7 +111,7 @@ def test_files_of_different_layouts(tmp_path: Path) -> None:
     robomimic(tmp_path / "a.h5")
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["actions"], file["rewards"] = np.ones((5, 2)), np.ones(5)
-    assert "hold different layouts: a.h5 is robomimic, b.h5 is flat" in problems_of(tmp_path)
+    assert "have different layouts: a.h5 is robomimic, b.h5 is flat" in problems_of(tmp_path)
 
 
 def test_columns_that_differ_between_episodes(tmp_path: Path) -> None:
@@ -129,13 +129,13 @@ def test_episodes_without_steps_are_left_out(tmp_path: Path) -> None:
         file["data/demo_8/actions"] = np.ones((0, 3))
     converted = check_contract(trajectory(), [tmp_path / "a.h5"])
     assert converted.finalized.samples == 2
-    assert len([note for note in converted.scan.notes if "has no step" in note]) == 2
+    assert len([note for note in converted.scan.notes if "has no steps" in note]) == 2
 
 
 def test_nothing_left(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data/demo_8/actions"] = np.ones((0, 3))
-    assert "no episode is left" in problems_of(tmp_path / "a.h5")
+    assert "there are no episodes" in problems_of(tmp_path / "a.h5")
 
 
 def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path) -> None:

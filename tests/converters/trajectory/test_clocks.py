@@ -184,18 +184,18 @@ def changed(at: int, to: float) -> np.ndarray:
             r"force_timestamps: row 5 is 100.1, earlier than the row before it (101.6)",
             "sort the stream by time",
         ),
-        (act(FORCE, changed(3, np.nan)), {}, "row 3 is nan, no time in s", "--ignore"),
+        (act(FORCE, changed(3, np.nan)), {}, "row 3 is nan, which is not a time in s", "--ignore"),
         (
             act(FORCE, TIMES * 1e6),
             {},
             "is from 100000000.000000 to 103200000.000000 s in s, at another time",
             "attribute unit",
         ),
-        (act(FORCE, TIMES - 99), {}, "at another time than the steps", "times of one clock"),
+        (act(FORCE, TIMES - 99), {}, "at another time than the steps", "all times with the same clock"),
         (
             act(FORCE, 100 + np.arange(9) * 4e-4),
             {},
-            "lasts 0.0032 s in s, the steps 3 s",
+            "lasts 0.0032 s in s, but the steps last 3 s",
             "attribute unit to s, ms, us or ns",
         ),
         (
@@ -207,7 +207,7 @@ def changed(at: int, to: float) -> np.ndarray:
         (
             without(act(FORCE, TIMES), "timestamps"),
             {},
-            "has streams of other rates (force), and nothing tells when its steps were",
+            "has streams of other rates (force), but no times of its steps",
             "action_timestamps",
         ),
         (
@@ -219,7 +219,7 @@ def changed(at: int, to: float) -> np.ndarray:
         (
             without(act(FORCE, TIMES), "observations/force_timestamps"),
             {"observations__force": {"fps": 500}},
-            "force: 9 rows at 500 a second last 0.016 s, the steps 3 s",
+            "force: 9 rows at 500 per second last 0.016 s, but the steps last 3 s",
             "correct the rate",
         ),
         (act(FORCE, TIMES[:8]), {}, "different numbers of steps", "NAME_timestamps"),
@@ -232,7 +232,7 @@ def changed(at: int, to: float) -> np.ndarray:
                 "terminals": np.array([0, 1, 0, 1]),
             },
             {},
-            "holds several episodes in the same arrays, and streams of other rates (force)",
+            "contains several episodes in the same arrays, and streams of other rates (force)",
             "each episode into a file of its own",
         ),
     ],
@@ -249,7 +249,7 @@ def test_times_that_repeat_and_streams_that_begin_late_are_remarked(tmp_path: Pa
     times = TIMES + 1
     times[4:6] = times[3]
     notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "a.h5", act(FORCE, times))]).notes)
-    assert "2 rows, the first of them row 4, repeat the time before them" in notes
+    assert "2 rows with the time of the row before, from row 4 on" in notes
     assert "force_timestamps: begins 1.00 s after the steps" in notes
     notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "b.h5", act(FORCE, TIMES))]).notes)
     assert "repeat" not in notes
@@ -262,13 +262,19 @@ EPOCH = 1_700_000_000.0
 @pytest.mark.parametrize(
     ("times", "message"),
     [
-        (np.zeros(9), "has one time in all 9 rows (0.0 in s)"),
-        (np.full(9, 101, "i8"), "has one time in all 9 rows (101 in ns)"),
-        ((EPOCH + TIMES).astype("f4"), "has one time in all 9 rows"),
-        ((3e5 + np.arange(9) * 0.01).astype("f4"), "is float32, which tells times 0.03125 s apart at best"),
-        ((100 + np.arange(9) * 0.04).astype("f2"), "is float16, which tells times 0.0625 s apart at best"),
-        (np.array([100] * 5 + [101] * 4, "i8"), "is int64, which tells times 1 s apart at best"),
-        (np.full(9, np.nan), "row 0 is nan, no time in s"),
+        (np.zeros(9), "has the same time in all 9 rows: 0.0 s"),
+        (np.full(9, 101, "i8"), "has the same time in all 9 rows: 101 ns"),
+        ((EPOCH + TIMES).astype("f4"), "has the same time in all 9 rows"),
+        (
+            (3e5 + np.arange(9) * 0.01).astype("f4"),
+            "is float32, which cannot represent times less than 0.03125 s apart",
+        ),
+        (
+            (100 + np.arange(9) * 0.04).astype("f2"),
+            "is float16, which cannot represent times less than 0.0625 s apart",
+        ),
+        (np.array([100] * 5 + [101] * 4, "i8"), "is int64, which cannot represent times less than 1 s apart"),
+        (np.full(9, np.nan), "row 0 is nan, which is not a time in s"),
         (TIMES[::-1], "row 1 is 102.8, earlier than the row before it"),
     ],
 )
@@ -295,7 +301,7 @@ def test_steps_that_stand_still_are_refused(tmp_path: Path) -> None:
     arrays = act(FORCE, TIMES) | {"timestamps": np.zeros(4)}
     path = written(tmp_path / "a.h5", arrays)
     found = refused(path)
-    assert "timestamps: has one time in all 4 rows" in found
+    assert "timestamps: has the same time in all 4 rows" in found
     assert "give --rate steps=HZ" in found
     assert converted(path, rate={"steps": "1"}).group("episodes")["clocks"]["steps"] == {"rate": 1.0}
 
@@ -324,7 +330,7 @@ def test_a_clock_that_stands_still_counts_once_other_files_have_streams(tmp_path
     written(folder / "a.h5", act(FORCE[:4], np.zeros(4)))
     assert converted(folder / "a.h5").array("steps/observation/force").shape == (4, 2)  # rows are steps
     written(folder / "b.h5", act(FORCE, TIMES))
-    assert "a.h5: observations/force_timestamps: has one time in all 4 rows" in refused(folder)
+    assert "a.h5: observations/force_timestamps: has the same time in all 4 rows" in refused(folder)
 
 
 def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
@@ -333,7 +339,7 @@ def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
     written(folder / "a.h5", act(FORCE, TIMES))
     arrays = act(FORCE, (TIMES * 1000).astype("i8"))
     written(folder / "b.h5", arrays, observations__force_timestamps={"unit": "ms"})
-    assert "its clock force has timestamps" in refused(folder)
+    assert "the clock force has timestamps" in refused(folder)
     assert converted(folder / "b.h5").group("episodes")["clocks"]["force"]["unit"] == "ms"
 
 
@@ -347,15 +353,18 @@ def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
     assert store.attributes["options"]["rate"] == {name: "2.5"}
     assert store.array("clocks/force/observation/force").shape == (9, 2)
     found = refused(path, rate={name: "500"})
-    assert "force: 9 rows at 500 a second last 0.016 s, the steps 3 s" in found
+    assert "force: 9 rows at 500 per second last 0.016 s, but the steps last 3 s" in found
     assert "--rate force=HZ" in found
 
 
 @pytest.mark.parametrize(
     ("rate", "message"),
     [
-        ({"force": "fast"}, "--rate force: is 'fast', expected rows a second (as in --rate force=30)"),
-        ({"force": "-3"}, "is '-3', expected rows a second"),
+        (
+            {"force": "fast"},
+            "--rate force: is 'fast', but must be a number of rows per second (for example --rate force=30)",
+        ),
+        ({"force": "-3"}, "is '-3', but must be a number of rows"),
         ({"forse": "3"}, "--rate forse=3: no dataset, group or clock has this name"),
     ],
 )
@@ -371,7 +380,7 @@ def test_a_unit_that_the_user_states(tmp_path: Path) -> None:
     arrays = act(FORCE, start + np.arange(9) * 400)
     arrays["timestamps"] = start + np.arange(4) * 1000
     path = written(tmp_path / "a.h5", arrays)
-    remark = "taken in ns, as nothing says the unit; the values look like ms: --time-unit ms"
+    remark = "if they are ms, as the values suggest, add --time-unit ms"
     assert remark in " ".join(scan_sources(trajectory(), [path]).notes)
     store = converted(path, time_unit="ms")
     assert store.group("episodes")["clocks"]["force"]["unit"] == "ms"
@@ -393,5 +402,5 @@ def test_units_that_timestamps_look_like(times: np.ndarray, unit: str, tmp_path:
     arrays = act(FORCE, times)
     arrays["timestamps"] = times[[0, 2, 5, 7]]
     notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "a.h5", arrays)]).notes)
-    assert (f"force_timestamps: taken in {'s' if times.dtype.kind == 'f' else 'ns'}" in notes) == bool(unit)
+    assert (f"force_timestamps: read in {'s' if times.dtype.kind == 'f' else 'ns'}" in notes) == bool(unit)
     assert f"--time-unit {unit}" in notes or not unit

@@ -253,7 +253,10 @@ def test_flat_cut_at_terminals(tmp_path: Path, *, singular: bool) -> None:
         "channel",
     )
     assert [table.name for table in converted.scan.tables] == ["steps", "steps/observation"]
-    assert any("4 episodes by terminal" in note and "cut by the end" in note for note in converted.scan.notes)
+    assert any(
+        "4 episodes by terminal" in note and "the last one ends with the file" in note
+        for note in converted.scan.notes
+    )
     assert text(converted, "episodes/name")[2] == "offline:2"
 
 
@@ -285,7 +288,7 @@ def test_d4rl_timeouts_truncate(tmp_path: Path) -> None:
     converted = check_contract(trajectory(), [tmp_path / "hopper.hdf5"], oracle)
     check_schema(converted)
     assert converted.finalized.groups["episodes"]["attributes"] == {"metadata/algorithm": "SAC"}
-    left_out = "not stored, not per step and too large for attributes: metadata/policy/weight"
+    left_out = "not stored, because it is not per step and too large for an attribute: metadata/policy/weight"
     assert left_out in converted.scan.notes
 
 

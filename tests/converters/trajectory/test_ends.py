@@ -87,15 +87,15 @@ def test_ends_of_every_known_name_are_read(mark: str, tmp_path: Path) -> None:
     [
         (
             {"is_last": END, "episode_index": np.repeat([0, 1], 6)},
-            "ends no episode at step 2, and is_last does",
+            "does not end an episode at step 2, but is_last does",
         ),
         (
             {"timeouts": np.arange(STEPS) == 4, "episode_index": NUMBER},
-            "ends no episode at step 4, and timeouts",
+            "does not end an episode at step 4, but timeouts",
         ),
-        ({"episode_ends": np.array([3, 7])}, "says that episodes end at step 7, and there are 12 steps"),
+        ({"episode_ends": np.array([3, 7])}, "ends the last episode at step 7, but there are 12 steps"),
         ({"episode_ends": np.array([3, 2, 12])}, "does not rise from one episode to the next"),
-        ({"traj_lengths": np.array([3, 4])}, "says that episodes end at step 7"),
+        ({"traj_lengths": np.array([3, 4])}, "ends the last episode at step 7"),
         ({"episode_index": np.tile([0, 1], 6)}, "row 2 is 0 again, after other episodes"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_column_of_ends_that_is_not_read_is_refused_with_its_map(
     path = list(columns)[-1]
     with pytest.raises(InputError) as caught:
         scan_sources(trajectory(), [source])
-    assert "would divide the 12 steps into 3 episodes" in str(caught.value)
+    assert "could divide the 12 steps into 3 episodes" in str(caught.value)
     expected = "episode_index" if role == "is_number" else role
     assert f"--map {expected}={path}" in str(caught.value)
     assert check_fixes(caught.value, source, tmp_path) == [LENGTHS, [STEPS]]

@@ -238,7 +238,7 @@ def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
             else:
                 file["observations/images/top"] = picture()[None]
     assert len(scan_sources(trajectory(), [tmp_path]).sources) == 2
-    with pytest.raises(InputError, match="compressed in some sources and plain in others"):
+    with pytest.raises(InputError, match="compressed in some sources, but not in others"):
         scan_sources(trajectory(images="keep"), [tmp_path])
 
 

@@ -242,7 +242,7 @@ def test_a_damaged_picture_is_named_by_its_row(tmp_path: Path, images: str) -> N
         rows[3] = rows[3][:200]
         file["observation/head_camera/rgb"][...] = rows
     with pytest.raises(
-        InputError, match=r"episode1.hdf5: observation/head_camera/rgb row 3: .* cut short or damaged"
+        InputError, match=r"episode1.hdf5: observation/head_camera/rgb row 3: .* truncated or damaged"
     ):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", images=images)
     unistore.convert(tmp_path / "in", tmp_path / "b.zarr", images=images, on_error="skip")

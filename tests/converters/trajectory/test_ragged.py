@@ -117,7 +117,7 @@ def test_scans_at_every_step_are_ragged_keys_of_transitions(tmp_path: Path) -> N
     ("offsets", "message"),
     [
         ([0, 3, 2, 5, 9], "row 2 is 2, less than the row before it (3)"),
-        ([0, 3, 5, 6, 7], "are offsets from 0 to 7, and the arrays beside have 9 or 4 rows"),
+        ([0, 3, 5, 6, 7], "are offsets from 0 to 7, but the arrays in the group have 9 or 4 rows"),
         ([1, 3, 5, 6, 9], "are offsets from 1 to 9"),
     ],
 )
@@ -140,7 +140,7 @@ def test_ragged_columns_have_no_role(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["data/demo_0/obs/state"] = np.zeros((3, 2))
         file.create_dataset("data/demo_0/actions", (3,), h5py.vlen_dtype("f4"))[:] = [np.ones(2)] * 3
-    assert "actions: has rows of any length, and would be action" in refused(path)
+    assert "actions: has rows of variable length, which action cannot have" in refused(path)
 
 
 def test_a_stream_that_is_ragged_in_some_episodes_alone(tmp_path: Path) -> None:
@@ -150,4 +150,4 @@ def test_a_stream_that_is_ragged_in_some_episodes_alone(tmp_path: Path) -> None:
         del group["points"], group["offsets"], group["ring"]
         group["points"] = np.zeros((SCANS, 3), "f4")
         group["ring"] = np.zeros(SCANS, "u1")
-    assert "has rows of any length in some sources alone" in refused(path)
+    assert "has rows of variable length in some sources, but not in others" in refused(path)

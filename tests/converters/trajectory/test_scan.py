@@ -57,7 +57,7 @@ def test_other_hdf5_files_are_left_out(tmp_path: Path, datasets: dict) -> None:
     verdict = look(write(tmp_path / "a.h5", **datasets))
     assert verdict.certainty == "no"
     assert verdict.reason.startswith(
-        "holds no episodes as groups of data/, no episodes as groups of the root"
+        "contains neither episodes as groups of data/, nor episodes as groups of the root"
     )
 
 

@@ -100,7 +100,7 @@ def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1"],
-            "a.npz: is no point cloud of a known layout",
+            "a.npz: is not a point cloud of a known layout",
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1", "--window", "lung"],

@@ -134,7 +134,7 @@ NAMES: dict[Write, tuple[str, ...]] = {
     cloud_segments: ("segments/segment_N/indices", "segments/segment_N/unique_labels"),
     cloud_arrays: ("scene",),
     ct_points: ("lung_wN_l-N_sparse.npz: affine",),
-    spike_images: ("blur/N.png (alpha or bits beyond N)", "exposure"),
+    spike_images: ("blur/N.png (alpha, or more than N bits)", "exposure"),
 }
 """What verify names, by what writes the sources and returns how they are converted."""
 

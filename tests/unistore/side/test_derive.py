@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"voxel_bins": 3},
         r"spike store \(convert its sources again with --voxel-bins",
     ),
-    "value": ("point_cloud_scaled.zarr", {"voxel_size": -1}, "different sizes above 0"),
+    "value": ("point_cloud_scaled.zarr", {"voxel_size": -1}, "the sizes must be above 0"),
     "text": ("point_cloud_scaled.zarr", {"voxel_size": "x"}, "must be"),
     "there": ("point_cloud_scaled.zarr", {"voxel_size": 200}, r"voxels/200/\w+, which is in .* already"),
     "window": ("ct.zarr", {"window": "lung"}, r"windows/lung/\w+, which is in .* already"),

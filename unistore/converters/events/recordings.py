@@ -56,8 +56,8 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 # Groups or arrays of records that are looked at: of DSEC, Prophesee and `.npy`, and the file itself.
 _PLACES = ("events", "CD/events", "data", "")
-_SENSOR_FIX = "give it, as in --sensor 640 480 (width, then height)"
-_POLARITY_FIX = "write polarities as 0 and 1, or all as -1 and 1"
+_SENSOR_FIX = "give width and height, for example --sensor 640 480"
+_POLARITY_FIX = "write all polarities as 0 and 1, or all as -1 and 1"
 _MOST_PIXELS = 1 << 16  # of a side, whose numbers 16 bits hold
 _INDEX = "ms_to_idx"
 _MAP = "rectify_map.h5"
@@ -99,19 +99,17 @@ Layout = Mapping[str, EventPlace]  # place of each column
 def claim(file: SourceFile) -> Claim | None:
     """Open only those frames and boxes that lie beside a recording."""
     is_beside = file.path.name in (_TIMES_NAME, _BOXES_NAME)
-    return no(f"lies beside no {_MAPPED}") if is_beside and _recording_of(file) is None else None
+    return no(f"has no {_MAPPED} next to it") if is_beside and _recording_of(file) is None else None
 
 
 def match(options: EventsOptions, head: FileSummary) -> Claim:
     """Take files with columns of times, places and polarities, and the maps of DSEC beside them."""
-    if _is_map(head.file):
-        return sure(f"lies beside {_MAPPED}")
-    if head.file.path.name in (_TIMES_NAME, _BOXES_NAME):
-        return sure(f"lies beside {_MAPPED}")
+    if _is_map(head.file) or head.file.path.name in (_TIMES_NAME, _BOXES_NAME):
+        return sure(f"has {_MAPPED} next to it")
     layout = find_layout(head.opened, options)
     if not layout:
-        return no(f"holds no t, x, y and p in {options.events or 'events'}")
-    return sure(f"holds {', '.join([place.label for place in layout.values()])}")
+        return no(f"does not contain t, x, y and p in {options.events or 'events'}")
+    return sure(f"contains {', '.join([place.label for place in layout.values()])}")
 
 
 def group(files: Sequence[SourceFile]) -> Grouping:
@@ -121,9 +119,9 @@ def group(files: Sequence[SourceFile]) -> Grouping:
     grouping = Grouping()
     for file in files:
         if _is_map(file):
-            grouping.left_out.append((file, "maps pixels, and holds no events"))
+            grouping.left_out.append((file, "maps pixels and contains no events"))
         elif file.path.suffix.lower() == ".bin" and not _may_be_events(file):
-            grouping.left_out.append((file, "holds no events of five bytes"))
+            grouping.left_out.append((file, "does not consist of events of five bytes"))
         elif file.path.name in (_TIMES_NAME, _BOXES_NAME):
             beside.setdefault(_recording_of(file), []).append(file)
         else:
@@ -132,7 +130,7 @@ def group(files: Sequence[SourceFile]) -> Grouping:
         further = beside.pop(file.path, [])
         grouping.sources.append(Group(file.name, (file, *further)) if further else file)
     for file in chain.from_iterable(beside.values()):
-        grouping.left_out.append((file, "lies beside no recording of events"))
+        grouping.left_out.append((file, "has no recording of events next to it"))
     return grouping
 
 
@@ -143,18 +141,21 @@ def choose(options: EventsOptions, head: FileSummary) -> Chosen:
     problems = list(_filter_problems(head, layout))
     sensor = _sensor(options, opened)
     if sensor is None:
-        message = "does not say the size of the sensor"
+        message = "does not state the size of the sensor"
         problems.append(Problem(opened.name, message, _SENSOR_FIX, "missing"))
     elif options.sensor not in (None, sensor):
-        message = f"says that the sensor has {sensor[0]} × {sensor[1]} pixels, --sensor another size"
+        given = " × ".join(map(str, options.sensor or ()))
+        message = f"states a sensor of {sensor[0]} × {sensor[1]} pixels, but --sensor gives {given}"
         problems.append(Problem(opened.name, message, "convert it without --sensor", "option"))
     elif max(sensor) > _MOST_PIXELS:
-        message = f"has {sensor[0]} × {sensor[1]} pixels, at most {_MOST_PIXELS:,} a side are stored"
+        message = (
+            f"has a sensor of {sensor[0]:,} × {sensor[1]:,} pixels, but at most {_MOST_PIXELS:,} per side fit"
+        )
         problems.append(Problem(opened.name, message, _SENSOR_FIX, "range"))
     time_dtype = np.dtype(layout["t"].dtype)
     if time_dtype.kind == "f" and options.unit == "auto":
         units = tuple([AddOptions(("--unit", unit)) for unit in ("s", "us", "ms", "ns")])
-        message = f"is {time_dtype}: nothing says whether these are seconds, or microseconds"
+        message = f"is {time_dtype}, and the file does not state whether times are seconds or microseconds"
         problems.append(Problem(opened.name, message, units, "unit", dataset=layout["t"].label))
     if problems or sensor is None:
         raise InputError(problems)
@@ -205,9 +206,9 @@ def derive(options: EventsOptions, opened: OpenFile) -> Iterator[tuple[str, Mapp
         if len(falls):
             earlier, later = joined[falls[0] : falls[0] + 2]
             row = lo + int(falls[0]) + 1 - len(last)
-            fix = "sort the events by time, or cut the recording there"
-            problem = _problem_at(opened, place, row, f"falls from {earlier} to {later}", fix, "order")
-            raise InputError(problem)
+            message = f"the time falls from {earlier} to {later}"
+            fix = "sort the events by time", "split the recording there"
+            raise InputError(_problem_at(opened, place, row, message, fix, "order"))
         _check_index(opened, place, index, times, lo, options.unit)
         yield "marks", {"t": times[-lo % MARK_ROWS :: MARK_ROWS]}
         last = times[-1:]
@@ -227,11 +228,11 @@ def rows(options: EventsOptions, opened: OpenFile, lo: int, hi: int) -> Mapping[
     for name, values, is_wrong, expected, fix in (
         ("x", x, (x < 0) | (x >= width) | (x % 1 != 0), f"the sensor has {width} columns", _SENSOR_FIX),
         ("y", y, (y < 0) | (y >= height) | (y % 1 != 0), f"the sensor has {height} rows", _SENSOR_FIX),
-        ("p", p, (p != 1) & (p != low), f"expected {low} or 1", _POLARITY_FIX),
+        ("p", p, (p != 1) & (p != low), f"polarities here are {low} and 1", _POLARITY_FIX),
     ):
         if is_wrong.any():
             row = int(np.argmax(is_wrong))
-            message = f"is {values[row]}, {expected}"
+            message = f"is {values[row]}, but {expected}"
             problems.append(_problem_at(opened, layout[name], lo + row, message, fix, "range"))
     if problems:
         raise InputError(problems)
@@ -297,8 +298,8 @@ def _times(options: EventsOptions, opened: OpenFile, place: EventPlace, stored: 
     differing = from_microseconds(times, options.unit, stored.dtype) != stored
     if differing.any():
         row = int(np.argmax(differing))
-        message = f"is {stored[row]}, which is no whole number of microseconds"
-        fix = "store whole microseconds, or correct --unit"
+        message = f"is {stored[row]}, which is not a whole number of microseconds"
+        fix = "store whole microseconds", "correct --unit"
         raise InputError(_problem_at(opened, place, lo + row, message, fix, "unit"))
     return times
 
@@ -344,8 +345,9 @@ def _table_at(opened: OpenFile, place: str, options: EventsOptions) -> Layout:
     beginning = array[0 : min(len(array), _BLOCK)]
     orders = [one for one in ORDERS if fits(beginning, one)] if options.order == "auto" else [options.order]
     if len(orders) != 1:
-        found = f"fits {' and '.join(orders)}" if orders else f"fits none of {', '.join(ORDERS)}"
-        message = f"has four columns, and the order of t, x, y and p {found}"
+        message = f"has four columns, and no order of t, x, y and p fits: tried {', '.join(ORDERS)}"
+        if orders:
+            message = f"has four columns, and several orders of t, x, y and p fit: {' and '.join(orders)}"
         fixes = tuple([AddOptions(("--order", one)) for one in orders or ORDERS])
         raise InputError(Problem(opened.name, message, fixes, "order", dataset=place))
     return {column: EventPlace(place, str(orders[0].index(column)), array.dtype.str) for column in "txyp"}
@@ -405,7 +407,7 @@ def _check_index(
     is_wrong = is_early | is_late
     if is_wrong.any():
         first = int(np.argmax(is_wrong))
-        message = f"is {times[rows[first]]}, and {_INDEX} says millisecond {numbers[first]}"
+        message = f"is {times[rows[first]]} us, but {_INDEX} places it in millisecond {numbers[first]}"
         fix = _units_by_index(times[rows[first]], numbers[first], unit)
         raise InputError(_problem_at(opened, place, lo + int(rows[first]), message, fix, "unit"))
 
@@ -439,8 +441,8 @@ def _tables_beside(opened: OpenFile) -> Mapping[str, Mapping[str, Column]]:
             falls = np.flatnonzero(np.diff(times) < 0)
             if len(falls):
                 row = int(falls[0]) + 1
-                message = f"has boxes beside it whose t falls from {times[row - 1]} to {times[row]}"
-                fix = f"sort {_BOXES_NAME} by t, or leave it out with --exclude"
+                message = f"the time of a box falls from {times[row - 1]} to {times[row]}"
+                fix = f"sort {_BOXES_NAME} by t", "skip it with --exclude"
                 raise InputError(Problem(opened.name, message, fix, "order", dataset=name, row=row))
             description = "Of a box; t is on the clock of t + t_offset"
             tables["boxes"] = {
@@ -501,5 +503,5 @@ def _filter_problems(head: FileSummary, layout: Layout) -> Iterator[Problem]:
         filters = head.opened.arrays[name].values.id.get_create_plist()
         numbers = [filters.get_filter(position)[0] for position in range(filters.get_nfilters())]
         if _ECF in numbers:
-            message = "is compressed by Prophesee's ECF (filter 0x8ECF), which is not read"
+            message = "is compressed with Prophesee's ECF (filter 0x8ECF), which is not supported"
             yield Problem(head.file.name, message, _ECF_FIX, "filter", dataset=name)

@@ -110,13 +110,13 @@ def id_column(layout: FileLayout, name: str, location: str) -> str:
     names = [key for key, place in layout.columns.items() if name in (key, place.array)]
     if not names:
         columns = first_few(list(layout.columns), 40) or "none"
-        message = f"has no column {name!r} of ids of segments; columns: {columns}"
-        raise InputError.at(location, message, "name another: --segment column:NAME", "missing")
+        message = f"has no column {name!r} with ids of segments; columns: {columns}"
+        raise InputError.at(location, message, "name one of them: --segment column:NAME", "missing")
     place = layout.columns[names[0]]
     if np.dtype(place.dtype).kind not in "iu" or place.row_shape:
         form = f"{np.dtype(place.dtype)} {('N', *place.row_shape)}".replace("'", "")
-        message = f"has {name!r} as {form}, expected integers (N,)"
-        raise InputError.at(location, message, "name another: --segment column:NAME", "dtype")
+        message = f"its column {name!r} is {form}, but ids of segments are integers (N,)"
+        raise InputError.at(location, message, "name another column: --segment column:NAME", "dtype")
     return names[0]
 
 
@@ -133,7 +133,7 @@ class DerivedCloud:
         renumber: Callable[[AnyArray, str], AnyArray] | None,
     ) -> None:
         if not points.rows:
-            raise InputError.at(source.name, "holds no points", "leave the file out", "empty")
+            raise InputError.at(source.name, "contains no points", "skip it with --exclude", "empty")
         self._points = points
         self._name = source.name
         self._origin: PointOrigin = source.detail
@@ -196,7 +196,8 @@ class DerivedCloud:
         )
         if outside.any():
             message = (
-                f"--segment column:{column}: {ids[outside][0]} is no id, expected 0 or above, or -1: in none"
+                f"the column {column!r} contains {ids[outside][0]}, but ids of segments are 0 or above, "
+                "or -1 for points without a segment"
             )
             raise InputError.at(self._name, message, "number the segments from 0", "range")
         ids = ids.astype(np.int64)
@@ -252,8 +253,9 @@ class DerivedCloud:
             if len(wrong) and not first:
                 row = wrong[0]
                 first = f"row {lo + row}: {', '.join(map(str, xyz[row]))}"
-        message = f"{count} of {self._points.rows} points have coordinates that are not finite, first {first}"
-        fix = AddOptions(("--nan", "drop"), "to leave these points out of all segments")
+        points = f"{count:,} of {self._points.rows:,} points"
+        message = f"{points} have coordinates that are not finite; the first is {first}"
+        fix = AddOptions(("--nan", "drop"), "to keep these points out of all segments")
         return Problem(self._name, message, fix, "nan")
 
     def _emit_columns(self, columns: Mapping[str, Field]) -> dict[str, AnyArray]:

@@ -61,8 +61,8 @@ def finish_clouds(scan: Scan, prepared: Sequence[SourceArrays], voxel_sizes: Seq
     source = np.repeat(np.arange(len(prepared)), joined["segment_counts"])
     is_sample = joined["numbers"] != NO_SEGMENT
     if not is_sample.any():
-        message = "no point belongs to a segment, so there would be no sample"
-        raise InputError.at(count_of(len(prepared), "file"), message, "lower min_points", "empty")
+        message = "no point is in a segment, so the store would have no samples"
+        raise InputError.at(count_of(len(prepared), "file"), message, "lower --min-points", "empty")
     dtype, decimal = _coordinates(scan, joined)
     unit = unit_of(scan.sources)
     arrays = _segment_arrays(scan, joined, source, unit)

@@ -214,20 +214,20 @@ def _notes(parts: Parts, files: Sequence[Described], options: PointCloudOptions)
     notes = [f"{first_few(names, 1)}: {note}" for note, names in sources_of_note.items()]
     yield from notes[:_SHOWN_NOTES]
     if len(notes) > _SHOWN_NOTES:
-        yield f"and {len(notes) - _SHOWN_NOTES} further remarks of this kind"
+        yield f"there are {count_of(len(notes) - _SHOWN_NOTES, 'more note')} of this kind"
 
 
 def _cut_notes(parts: Parts, files: Sequence[Described], options: PointCloudOptions) -> Iterator[str]:
     """Yield a note on files without segments, or on an option that cuts nothing."""
     uncut = [name for name, file in zip(parts.names, files, strict=True) if not file.segmented]
     if uncut and options.segment:
-        yield f"{first_few(uncut, 1)}: no segments, so cut by {options.segment}"
+        yield f"{first_few(uncut, 1)}: no segments in the file, so --segment {options.segment} divides it"
     elif uncut:
         ids = [key for file in files for key in file.layout.columns if key.lower() in ID_COLUMNS]
         rule = f"column:{ids[0]}" if ids else "window:50"
-        yield f"{first_few(uncut, 1)}: no segments, so each file is one (--segment {rule} cuts it)"
+        yield f"{first_few(uncut, 1)}: no segments, so each file becomes one; --segment {rule} divides it"
     elif options.segment:
-        yield f"every file has segments of its own, so nothing is cut by {options.segment}"
+        yield f"every file has its own segments, so --segment {options.segment} has no effect"
 
 
 def _left_out_notes(files: Sequence[Described], columns: _MergedColumns) -> list[str]:
@@ -249,4 +249,4 @@ def _folder_notes(sources: Sources, classes: Collection[str]) -> Iterator[str]:
         yield f"splits: {', '.join(splits)}"
     if classes:
         names = first_few(list(classes), _SHOWN_CLASSES)
-        yield f"labels of segments are their folders, one a class: {names}; --map label= leaves them out"
+        yield f"folders are stored as the labels of segments: {names}; --map label= does not store them"

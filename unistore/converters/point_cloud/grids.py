@@ -52,8 +52,8 @@ class Workspace:
                 return np.memmap(file, dtype, "r+", shape=shape).view(np.ndarray)
         except OSError as error:
             msg = (
-                f"{self._folder}: points cannot be sorted there ({error.strerror or error}); free space "
-                "(twice that of the file, uncompressed) or give more --memory, then run the same command"
+                f"{self._folder}: points cannot be sorted here: {error.strerror or error}. Fix: free twice "
+                "the size of the uncompressed file, or give more --memory, and run the same command"
             )
             raise ConversionError(msg) from error
 
@@ -88,7 +88,7 @@ class Workspace:
         # Their numbers would not fit next to their keys.
         rows = len(keys[0])
         if rows > 1 << 31:
-            msg = f"{rows} points of one cloud or segment are more than can be sorted: divide the file"
+            msg = f"{rows:,} points of one cloud or segment are too many to sort; divide the file"
             raise InputError(msg)
         bits = (rows - 1).bit_length()
         packed = self.column("<i8", rows)
@@ -154,8 +154,8 @@ def window_rows(xyz: AnyArray, rows: Integers, windows: GridWindows, work: Works
         values = inside[:, axis]
         low = np.float64(values.min())
         if np.floor((np.float64(values.max()) - low) / windows.size) >= _MOST_CELLS:
-            wide = "the cloud is more than 2^31 windows wide: give a larger window"
-            msg = f"segment=window:{windows.size:g}: {wide}"
+            wide = f"is more than 2^31 windows of {windows.size:g} wide"
+            msg = f"the cloud {wide}; give a larger window with --segment window:SIZE"
             raise InputError(msg)
         cells.append(_cells(values, low, windows.size, work))
     table = {"row": work.column(index_dtype(len(xyz)), len(rows))}
@@ -247,7 +247,7 @@ def voxelise(
     widest = np.floor((bounds[:, 1] - bounds[:, 0]).max(initial=0) / size)
     if widest >= _MOST_CELLS:
         wide = f"{widest:.3g} voxels of {size:g} wide"
-        msg = f"a segment is {wide}, more than int32 can count: give a larger voxel_size"
+        msg = f"a segment is {wide}, but at most 2^31 can be stored; give a larger --voxel-size"
         raise InputError(msg)
     several = len(points) > 1
     segment = np.empty(0, np.int64)

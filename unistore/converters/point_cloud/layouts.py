@@ -46,10 +46,10 @@ from unistore.system.types import AnyArray, Shape
 
 # Choose the coordinates and the other columns of a file, by their names or by ``--map``.
 
-NO_COLUMN = "being no column"  # why an array is left out
+NO_COLUMN = "because it is not a column"  # why an array is left out
 FEATURES = "features"  # stored name of the values that follow x, y, z in one array
-HOW_TO_NAME = "name the coordinates: --map xyz=NAME, or --map x=NAME --map y=NAME --map z=NAME"
-_RAW = "being x, y, z before scaling (--map raw_x=X keeps one)"
+HOW_TO_NAME = "name the coordinates with --map xyz=NAME, or with --map x=NAME --map y=NAME --map z=NAME"
+_RAW = "because it is x, y or z before scaling (--map raw_x=X stores one)"
 _SHOWN_ARRAYS = 40
 # Names of arrays and sample keys that a source's column cannot have
 _RESERVED = ("xyz", "source_row", "origin", "index")
@@ -86,7 +86,7 @@ def choose(
         problems += ambiguous
     renamed = distinct_names(stored, mapping)
     notes += [
-        f"{printable(key)} differs from another column in case alone: stored as {printable(other)}"
+        f"{printable(key)} differs from another column only in case, so it is stored as {printable(other)}"
         for key, other in renamed.items()
     ]
     stored = {renamed.get(key, key): path for key, path in stored.items()}
@@ -160,7 +160,7 @@ def _named(
         path = own.get(source) or (source if source in datasets else None)
         if path is None and source_key:
             message = f"--map {key}={source_key}: there is no {source!r}; datasets: {shown_arrays(datasets)}"
-            problems.append(Problem.at(name, message, kind="missing"))
+            problems.append(Problem.at(name, message, "name one of these datasets", "missing"))
         elif path is not None and source_key:
             mapped[key] = path
         elif path is not None:
@@ -174,7 +174,7 @@ def _named(
             role = key
         other_column = stored.get(role) or mapped.get(role)
         if other_column is not None:
-            message = f"would be stored as {role!r}, as {other_column} is"
+            message = f"would be stored as {role!r}, like {other_column}"
             problems.append(Problem.at(location_of(name, path), message, _how_to_rename(path), "ambiguous"))
         stored.setdefault(role, path)
     return {**stored, **mapped}, problems
@@ -191,13 +191,15 @@ def _name_coordinates(
     # Store the dataset with a name of coordinates as xyz
     usual = named_coordinates({key: datasets[path] for key, path in stored.items()}, wide=wide)
     if len(usual) > 1:
-        message = f"holds {' and '.join(usual)}: which are the coordinates?"
+        message = f"contains {' and '.join(usual)}, and each may be the coordinates"
         choices = tuple([AddOptions(("--map", f"xyz={stored[key]}")) for key in usual])
         return [Problem.at(name, message, choices, "ambiguous")]
     for key in usual:
         path = stored.pop(key)
         stored["xyz"] = path
-        notes.append(f"coordinates are {printable(path)}, by its name; --map xyz=NAME says otherwise")
+        notes.append(
+            f"coordinates are read from {printable(path)} because of its name; --map xyz=NAME chooses another"
+        )
     return []
 
 
@@ -209,7 +211,7 @@ def _features(
         message = f"has shape {shape}, expected (N, 3) for coordinates"
         raise InputError.at(location, message, "save it as (N, 3)", "shape")
     if any(key.lower() == FEATURES for key in names):
-        message = f"has shape {shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
+        message = f"has shape {shape}; the values after x, y, z would be stored as {FEATURES!r}, which exists"
         raise InputError.at(location, message, _how_to_rename(place.array), "ambiguous")
     return place._replace(row_shape=(shape[1] - 3,))
 
@@ -219,9 +221,9 @@ def _name_problems(
 ) -> Iterator[Problem]:
     # The problem of a stored name that is invalid for an array, or reserved
     reserved = (*_RESERVED, *_RESERVED_OF_SEGMENTS) if of_segments else _RESERVED
-    reason = name_problem(key) or ("it holds a slash" if "/" in key else "")
+    reason = name_problem(key) or ("it contains a slash" if "/" in key else "")
     if key in reserved and key not in xyz:
-        reason = "this name is kept for something else"
+        reason = "the name is reserved"
     if reason:
         message = f"cannot be stored as {key!r}: {reason}"
         yield Problem.at(location_of(name, path), message, _how_to_rename(path), "name")
@@ -234,7 +236,7 @@ def _form_problems(path: str, array: Array, name: Location | str, xyz: Collectio
     largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
     axes = "(N, 3)" if len(xyz) == 1 else "(N,)"
     location = location_of(name, path)
-    fix = AddOptions(("--map", f"{path}="), "to leave it out")
+    fix = AddOptions(("--map", f"{path}="), "to skip it")
     if xyz and dtype.itemsize > largest:
         message = f"has dtype {dtype}, expected a float or an integer of at most 32 bits for coordinates"
         yield Problem.at(location, message, "write it again as float64", "dtype")
@@ -245,7 +247,7 @@ def _form_problems(path: str, array: Array, name: Location | str, xyz: Collectio
         message = f"has dtype {dtype}, expected bool, integers or floats of up to 8 bytes"
         yield Problem.at(location, message, fix, "dtype")
     elif 0 in shape[1:]:
-        yield Problem.at(location, f"has rows of shape {shape[1:]}, without values", fix, "empty")
+        yield Problem.at(location, f"has rows of shape {shape[1:]}, which contain no values", fix, "empty")
 
 
 def _lengths_problems(shapes: Mapping[str, Shape], name: Location | str) -> list[Problem]:
@@ -258,14 +260,14 @@ def _lengths_problems(shapes: Mapping[str, Shape], name: Location | str) -> list
     for path, rows in shapes.items():
         if (rows[0] if rows else 0) != most:
             words += ["--map", f"{path}="]
-    fix = AddOptions(tuple(words), "to leave them out"), "write the file again"
+    fix = AddOptions(tuple(words), "to skip them"), "write the file again"
     return [Problem.at(name, f"columns differ in length:\n{length_table(lengths)}\n   ", fix, "length")]
 
 
 def _how_to_rename(path: str) -> Fixes:
     plain = re.sub("[^0-9A-Za-z]+", "_", path).strip("_") or "column"
     rename = AddOptions(("--map", f"{plain}_2={path}"), "to rename it")
-    return rename, AddOptions(("--map", f"{path}="), "to leave it out")
+    return rename, AddOptions(("--map", f"{path}="), "to skip it")
 
 
 _HEADER = "header"
@@ -521,7 +523,7 @@ def _group_of_columns(opened: OpenFile, mapping: Mapping[str, str]) -> str:
     else:
         groups = [path.rpartition("/")[0] for path in arrays if path.endswith(f"/{anchor}")]
     if len(groups) > 1:
-        message = f"several groups hold x, y, z: {', '.join(group or '/' for group in groups)}"
+        message = f"several groups contain x, y, z: {', '.join(group or '/' for group in groups)}"
         choices = [_coordinates_in(opened, group) for group in groups]
         raise InputError.at(opened.name, message, tuple(choices), "ambiguous")
     if not groups:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from unistore.errors import Problem, first_few
 from unistore.plugin import ProblemCollector, SourceFile
+from unistore.system.sizes import count_of
 
 _SPLIT_LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _SPLIT_NAMES = {"valid": "val", "validation": "val"}
@@ -42,12 +43,14 @@ def read_splits(files: Sequence[Path], roots: Sequence[Path]) -> FileLists:
             other_split = lists.splits.setdefault(file, split)
             if other_split != split:
                 message = f"is in the lists of {other_split} and of {split}"
-                lists.problems.append(Problem(str(file), message, f"fix {path}", "split"))
+                lists.problems.append(
+                    Problem(str(file), message, f"remove it from one of them, such as {path}", "split")
+                )
     if lists.splits:
         files_of_split = Counter(lists.splits.values())
         counts = ", ".join(f"{count} {split}" for split, count in files_of_split.items())
         names = ", ".join(path.name for path in lists.files)
-        lists.notes.append(f"splits taken from {names}: {counts}")
+        lists.notes.append(f"splits are read from {names}: {counts}")
     return lists
 
 
@@ -72,8 +75,9 @@ def read_rooms(segments: Mapping[Path, int], roots: Sequence[Path]) -> FileLists
         rooms = _lines(names, lists)
         count = sum(segments[file] for file in listed_files)
         if len(rooms) != count:
-            difference = f"{names.name} names {len(rooms)} rows, the files of {order.name} hold {count}"
-            lists.notes.append(f"{difference}: rooms are left out")
+            lines = count_of(len(rooms), "line")
+            found = f"{names.name} has {lines}, but the files of {order.name} have {count:,} segments"
+            lists.notes.append(f"rooms are not stored, because {found}")
             continue
         lists.files += [order, names]
         remaining_rooms = iter(rooms)
@@ -109,7 +113,8 @@ def _lines(path: Path, lists: FileLists) -> list[str]:
         if len(content) <= _MAX_LIST_BYTES:
             lines = [line.strip() for line in content.decode("utf-8", "replace").splitlines()]
             return [line for line in lines if line]
-        lists.problems.append(Problem(str(path), "is too long for a list of files", kind="format"))
+        message = f"is too long for a list of files: at most {_MAX_LIST_BYTES:,} bytes are read"
+        lists.problems.append(Problem(str(path), message, "rename it", "format"))
     return []
 
 
@@ -132,10 +137,10 @@ def _listed_files(path: Path, files: Sequence[Path], lists: FileLists) -> list[P
         if sources.isdisjoint(candidates):
             absent.append(name)
         elif len(candidates) > 1:
-            message = f"{line!r} may be {' or '.join(map(str, sorted(candidates)))}"
+            message = f"the line {line!r} may mean {' or '.join(map(str, sorted(candidates)))}"
             lists.problems.append(Problem(str(path), message, "write paths relative to the list", "split"))
         else:
             listed_files += candidates
     if absent:
-        lists.notes.append(f"{path.name} names {first_few(absent, 1)}, not among the sources")
+        lists.notes.append(f"{path.name} names files that are not among the sources: {first_few(absent, 1)}")
     return listed_files

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from unistore.errors import InputError
+from unistore.errors import AddOptions, InputError
 from unistore.plugin import Columns, LabelOptions, option
 
 
@@ -46,15 +46,22 @@ class PointCloudOptions(LabelOptions):
         super().__post_init__()
         has_windows = self.segment is not None and parse_segment(self.segment).column == ""
         if not has_windows and (self.min_points != 1 or self.max_points is not None):
-            msg = "min_points and max_points bound the windows of segment=window:SIZE, which is not given"
-            raise InputError(msg)
+            given = "--min-points" if self.max_points is None else "--max-points"
+            message = "has an effect only with --segment window:SIZE"
+            fix = AddOptions(("--segment", "window:50"), "or another size"), f"remove {given}"
+            raise InputError.at(given, message, fix, "option")
         if self.min_points < 1 or (self.max_points is not None and self.max_points < self.min_points):
-            msg = f"expected 1 <= min_points <= max_points, got {self.min_points} and {self.max_points}"
-            raise InputError(msg)
+            place = f"--min-points {self.min_points}"
+            message = "must be at least 1"
+            if self.min_points >= 1:
+                message = f"must be at most --max-points, which is {self.max_points:,}"
+            raise InputError.at(place, message, "give another number", "option")
         wrong = [size for size in self.voxel_size if not 0 < size < math.inf]
         if wrong or len(set(self.voxel_size)) < len(self.voxel_size):
-            msg = f"voxel_size={self.voxel_size}: expected different sizes above 0"
-            raise InputError(msg)
+            sizes = " ".join(f"{size:g}" for size in self.voxel_size)
+            message = "the sizes must be above 0 and differ from each other"
+            place = f"--voxel-size {sizes}"
+            raise InputError.at(place, message, "for example --voxel-size 0.5", "option")
 
 
 class SegmentRule(NamedTuple):
@@ -82,9 +89,8 @@ def parse_segment(text: str) -> SegmentRule:
     except ValueError:
         size = 0.0
     if not 0 < size < math.inf:
-        msg = (
-            f"segment={text!r}: expected window:SIZE with a size above 0, as in window:50, "
-            "or column:NAME, as in column:segment_id"
-        )
-        raise InputError(msg)
+        message = "is neither window:SIZE, with a size above 0, nor column:NAME"
+        fix = "for example --segment window:50 or --segment column:segment_id"
+        place = f"--segment {text}"
+        raise InputError.at(place, message, fix, "option")
     return SegmentRule(window=size)

@@ -62,16 +62,16 @@ class SegmentGroups:
         for key in self.members.names:
             if key not in keys:
                 if not self.members.is_array(key):
-                    message = "is a group among segments whose name is not segment_ and a number"
-                    fix = "rename it, or move it out of segments/: its points would belong to no segment"
+                    message = "its name is not segment_ and a number, so its points would not be in a segment"
+                    fix = "rename it", "move it out of segments/"
                     raise InputError.at(self.members.location(key), message, fix, "name")
                 continue
             other = first.setdefault(_segment_number(key), key)
             if other != key:
-                message = f"has the number of another segment, {other}"
+                message = f"has the same number as {other}"
                 raise InputError.at(self.members.location(key), message, "rename it", "twice")
             if _segment_number(key) > _LARGEST:
-                message = f"has a number above {_LARGEST}"
+                message = f"has a number above {_LARGEST:,}"
                 raise InputError.at(self.members.location(key), message, "rename it", "name")
 
     def dataset(self, segment: int, name: str) -> HDF5Dataset:
@@ -135,9 +135,9 @@ class Indices(ColumnPoints):
                 if (step < 0).any():
                     message = "is not sorted"
                 if (step == 0).any():
-                    message = "holds a row twice"
+                    message = "contains a row twice"
                 if rows.min() < 0 or rows.max() >= self.rows:
-                    message = f"points outside the rows 0:{self.rows} of the file"
+                    message = f"contains rows outside of the {self.rows:,} rows of the file"
                 if message:
                     raise InputError.at(dataset.location, message, _FIX, "range")
                 last = rows[-1:]
@@ -151,7 +151,7 @@ def _indices(groups: SegmentGroups, segment: int, rows: int) -> HDF5Dataset:
         message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
         raise InputError.at(dataset.location, message, _FIX, "dtype")
     if len(dataset) > rows:
-        message = f"holds {len(dataset)} rows, the file {rows}"
+        message = f"has {len(dataset):,} rows, but the file has only {rows:,}"
         raise InputError.at(dataset.location, message, _FIX, "range")
     return dataset
 
@@ -236,7 +236,7 @@ def _lengths(groups: SegmentGroups, column: str) -> Int64s:
         expected = expected or names
         if names != expected:
             columns, of_first = (", ".join(sorted(each)) for each in (names, expected))
-            message = f"holds {columns}, unlike the first segment: {of_first}"
+            message = f"has the columns {columns}, but the first segment has {of_first}"
             raise InputError.at(groups.location(segment), message, _FIX, "columns")
         shape = groups.dataset(segment, column).shape
         lengths[segment] = shape[0] if shape else 0

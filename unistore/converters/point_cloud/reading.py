@@ -28,12 +28,12 @@ def scan_cloud(options: PointCloudOptions, group: Group, files: Sequence[Openabl
     for file in files:
         claim = file.recognised()
         if claim.certainty == "no":
-            raise InputError.at(group.name, claim.reason, "leave it out", "missing")
+            raise InputError.at(group.name, claim.reason, "remove it from the command", "missing")
     with _opened(files, group.arrays) as opened:
         layout, match = recognise(opened, files[0].format.name, options.map)
         if layout is None:
-            message = "is no point cloud of a known layout"
-            raise InputError.at(group.name, message, "check what wrote it", "format")
+            message = "is not a point cloud of a known layout"
+            raise InputError.at(group.name, message, "check the program that wrote it", "format")
         check_names(opened)
         described = layout.describe(opened, options.map)
         further = opened.further_paths(group.files)
@@ -71,7 +71,7 @@ def _notes_on_column_files(group: Group, described: Described) -> list[str]:
     stored_arrays = {place.array for place in described.layout.columns.values()}
     column_files = zip(group.files[1:], group.arrays[1:], strict=True)
     names = [file.path.name for file, array in column_files if array in stored_arrays]
-    return [f"columns are in files beside it: {', '.join(names)}"] if names else []
+    return [f"columns are read from other files: {', '.join(names)}"] if names else []
 
 
 def prepare_cloud(

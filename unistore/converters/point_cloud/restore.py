@@ -58,7 +58,7 @@ def files(store: StoreView) -> Iterator[File]:
                 source=cloud.number,
                 values=values,
                 metadata=cloud.header,
-                notes=(f"{kind}: values, order and header are those of the source",),
+                notes=(f"{kind}: values, order and header are the same as in the source",),
             )
         else:
             yield File(

@@ -28,9 +28,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "pair": ("", "pairs", "ranges"),
     "indices": ("indices", "index"),
 }
-_UNKNOWN = (
-    "being no known form of segments: start and end, start and count, offsets, num_points, ranges (S, 2)"
-)
+_UNKNOWN = "because segments need start and end, start and count, offsets, num_points, or ranges (S, 2)"
 _FIX = "write the segments again, with segments/start and segments/count"
 _MOST_TIMES = 64  # segments may overlap, so that together they hold each point as often as this
 
@@ -46,11 +44,12 @@ class _Ranges(NamedTuple):
         wrong = np.flatnonzero((self.starts > self.ends) | (self.ends > total))
         if len(wrong):
             segment = wrong[0]
-            return f"segment {segment} is rows {self.starts[segment]}:{self.ends[segment]} of {total}"
+            rows = f"{self.starts[segment]}:{self.ends[segment]}"
+            return f"segment {segment} has the rows {rows}, but there are {total:,}"
         gaps = self.starts[1:] - self.ends[:-1]
         is_one_short = len(gaps) == 0 and self.starts.tolist() == [0] and self.ends.tolist() == [total - 1]
         if is_one_short or (len(gaps) and (gaps == 1).all()):
-            return "leaves out one row after each segment: ends that count the last row are not read"
+            return "one row after each segment is in none; ends that include the last row are not supported"
         return ""
 
     def covers(self, total: int) -> bool:
@@ -62,7 +61,9 @@ class _Ranges(NamedTuple):
 def _of_ends(values: Sequence[Int64s], total: int) -> _Ranges:
     starts, ends = values
     is_short = len(ends) > 0 and ends.max() == total - 1 and not np.isin(ends, starts).any()
-    note = "the last end is the last row, so that no segment has it: write end + 1 if ends count their row"
+    note = (
+        "the last end is the number of the last row, so no segment has that row; write end + 1 to include it"
+    )
     return _Ranges(starts, ends, note if is_short else "")
 
 
@@ -83,7 +84,7 @@ def _of_all_three(values: Sequence[Int64s], total: int) -> _Ranges:
     if len(wrong):
         segment = wrong[0]
         message = (
-            f"says {counts[segment]} rows of segment {segment}, which is {starts[segment]}:{ends[segment]}"
+            f"is {counts[segment]} for segment {segment}, whose rows are {starts[segment]}:{ends[segment]}"
         )
         raise ValueError(message)
     return _of_ends((starts, ends), total)
@@ -92,7 +93,7 @@ def _of_all_three(values: Sequence[Int64s], total: int) -> _Ranges:
 def _of_lengths(values: Sequence[Int64s], total: int) -> _Ranges:
     ends = np.cumsum(values[0])
     if len(ends) and ends[-1] != total:
-        message = f"holds {ends[-1]} rows together, expected the {total} rows there are"
+        message = f"adds up to {ends[-1]:,} rows, but there are {total:,}"
         raise ValueError(message)
     return _Ranges(ends - values[0], ends)
 
@@ -101,12 +102,10 @@ def _of_offsets(values: Sequence[Int64s], total: int) -> _Ranges:
     """Return ranges between offsets (S + 1,) that begin with 0, or ends (S,) of segments in a row."""
     offsets = values[0]
     if len(offsets) == 0 or offsets[-1] != total:
-        message = (
-            f"ends with {offsets[-1] if len(offsets) else 'nothing'}, expected the {total} rows there are"
-        )
+        message = f"ends with {offsets[-1] if len(offsets) else 'nothing'}, but there are {total:,} rows"
         raise ValueError(message)
     if offsets[0] != 0:
-        note = "segments/offsets begins above 0: its numbers are the ends of segments"
+        note = "segments/offsets does not begin with 0, so its numbers are read as the ends of segments"
         return _Ranges(np.append(0, offsets[:-1]), offsets, note)
     return _Ranges(offsets[:-1], offsets[1:])
 
@@ -114,9 +113,13 @@ def _of_offsets(values: Sequence[Int64s], total: int) -> _Ranges:
 def _of_pairs(values: Sequence[Int64s], total: int) -> _Ranges:
     """Return ranges of start and end, or of start and count: whichever fits. Refuse if both do."""
     first, second = values[0].T
-    as_ends = _Ranges(first, second, "pairs of segments are start and end, as start and count do not fit")
+    as_ends = _Ranges(
+        first, second, "pairs of segments are read as start and end, because start and count do not fit"
+    )
     as_counts = _Ranges(
-        first, first + second, "pairs of segments are start and count, as start and end do not fit"
+        first,
+        first + second,
+        "pairs of segments are read as start and count, because start and end do not fit",
     )
     readings = [reading for reading in (as_ends, as_counts) if not reading.problem(total)]
     if len(readings) > 1:  # both are ranges, and one of them has all rows
@@ -124,7 +127,7 @@ def _of_pairs(values: Sequence[Int64s], total: int) -> _Ranges:
             reading._replace(note=reading.note.replace("fit", "cover all rows")) for reading in readings
         ]
     if not readings:
-        message = f"fits neither as start and end nor as start and count: {as_ends.problem(total)}"
+        message = f"is neither start and end nor start and count: {as_ends.problem(total)}"
         raise ValueError(message)
     is_same = np.array_equal(as_ends.ends, as_counts.ends)
     covering = [reading for reading in readings if reading.covers(total)]
@@ -205,7 +208,9 @@ class _SegmentDatasets:
         location = location_of(self._name, paths[-1])
         if len(set(map(len, values))) > 1:
             lengths = " and ".join(f"{path} {len(rows)}" for path, rows in zip(paths, values, strict=True))
-            raise InputError.at(location, f"differs in length: {lengths} rows", _FIX, "length")
+            raise InputError.at(
+                location, f"the arrays of segments differ in length: {lengths} rows", _FIX, "length"
+            )
         try:
             ranges = self.form.ranges(values, total)
         except ValueError as error:
@@ -213,9 +218,8 @@ class _SegmentDatasets:
         message = ranges.problem(total)
         held = int((ranges.ends - ranges.starts).sum())
         if not message and held > _MOST_TIMES * total:
-            message = (
-                f"segments hold {held} points together, more than {_MOST_TIMES} times the {total} there are"
-            )
+            allowed = f"more than {_MOST_TIMES} times the {total:,} of the file"
+            message = f"the segments have {held:,} points in total, {allowed}"
         if message:
             raise InputError.at(location, message, _FIX, "range")
         return ranges
@@ -246,7 +250,7 @@ class _SegmentDatasets:
         wrong = np.argwhere((values < 0) | (values > total))
         if len(wrong):
             place = tuple(wrong[0])
-            message = f"holds {values[place]} for segment {place[0]}, outside 0 to {total}"
+            message = f"is {values[place]} for segment {place[0]}, which is not between 0 and {total:,}"
             raise InputError.at(location_of(self._name, path), message, _FIX, "range")
         return values.astype(np.int64)
 
@@ -302,7 +306,9 @@ class SegmentArrays(ColumnPoints):
             left_out += [(path, _UNKNOWN) for path in unread]
             layout = chosen.layout._replace(name=ColumnPoints.name)
             return replace(chosen, layout=layout, left_out=tuple(left_out))
-        left_out += [(path, f"as {' and '.join(sorted(arrays.used))} give the segments") for path in unread]
+        left_out += [
+            (path, f"because {' and '.join(sorted(arrays.used))} give the segments") for path in unread
+        ]
         ranges = arrays.ranges(_total(arrays, chosen.points))
         is_in_order = "indices" not in arrays.known and ranges.covers(chosen.points)
         return replace(
@@ -337,7 +343,7 @@ class SegmentArrays(ColumnPoints):
                     continue
                 rows: AnyArray = indices.read(lo, hi)
                 if rows.min() < 0 or rows.max() >= self.rows:
-                    message = f"points outside the rows 0:{self.rows} of the file"
+                    message = f"contains rows outside of the {self.rows:,} rows of the file"
                     raise InputError.at(arrays.location("indices"), message, _FIX, "range")
                 yield rows.astype(np.int64)
 

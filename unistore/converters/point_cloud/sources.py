@@ -42,7 +42,7 @@ LAYOUTS: Mapping[str, type[Points]] = {
     layout.name: layout
     for layout in (Arrays, Indices, InSegments, Batches, SegmentArrays, TimedSweeps, ColumnPoints)
 }
-_NO_SWEEP = "not called like a sweep of a lidar"
+_NO_SWEEP = "does not have the name of a lidar sweep"
 
 
 class ListedSource(NamedTuple):
@@ -61,7 +61,7 @@ def not_called_so(file: SourceFile) -> str:
         return not_called
     if not is_npy(file) or coordinate_word(file.path) is not None or _owner(file) is not None:
         return ""
-    return "is not called like a point cloud"
+    return "does not have the name of a point cloud"
 
 
 def match(head: FileSummary, mapping: Mapping[str, str]) -> Claim:
@@ -71,15 +71,15 @@ def match(head: FileSummary, mapping: Mapping[str, str]) -> Claim:
         return sure(f"is a column of {printable(owner.name)}", Arrays.name)
     if head.format == "sweep" and not is_sweep(head.file.path):
         if head.file.is_given:
-            message = "may be a sweep of a lidar, or spikes: nothing in it says which"
+            message = "may be a sweep of a lidar or spikes; its content does not show which"
             raise InputError(_either(head.file, message, "spike"))
         return no(_NO_SWEEP)
     layout, fit = recognise(head.opened, head.format, mapping)
     if fit is Match.EITHER:
-        message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
+        message = "may be a point cloud, with a point per row, or plain arrays, with a sample per row"
         raise InputError(_either(head.file, message, "rows"))
     if layout is None or fit is Match.POSSIBLE:
-        return no("is no point cloud of a known format")
+        return no("is not a point cloud of a known format")
     return sure(f"is a point cloud of layout {layout.name}", layout.name)
 
 
@@ -103,7 +103,7 @@ def group(files: Sequence[SourceFile]) -> Grouping:
             taken_files.append(file)
         elif not is_column:
             left_out.append(file)
-    why = "no point cloud by its name and shape"
+    why = "does not have the name and shape of a point cloud"
     grouping = Grouping(left_out=[(file, why) for file in left_out] if taken_files else [])
     by_path = {file.path: file for file in files}
     from unistore.converters.point_cloud.lists import read_splits
@@ -150,9 +150,9 @@ def recognise(opened: OpenFile, kind: str, mapping: Mapping[str, str]) -> tuple[
 def _belongs(file: SourceFile, by_path: Mapping[Path, SourceFile]) -> str:
     # Say why a file is no source of its own (empty: it is one)
     if labels_of(file.path) in by_path:
-        return "read as labels of the scan beside it"
+        return "is read as the labels of a scan"
     if room_of(file.path) in by_path:
-        return "read as an object of its room"
+        return "is read as an object of its room"
     return _not_called(file)
 
 
@@ -163,7 +163,7 @@ def _not_called(file: SourceFile) -> str:
         return ""
     if suffix == ".bin":
         return "" if is_sweep(file.path) else _NO_SWEEP
-    return "" if is_room(file.path) else "text, which is read as points if you name the file"
+    return "" if is_room(file.path) else "is text, which is read as points only if you name the file"
 
 
 def _match(file: SourceFile, path: Path) -> Match:

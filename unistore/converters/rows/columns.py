@@ -55,15 +55,15 @@ def match(head: FileSummary) -> Claim:
         # Arrays that cannot be read are why there are none: no other family would say so
         if unreadable := [problem for problem in head.problems if problem.kind in _UNREADABLE]:
             raise InputError(unreadable)
-        return no("holds no arrays of numbers")
-    return sure(f"holds arrays ({', '.join(map(printable, list(head.arrays)[:3]))})", "arrays")
+        return no("contains no arrays of numbers")
+    return sure(f"contains arrays ({', '.join(map(printable, list(head.arrays)[:3]))})", "arrays")
 
 
 def group(files: Sequence[SourceFile]) -> Grouping:
     """Group ``.npy`` files of a folder that are columns of the same rows, see `group_files`."""
     groups, problems = group_files(files)
     parts = sum(group.arrays == (NPY_NAME,) for group in groups)
-    note = f"{parts} .npy files of like rows: parts of one array, one after the other"
+    note = f"{parts:,} .npy files with rows of the same form are read as parts of one array"
     return Grouping(sources=[*groups], problems=problems, notes=[note] if parts > 1 else [])
 
 
@@ -97,8 +97,8 @@ def choose(options: RowsOptions, head: FileSummary) -> Chosen:
             places[key] = _places_of(key, dtypes[key], head.opened)
     taken = _taken(options, head, places)
     if taken and all(place.is_ragged for place in taken.values()):
-        message = "has no array of numbers with a value a row: only texts, or rows of any length"
-        raise InputError.at(head.file.name, message, "save the number of each row with them", "columns")
+        message = "contains only texts or rows of variable length, but a store needs an array of numbers"
+        raise InputError.at(head.file.name, message, "save an index of the rows with them", "columns")
     splits: Sequence[SplitGroup] = ()
     pictures = [place.key for place in taken.values() if place.is_picture]
     notes = [*_notes(head.file, options.reverse_axes, pictures)]
@@ -180,12 +180,12 @@ def _taken(
 def _absent_problem(head: FileSummary, key: str, arrays: str) -> Problem:
     from unistore.converters.formats.split_groups import OpenedSplits
 
-    message = f"is not there; arrays: {arrays}"
+    message = f"there is no such array; the arrays are {arrays}"
     fix = ""
     opened = head.opened
     if isinstance(opened, OpenedSplits) and key in opened.hdf5.all_arrays:
-        message = f"is outside of the splits {' and '.join(group.name for group in opened.splits)}"
-        fix = f"--map NAME=/{key} stores it alone, without the splits"
+        message = f"is not in the splits {' and '.join(group.name for group in opened.splits)}"
+        fix = f"--map NAME=/{key}, which stores it without the splits"
     return Problem.at(location_of(head.file.name, key), message, fix, "missing")
 
 
@@ -203,10 +203,10 @@ def _notes(file: SourceFile, reverse_axes: bool, pictures: Sequence[str]) -> tup
     notes = []
     if pictures:
         shown = printable(first_few(pictures))
-        told = "unistore convert trajectory decodes frames, with --map action=DATASET"
-        notes.append(f"{shown}: frames in JPEG or PNG, stored as the bytes that they are ({told})")
+        decoding = "unistore convert trajectory --map action=DATASET decodes them"
+        notes.append(f"{shown}: JPEG or PNG frames, stored as bytes; {decoding}")
     if not reverse_axes and file.name.lower().endswith(".mat") and file.head(len(_MATLAB)) == _MATLAB:
-        notes.append(f"written by MATLAB, which reverses axes; {_REVERSE}")
+        notes.append(f"MATLAB wrote this file, which reverses axes; add {_REVERSE}")
     return tuple(notes)
 
 

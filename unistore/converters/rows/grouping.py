@@ -26,7 +26,11 @@ from unistore.plugin import Group, SourceFile
 
 _NPY = ".npy"
 _LISTED = 5
-_FIX = "parts of one array need one row shape, arrays side by side need the same numbers: convert them apart"
+_FIX = (
+    "add the missing files",
+    "convert the files separately",
+    "give all files the same row shape if they are parts of one array",
+)
 _NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")
 
 
@@ -83,7 +87,7 @@ def _group_folder(
         if sorted(columns) == sorted(bases):
             groups.append(group)
         else:
-            message = f"is not one file each of {first_few(bases, _LISTED)}, which lie in the same folder"
+            message = f"needs one file for each of {first_few(bases, _LISTED)}, which are in the same folder"
             problems.append(Problem(group.name, message, _FIX, "parts", group.name))
     if own_labels and not groups:
         images = members.keys() - _labels(own_labels)

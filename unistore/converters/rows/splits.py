@@ -27,8 +27,8 @@ def splits_in(head: FileSummary, *, is_mapped: bool) -> tuple[Sequence[SplitGrou
         shown = [
             f"{group.name} ({group.split})" if group.name != group.split else group.name for group in splits
         ]
-        one = f"--map NAME={splits[0].name}/DATASET takes one of them alone"
-        return splits, [f"groups {', '.join(shown)} are splits of the same columns ({one})"]
+        one = f"--map NAME={splits[0].name}/DATASET stores only one of them"
+        return splits, [f"groups {', '.join(shown)} are splits of the same columns; {one}"]
     if not is_mapped and isinstance(head.opened, OpenedHdf5):
         reading = SplitReading(head.opened)
         if len(reading.groups) > 1:
@@ -42,7 +42,7 @@ def _either(opened: OpenedHdf5, reading: SplitReading) -> InputError:
     # texts and rows of any length make no store by themselves
     has_numbers = any(f"{reading.groups[0].name}/{name}" in opened.arrays for name in reading.common)
     if has_numbers and not reading.contradiction:
-        purpose = "to store splits, of the columns that all have"
+        purpose = "to store splits with the columns that all have"
         fixes.append(AddOptions(("--columns", "intersection"), purpose))
     arrays = {**opened.sound, **opened.of_any_length}
     shapes = {path: array.shape for path, array in arrays.items() if array.shape}
@@ -54,10 +54,10 @@ def _either(opened: OpenedHdf5, reading: SplitReading) -> InputError:
         columns = reading.columns[group.name]
         words = _map_words({name: f"{group.name}/{name}" for name in columns})
         if words and len(set(map(len, columns.values()))) == 1:
-            fixes.append(AddOptions(words, f"to store {group.name} by itself"))
+            fixes.append(AddOptions(words, f"to store only {group.name}"))
     called = " and ".join(group.name for group in reading.groups)
-    message = f"groups {called} may be splits, or columns: {reading.contradiction or reading.differing}"
-    by_name = f"--map NAME={reading.groups[0].name}/DATASET for each dataset to store"
+    message = f"the groups {called} may be splits or columns: {reading.contradiction or reading.differing}"
+    by_name = f"add --map NAME={reading.groups[0].name}/DATASET for each dataset to store"
     return InputError.at(opened.name, message, tuple(fixes) or by_name, "ambiguous")
 
 

@@ -133,10 +133,10 @@ class Spike(SpikeOptions, Family):
             return None
         role = self._role(file)
         if role not in IMAGE_ROLES:
-            return no(f"lies in no {self.blur_dir}/ or {self.sharp_dir}/ folder")
+            return no(f"is not in a folder {self.blur_dir}/ or {self.sharp_dir}/")
         if not self._beside(file):
             missing = f"{self.spike_dir}/ or {self.voxel_dir}/"
-            return no(f"lies in {self.folders[role]}/ without {missing} beside it")
+            return no(f"is in {self.folders[role]}/, but there is no {missing} next to that folder")
         return None
 
     def _beside(self, file: SourceFile) -> str:
@@ -148,18 +148,18 @@ class Spike(SpikeOptions, Family):
         """Take streams, arrays called ``spk``, and what lies in the folders of a sequence."""
         role = self._role(head.file)
         if head.format in IMAGE_FORMATS:
-            return sure(f"lies in {self.folders[role]}/ beside {self._beside(head.file)}/", "sequences")
+            return sure(f"is in {self.folders[role]}/ next to {self._beside(head.file)}/", "sequences")
         if role in ("spike", "voxel") and may_be(head.format, role):
-            return sure(f"lies in a {self.folders[role]}/ folder", "sequences")
+            return sure(f"is in a folder {self.folders[role]}/", "sequences")
         if head.format == RAW_FORMAT:
             if not head.file.path.name.lower().endswith(STREAM_ENDING):
-                return no("holds bytes outside of a sequence's folders")
+                return no("is a stream outside of the folders of a sequence")
             return sure(f"is a headerless {STREAM_ENDING} stream", "stream")
         if head.format == "npy":
-            return no("is an array outside of a sequence's folders")
+            return no("is an array outside of the folders of a sequence")
         if _SPIKES not in head.arrays:
-            return no(f"holds no {_SPIKES}")
-        return sure(f"holds {_SPIKES} {head.arrays[_SPIKES][0]}", "array")
+            return no(f"does not contain {_SPIKES}")
+        return sure(f"contains {_SPIKES} {head.arrays[_SPIKES][0]}", "array")
 
     def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Make a group of each frame."""
@@ -170,7 +170,7 @@ class Spike(SpikeOptions, Family):
         roles, problems = common_roles(finder.recordings, self.folders, self.columns)
         grouping = Grouping(problems=[*finder.problems, *problems], notes=[*finder.notes])
         if not finder.recordings and not finder.problems and files:
-            message = f"no {self.spike_dir}/ folder and no file of {ROLE_FILES['spike']}"
+            message = f"contains no folder {self.spike_dir}/ and no file of {ROLE_FILES['spike']}"
             where = ", ".join(printable(str(root)) for root in files[0].roots)
             fix = "name the folder with --spike-dir"
             grouping.problems.append(Problem(where, message, fix, "missing"))
@@ -184,11 +184,11 @@ class Spike(SpikeOptions, Family):
     def _why_unused(self, file: SourceFile, roles: Sequence[str]) -> str:
         role = self._role(file)
         if role and role not in roles:
-            return f"not every sequence has {printable(self.folders[role])}/"
+            return f"is in {printable(self.folders[role])}/, which not every sequence has"
         if role and not may_be(file.format, role):
-            return f"is no file of {ROLE_FILES[role]}"
+            return f"is not a file of {ROLE_FILES[role]}"
         folders = ", ".join([f"{name}/" for name in self.folders.values()])
-        return f"belongs to no frame; their files lie in {folders}"
+        return f"does not belong to a frame; the files of frames are in {folders}"
 
     def scan(self, group: Group, files: Sequence[Openable]) -> Scanned:
         """Read the headers of a frame's files, and check arrays."""

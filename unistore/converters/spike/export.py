@@ -121,7 +121,7 @@ class Frame:
         attributes = self.store.group(FRAMES)
         layout = attributes["source_layout"]
         if layout not in ("packed", "bytes"):
-            message = f"holds streams of the layout {layout!r}, which is not written any more"
+            message = f"its streams have the layout {layout!r}, which cannot be exported"
             raise InputError(Problem(self.store.path, message, "read spikes/bits instead", "version"))
         return self.spikes(layout, flip=attributes["source_rows"] == "bottom first")
 
@@ -166,7 +166,7 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
             values = array_values(pixels)
             opening = open_image if pixels.ndim == 3 else None
             if pixels.ndim == 3 and role in origin.inexact:
-                left_out.append(f"{role}/{path.name} (alpha or bits beyond 8)")
+                left_out.append(f"{role}/{path.name} (alpha, or more than 8 bits)")
         elif role == "spike":
             values = frame.stream() if key == RAW_ARRAY else frame.spikes(origin.layout)
         else:

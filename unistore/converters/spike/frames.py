@@ -166,18 +166,20 @@ class Spikes(NamedTuple):
                 else:
                     packed = rows if "packed" in self.layout else pack(self._checked(rows))
                 if width % 8 and (packed[..., -1] >> width % 8).any():
-                    message = f"rows of {width} pixels have bits behind the last pixel: they are not padded"
-                    raise self.array.file.problem(message, "check --width, or save a .npy file", "values")
+                    message = (
+                        f"rows of {width} pixels have bits after the last pixel, where only 0 is expected"
+                    )
+                    raise self.array.file.problem(message, ("check --width", "save a .npy file"), "values")
                 yield packed[:, ::-1] if self.flip else packed
 
     def _checked(self, pixels: UInt8s) -> UInt8s:
         largest = int(pixels.max(initial=0))
         if largest > 1:
             what = self.array.key if self.array.source.format.name == "npz" else "the file"
-            message = f"{what} holds values up to {largest}, expected spikes of 0 and 1"
+            message = f"{what} contains values up to {largest}, but spikes are 0 or 1"
             packed = AddOptions(("--layout", "packed"), "if these are packed bits")
             highest = AddOptions(("--layout", "packed-msb"), "if np.packbits packed them")
-            counts = "put counts of spikes into spike_vox/"
+            counts = "move counts of spikes to spike_vox/"
             fix = (packed, highest, counts) if self.layout == "array" else (packed, counts)
             raise self.array.file.problem(message, fix, "values")
         return pixels
@@ -224,8 +226,8 @@ def values_in(opened: OpenFile, file_array: FrameArray, role: str) -> FrameValue
     if not candidates and len(opened.arrays) == 1:
         candidates = list(opened.arrays)
     if not candidates:
-        message = f"holds {', '.join(opened.arrays) or 'no array'}, expected {' or '.join(_NAMES[role])}"
-        raise file.problem(message, "save it again under that name", "missing")
+        message = f"contains {', '.join(opened.arrays) or 'no array'}, expected {' or '.join(_NAMES[role])}"
+        raise file.problem(message, f"name the array {_NAMES[role][0]}", "missing")
     key = candidates[0]
     array = opened.arrays[key]
     if len(array.shape) != 3 or 0 in array.shape:
@@ -237,5 +239,5 @@ def values_in(opened: OpenFile, file_array: FrameArray, role: str) -> FrameValue
         raise file.problem(message, "save it with .astype(np.uint8)", "dtype")
     if role == "voxel" and (array.dtype.kind == "b" or not storable(array.dtype)):
         message = f"{key} has dtype {array.dtype}, expected integers or floats"
-        raise file.problem(message, "save numbers", "dtype")
+        raise file.problem(message, "save it as integers or floats", "dtype")
     return FrameValues(file_array._replace(key=key), array.shape, array.dtype, opened.memory)

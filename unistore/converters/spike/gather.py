@@ -105,15 +105,17 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedS
         return resolve_streams(by_sequence, options, options.height, options.width, images)
     height, width, name = named[0]
     if len(named) < len(configs) or len({config[:2] for config in named}) > 1:
-        message = "says the size of some streams, and of others another file does, or none"
+        message = "states the size of only some streams: others have another such file, or none"
         size = AddOptions(("--height", str(height), "--width", str(width)), "if all are of this size")
-        fix = size, "convert them apart"
+        fix = size, "convert them separately"
         raise InputError(Problem(name, message, fix, "geometry"))
     if options.height not in (None, height) or options.width not in (None, width):
-        message = f"says {height} x {width} pixels, unlike the one of --height and --width that is given"
-        raise InputError(Problem(name, message, "give both, or none", "geometry"))
+        option = f"--width {options.width}" if options.height is None else f"--height {options.height}"
+        message = f"states {height} x {width} pixels, which contradicts {option}"
+        fix = f"remove {option}", "give both --height and --width"
+        raise InputError(Problem(name, message, fix, "geometry"))
     resolved = resolve_streams(by_sequence, options, height, width, images)
-    note = f"streams are {height} x {width} pixels, as {name} says"
+    note = f"streams have {height} x {width} pixels, as {name} states"
     return resolved._replace(notes=[note, *resolved.notes])
 
 
@@ -144,11 +146,11 @@ def _spikes_of_array(values: FrameValues, options: SpikeOptions) -> Spikes:
         beginning = array[: max(1, _LOOKED_AT_BYTES // (height * columns))]
     problem = ""
     if values.dtype != np.uint8 or (beginning.max() <= 1 and np.count_nonzero(beginning) >= _MIN_SET_BITS):
-        problem = f"holds {values.dtype} values of 0 and 1, which are pixels and no packed bits"
-        fix = "convert it apart, without --layout"
+        problem = f"contains {values.dtype} values of 0 and 1, which are pixels, not packed bits"
+        fix = "convert it separately, without --layout"
     elif row_bytes(width) != columns or options.height not in (None, height):
-        problem = f"has rows of {columns} bytes and {height} rows, unlike --height and --width"
-        fix = "correct them, or leave them out"
+        problem = f"has {height} rows of {columns} bytes, which does not fit --height and --width"
+        fix = "correct these options, or remove them"
     if problem:
         raise InputError(Problem(values.name, problem, fix, "layout", values.name))
     return Spikes(values.array, Extent(length, height, width), f"array {options.layout}", flip=False)
@@ -168,8 +170,8 @@ def _plan_voxels(
 ) -> _VoxelPlan:
     """Choose the sets that are counted, and take others over. Those of other pixels are counted again."""
     if voxel_bins and not spikes:
-        message = "cannot be counted: there are no spikes, only existing voxels"
-        raise InputError(Problem("--voxel-bins", message, "leave it out", "missing"))
+        message = "needs spikes, but the sources contain only existing voxels"
+        raise InputError(Problem("--voxel-bins", message, "remove it", "missing"))
     existing = [frame.values["voxel"] for frame in frames if "voxel" in frame.values]
     first_of = {voxels.shape[0]: voxels.name for voxels in reversed(existing)}
     if not existing:
@@ -181,16 +183,16 @@ def _plan_voxels(
         raise InputError(Problem("existing voxels", message, fix, "shape"))
     (bins,) = first_of
     if bins in voxel_bins:
-        note = f"existing voxels are left out: sets of {bins} bins are counted from the spikes"
+        note = f"existing voxels are not stored, because voxels of {bins} bins are counted from the spikes"
         return _VoxelPlan(voxel_bins, existing, notes=(note,))
     for frame in frames:
         extent = spikes[frame.name].extent if frame.name in spikes else None
         voxels = frame.values.get("voxel")
         if extent and voxels and voxels.shape[1:] != extent[1:]:
             note = (
-                f"careful: existing voxels ({voxels.name}) have {voxels.shape[1]} x {voxels.shape[2]} pixels "
-                f"and their spikes {extent.height} x {extent.width}, as if packed bytes were taken for "
-                f"pixels; sets of {bins} bins are counted from the spikes instead"
+                f"careful: the existing voxels {voxels.name} have {voxels.shape[1]} x {voxels.shape[2]} "
+                f"pixels, but their spikes have {extent.height} x {extent.width}, as if packed bytes were "
+                f"read as pixels; voxels of {bins} bins are counted from the spikes instead"
             )
             return _VoxelPlan(tuple(sorted({*voxel_bins, bins})), notes=(note,))
     upside_down, note = _detect_orientation(frames, spikes)
@@ -214,17 +216,20 @@ def _detect_orientation(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spi
         elif not upright:
             first_of.setdefault("other", frame.called("voxel"))
     if first_of.keys() == {"top", "bottom"}:
-        message = f"holds its bottom row first, but {first_of['top']} its top row"
+        message = f"has its bottom row first, but {first_of['top']} has its top row first"
         fix = AddOptions(("--voxel-dir", "none", "--voxel-bins", "5"), "to count them from the spikes")
         raise InputError(Problem(first_of["bottom"], message, fix, "orientation"))
     if "other" in first_of:
         return (
             False,
-            f"existing voxels are kept as they are; {first_of['other']} differs from sums of its spikes",
+            f"existing voxels are kept as they are; {first_of['other']} differs from the sums of its spikes",
         )
     if "bottom" in first_of:
-        return True, "existing voxels equal the spikes' upside down: flipped in the store"
-    return False, "existing voxels are kept as they are, row 0 at the top"
+        return (
+            True,
+            "existing voxels have the bottom row first, unlike the spikes; they are flipped in the store",
+        )
+    return False, "existing voxels are kept as they are, with row 0 at the top"
 
 
 def firing_rate(blocks: Iterable[UInt8s], width: int) -> float:
@@ -261,7 +266,7 @@ def _firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, Spikes]) 
     full = [name for name, rate in rates.items() if rate > SATURATED]
     for names, what in ((dark, "no spike at all"), (full, "nearly every pixel firing at every step")):
         if names:
-            fix = "look at the recordings, or leave them out (--exclude)"
+            fix = "look at the recordings, or skip them with --exclude"
             notes.append(f"careful: {what} at the start of {first_few(names)}: {fix}")
     return notes
 
@@ -277,8 +282,8 @@ def _padding_notes(extents: Sequence[Extent], names: Sequence[str]) -> Iterator[
         sizes = [extent.height * extent.width for extent in extents]
         name = names[sizes.index(max(sizes))]
         yield (
-            f"careful: all frames are padded to the largest ({name}), {height} x {width} pixels: "
-            f"{factor:.1f} times the values that the sources hold; convert it apart (--exclude {name})"
+            f"careful: all frames are padded to {height} x {width} pixels, the size of {name}, which makes "
+            f"{factor:.1f} times as many values as in the sources; convert it separately (--exclude {name})"
         )
 
 
@@ -286,10 +291,10 @@ def _left_out(frames: Sequence[ScannedFrame], images: str) -> Iterator[tuple[str
     """Yield what the files of frames hold and the store does not, with the reason."""
     for frame in frames:
         for name in frame.others:
-            yield name, "of another name"
+            yield name, "because it is not an array of spikes or voxels"
         for role, header in frame.images.items():
             if images == "tiles" and not header.exact:
-                yield frame.called(role), "alpha or bits beyond 8, which --convert-images drops"
+                yield f"alpha or more than 8 bits of {frame.called(role)}", "because of --convert-images"
 
 
 def _voxel_note(grids: Sequence[FrameValues]) -> Iterator[str]:

@@ -81,14 +81,14 @@ def _image_problems(options: SpikeOptions, frame: ScannedFrame) -> list[Problem]
     problems = []
     for role, header in frame.images.items():
         if not header.plain and not options.convert_images:
-            form = header.colour if header.colour != "rgb" else f"rgb of {header.bits} bits"
-            message = f"is {form}, expected rgb of 8 bits"
+            form = header.colour if header.colour != "rgb" else f"{header.bits}-bit rgb"
+            message = f"is {form}, but 8-bit rgb is expected"
             fix = AddOptions(("--convert-images",), "to repeat gray, drop alpha and cut to 8 bits")
             problems.append(Problem(frame.called(role), message, fix, "colour"))
     sizes = [f"{header.height} x {header.width}" for header in frame.images.values()]
     if len(set(sizes)) > 1:
         blur_size, size = sizes
-        message = f"is {size}, but its blur frame is {blur_size}"
+        message = f"has {size} pixels, but its blurred frame has {blur_size}"
         problems.append(Problem(frame.called("sharp"), message, "resize one of them", "shape"))
     return problems
 

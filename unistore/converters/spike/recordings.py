@@ -145,12 +145,12 @@ class RecordingFinder:
             stems = by_role[role] = {}
             files = [file for file in folder.by_role[role] if may_be(file.format, role)]
             if not files:
-                message = f"holds no file of {ROLE_FILES[role]}"
+                message = f"contains no file of {ROLE_FILES[role]}"
                 self.problems.append(Problem(name, message, kind="missing", source=folder.name))
             for file in files:
                 first = stems.setdefault(file.path.stem, file)
                 if first is not file:
-                    message = f"and {printable(first.path.name)} are both frame {printable(file.path.stem)}"
+                    message = f"is frame {printable(file.path.stem)}, but so is {printable(first.path.name)}"
                     problem = Problem(file.name, message, "remove one of them", "count", file.name)
                     self.problems.append(problem)
             excluded |= self._excluded_stems(name, files) - stems.keys()
@@ -180,8 +180,8 @@ class RecordingFinder:
             inside = [file for file in inside if not file.path.stem.isdigit()]
         for file in (*alone, *inside):
             if file.format in IMAGE_FORMATS:
-                message = "is an image, and no file of spikes"
-                fix = "give the folder of its sequence, or the spikes beside it"
+                message = "is an image, not a file of spikes"
+                fix = "give the folder of its sequence", "give the files of spikes"
                 self.problems.append(Problem(file.name, message, fix, "missing", file.name))
             else:
                 self.recordings.append(
@@ -212,7 +212,9 @@ class RecordingFinder:
                 used_files |= files
         self.recordings = sorted(kept, key=_natural_name)
         if doubles:
-            self.notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
+            self.notes.append(
+                f"skipped, because other recordings contain the same files: {', '.join(doubles)}"
+            )
 
 
 def _natural_name(recording: SpikeRecording) -> Any:
@@ -247,15 +249,17 @@ def pair_files(
         return {stem: {role: files[stem] for role, files in by_role.items()} for stem in stems}, []
     if 2 * len(incomplete) > len(stems):
         counts = ", ".join([f"{len(files)} in {folders[role]}" for role, files in by_role.items()])
-        message = f"of {len(stems)} frames, {len(incomplete)} lack a file: {counts}"
-        fix = "every frame needs one file of each, of the same name"
+        message = f"{len(incomplete):,} of {len(stems):,} frames do not have a file in every folder: {counts}"
+        fix = "give every frame one file of the same name in each folder"
         return {}, [Problem(folders[next(iter(by_role))], message, fix, "count")]
     problems = []
     for stem in incomplete:
         own = next(files[stem] for files in by_role.values() if stem in files)
-        message = f"has no file of its name in {' and '.join([folders[role] for role in lacking[stem]])}"
+        message = (
+            f"there is no file of this name in {' and '.join([folders[role] for role in lacking[stem]])}"
+        )
         cut = AddOptions(("--exclude", own.name), "to cut the sequence there")
-        problems.append(Problem(own.name, message, (cut, "copy what is missing"), "count", own.name))
+        problems.append(Problem(own.name, message, (cut, "copy the missing file"), "count", own.name))
     return {}, problems
 
 
@@ -282,6 +286,7 @@ def common_roles(
     merged, problems = reconcile(present, mode, modes=("intersection",))
     roles = tuple([role for role in ROLES if f"{folders[role]}/" in merged])
     if recordings and not {"spike", "voxel"}.intersection(roles) and not problems:
-        message = f"have neither {folders['spike']}/ nor {folders['voxel']}/ in common"
-        problems.append(Problem(f"{len(recordings)} sequences", message, kind="columns"))
+        message = f"not all of them have {folders['spike']}/, and not all have {folders['voxel']}/"
+        fix = "convert sequences with spikes and sequences with voxels separately"
+        problems.append(Problem(f"{len(recordings)} sequences", message, fix, "columns"))
     return roles, problems

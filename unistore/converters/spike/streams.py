@@ -27,7 +27,7 @@ _MIN_SET_BITS = 16
 _CHECKED_FRAMES = 64
 _FEW = 3
 _MIN_CORRELATION = 0.5
-_LAYOUT_NAMES = {"packed": "packed bits", "bytes": "one byte a pixel"}
+_LAYOUT_NAMES = {"packed": "packed bits", "bytes": "one byte per pixel"}
 _SIZE_FIX = GiveOptions(("--height", "--width"), "of the camera")
 
 
@@ -170,16 +170,16 @@ def detect_layout(streams: Sequence[FrameValues]) -> tuple[str, str]:
     for stream, head in zip(streams, heads, strict=True):
         if head.largest > 1:
             _check_alike(stream.name, streams, heads)
-            return "packed", f"{stream.name} holds bytes above 1 (up to {head.largest}): bits"
+            return "packed", f"{stream.name} contains bytes up to {head.largest}"
     ones = 0
     for stream in streams:
         whole = _look_at(stream, whole=True)
         if whole.largest > 1:
-            return "packed", f"{stream.name} holds bytes above 1 (up to {whole.largest}): bits"
+            return "packed", f"{stream.name} contains bytes up to {whole.largest}"
         ones += whole.ones
     total = sum(stream.shape[0] for stream in streams)
     if ones >= _MIN_SET_BITS:
-        return "bytes", f"all {total:,} bytes are 0 or 1, {ones:,} of them 1: one byte a pixel"
+        return "bytes", f"all {total:,} bytes are 0 or 1, {ones:,} of them 1"
     location = first_few([stream.name for stream in streams], 1)
     message = f"only {ones} of {total:,} bytes are not 0: too dark to tell packed bits from bytes"
     raise InputError(
@@ -191,9 +191,9 @@ def detect_layout(streams: Sequence[FrameValues]) -> tuple[str, str]:
 
 def _check_alike(name: str, streams: Sequence[FrameValues], heads: Sequence[_BytesSeen]) -> None:
     """Refuse streams that are not packed bits as that of a name."""
-    message = f"holds one byte a pixel (0 or 1), but {name} holds packed bits"
+    message = f"contains one byte per pixel (0 or 1), but {name} contains packed bits"
     problems = [
-        Problem(stream.name, message, "convert the two kinds apart", "layout", stream.name)
+        Problem(stream.name, message, "convert the two layouts separately", "layout", stream.name)
         for stream, head in zip(streams, heads, strict=True)
         if head.largest <= 1 and head.ones >= _MIN_SET_BITS
     ]
@@ -222,12 +222,11 @@ def resolve_streams(
     """
     streams = list(chain.from_iterable(recordings.values()))
     layout: str = options.layout
-    reason = "as asked for"
+    reason = "given by --layout"
     if layout == HIGHEST_FIRST:
-        message = f"has no header, and --layout {HIGHEST_FIRST} is of arrays"
-        raise InputError(
-            Problem(streams[0].name, message, "convert arrays apart, or --layout packed", "layout")
-        )
+        message = f"is a stream, but --layout {HIGHEST_FIRST} is only for arrays"
+        fix = AddOptions(("--layout", "packed")), "convert arrays and streams separately"
+        raise InputError(Problem(streams[0].name, message, fix, "layout"))
     if layout == "auto":
         layout, reason = detect_layout(streams)
     problems: list[Problem] = []
@@ -244,9 +243,9 @@ def resolve_streams(
         choices = dict.fromkeys(recordings, Resolution(height, width))
         is_misread = (height, width) in _MISREAD and (height, width) not in images.values()
         if options.layout == "auto" and layout == "packed" and is_misread:
-            message = f"{height} x {width} only divides packed bits of 360 x 640 pixels by chance: {reason}"
+            message = f"{height} x {width} fits only by chance; these are packed bits of 360 x 640: {reason}"
             camera = AddOptions(("--height", "360", "--width", "640"))
-            fix = camera, AddOptions(("--layout", "packed"), "to insist")
+            fix = camera, AddOptions(("--layout", "packed"), "if the size is right")
             problems = [Problem(streams[0].name, message, fix, "geometry")]
     notes = [f"{count_of(len(streams), 'spike stream')} in {_LAYOUT_NAMES[layout]}: {reason}"]
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
@@ -319,7 +318,7 @@ def _most_alike(
         others = [camera for camera in cameras if camera.frames(first, layout)]
         if any(_correlation(streams, one[1:3], layout) >= _MIN_CORRELATION for one in others):
             return None
-    what = "the size of its frames" if best == candidates[0] and len(candidates) > 1 else "as its frames say"
+    what = "the size of its frames" if best == candidates[0] and len(candidates) > 1 else "as its frames show"
     extent = f"{frames_in(first, *best, layout)} x {best[0]} x {best[1]}"
     reason = f"{first:,} bytes are {extent} in {_LAYOUT_NAMES[layout]}, {what}"
     return Resolution(*best, reason)
@@ -347,8 +346,8 @@ def _remainder_problem(stream: FrameValues, height: int, width: int, layout: str
     size = stream.shape[0]
     frame = height * (row_bytes(width) if layout == "packed" else width)
     frames, beyond = divmod(size, frame)
-    whole = f"{frames} frames of {height} x {width} in {_LAYOUT_NAMES[layout]} ({frame:,} bytes each)"
-    message = f"{size:,} bytes are {whole} and {beyond:,} bytes over"
+    whole = f"{frames:,} frames of {frame:,} bytes ({_LAYOUT_NAMES[layout]}) leave {beyond:,} bytes"
+    message = f"{size:,} bytes are not a whole number of {height} x {width} frames: {whole}"
     of_cameras = [
         AddOptions(
             ("--height", str(camera.height), "--width", str(camera.width)), f"if it is of {camera.name}"
@@ -358,7 +357,7 @@ def _remainder_problem(stream: FrameValues, height: int, width: int, layout: str
     ]
     fixes: tuple[Fix, ...] = (
         *of_cameras[:_FEW],
-        "copy it again if it was cut short",
+        "copy it again if it is truncated",
         "correct --height and --width",
     )
     return Problem(stream.name, message, fixes, "size", stream.name)
@@ -372,7 +371,7 @@ def _resolution_notes(spikes: Spikes) -> list[str]:
     correlation = row_correlation(frames, width)
     if np.isnan(correlation) or correlation >= _MIN_CORRELATION:
         return []
-    note = f"careful: neighbouring rows of {spikes.array.file.name} hardly correlate as {height} x {width} "
+    note = f"careful: neighbouring rows of {spikes.array.file.name} hardly correlate at {height} x {width} "
     note += f"(correlation {correlation:.2f}; lit scenes reach 0.7 and more): check --height and --width"
     return [note]
 
@@ -407,7 +406,7 @@ def config_of(stream: SourceFile) -> Config | None:
         file = SourceFile(path, "/".join([*parts[: len(parts) - level - 1], CONFIG]))
         sizes = dict(_SIZE_LINE.findall(file.head(_LARGEST).decode("utf-8", "replace")))
         if sizes and not (sizes.get("spike_h") and sizes.get("spike_w")):
-            message = "says no whole spike_h and spike_w"
+            message = "does not state spike_h and spike_w as whole numbers"
             raise file.problem(message, ("correct it", GiveOptions(("--height", "--width"))))
         if sizes:
             return Config(int(sizes["spike_h"]), int(sizes["spike_w"]), file.name)

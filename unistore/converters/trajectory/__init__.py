@@ -119,8 +119,8 @@ class Trajectory(TrajectoryOptions, Family):
 
         layout = layout_of(head)
         if layout is None:
-            return no(f"holds no {', no '.join(other.evidence for other in LAYOUTS)}")
-        return sure(f"holds {layout.evidence}", layout.name)
+            return no(f"contains neither {', nor '.join(other.evidence for other in LAYOUTS)}")
+        return sure(f"contains {layout.evidence}", layout.name)
 
     def claim(self, file: SourceFile) -> Claim | None:
         """Decline JSON and YAML that describe no dataset and no bag, and the files of described bags."""
@@ -128,17 +128,17 @@ class Trajectory(TrajectoryOptions, Family):
 
         path = file.path
         if file.format == LEROBOT.name and path.parts[-2:] != ("meta", "info.json"):
-            return no("is no meta/info.json of LeRobot")
+            return no("is not meta/info.json of LeRobot")
         if file.format != BAG.name or path.name == METADATA:
             return None
         if path.suffix == ".yaml":
-            return no(f"is no {METADATA} of a bag")
+            return no(f"is not {METADATA} of a bag")
         text = path.with_name(METADATA)
         if path.suffix == ".bag" or file.near is None or not file.near.has(str(text)):
             return None
         from unistore.converters.formats.bag_files import describes_bag
 
-        return no(f"is read with the {METADATA} beside it") if describes_bag(text) else None
+        return no(f"is read through {METADATA} in the same folder") if describes_bag(text) else None
 
     def group(self, files: Sequence[SourceFile]) -> Grouping:
         """Take the files that are not declined."""

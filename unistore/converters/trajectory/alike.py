@@ -196,7 +196,7 @@ def _check_known(store: StoreView, path: str) -> None:
     lacking = is_filled.reshape(len(rows), -1).all(axis=1)
     if lacking.any():
         episode = int(episodes[unknown][np.argmax(lacking)])
-        message = f"does not say whether episode {episode} has values of {path}, which become others"
+        message = f"does not state whether episode {episode} has values of {path}, which would change"
         raise InputError(Problem(store.path, message, "convert all sources together", "compact"))
 
 
@@ -260,7 +260,7 @@ def _without_datasets(attributes: Mapping[str, Any]) -> dict[str, Any]:
 def _check_not_kept(store: StoreView, path: str, now: str) -> None:
     """Refuse compressed frames whose next ones would be decoded, as those of another store are."""
     if not store.has(path) and store.has(f"{now}{JPEG_SUFFIX}/data"):
-        message = f"keeps compressed frames, and other stores have {path}"
+        message = f"contains compressed frames, but other stores contain {path}"
         raise InputError(Problem(store.path, message, "convert all sources together", "compact"))
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from unistore.converters.trajectory.layouts import LOG_TIME, STAMP, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
-from unistore.errors import AddOptions, Fix, InputError, Problem
+from unistore.errors import AddOptions, Fix, Fixes, GiveOptions, InputError, Problem
 from unistore.plugin import Metadata, ProblemCollector
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Int64s
 
 _SUFFIXES = ("_timestamps", "_timestamp")
@@ -38,8 +39,8 @@ _MOST_ROUNDED = 0.05  # part of floats that may repeat the one before them where
 _MOST_REPEATED = 0.5  # of whole numbers: a count of milliseconds may be the same twice
 # Nanoseconds beyond the length of a bag, from which on stamps are of another clock.
 _OF_ANOTHER_CLOCK = 60_000_000_000
-_SET_UNIT = "set its attribute unit to s, ms, us or ns, or give --time-unit"
-_OF_LOG = AddOptions(("--stamps", "log"), "to take the times at which messages were logged")
+_SET_UNIT = "set its attribute unit to s, ms, us or ns", GiveOptions(("--time-unit",))
+_OF_LOG = AddOptions(("--stamps", "log"), "to read the times at which messages were logged")
 
 
 class Stream(NamedTuple):
@@ -84,7 +85,7 @@ class Timing:
             cameras = [path for path in columns if path.endswith("/image")]
             self.steps = min(cameras or columns)
             topic = self.steps.rpartition("/")[0]
-            fix = "--map action=TOPIC/FIELD takes those of another"
+            fix = "--map action=TOPIC/FIELD chooses another topic"
             self.notes.append(f"{recording.location()}: steps are the messages of {topic}; {fix}")
 
     def has_time(self, path: str) -> bool:
@@ -226,9 +227,12 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
         if recording.times:
             return []
         others = ", ".join(clocks.lengths)
-        message = f"has streams of other rates ({others}), and nothing tells when its steps were"
-        fix = "write timestamps of the action beside it (action_timestamps), or an attribute rate, "
-        raise InputError.at(recording.location(), message, f"{fix}or give --rate steps=HZ", "clock")
+        message = f"has streams of other rates ({others}), but no times of its steps"
+        fix = (
+            "add --rate steps=HZ",
+            "write timestamps of the action (action_timestamps) or its attribute rate",
+        )
+        raise InputError.at(recording.location(), message, fix, "clock")
     collected = ProblemCollector()
     notes: list[str] = []
     times: dict[str, Int64s] = {}
@@ -241,8 +245,8 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
             likely = _likely_unit(times[name], stream)
             if likely:
                 notes.append(
-                    f"{location}: taken in {stream.unit}, as nothing says the unit; "
-                    f"the values look like {likely}: --time-unit {likely}"
+                    f"{location}: read in {stream.unit}, because the file does not state the unit; "
+                    f"if they are {likely}, as the values suggest, add --time-unit {likely}"
                 )
     if not collected.problems:
         rows = {STEPS: steps, **clocks.lengths}
@@ -253,11 +257,13 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
         location = recording.location(clocks.streams[name].timestamps)
         repeated = np.flatnonzero(np.diff(own) == 0) + 1
         if len(repeated):
-            counted = f"{len(repeated)} rows, the first of them row {repeated[0]},"
-            notes.append(f"{location}: {counted} repeat the time before them; windows take the last of these")
+            counted = (
+                f"{count_of(len(repeated), 'row')} with the time of the row before, from row {repeated[0]} on"
+            )
+            notes.append(f"{location}: {counted}; windows use the last row of each time")
         late = (own[0] - of_steps[0]) / 1e9 if len(own) and len(of_steps) else 0.0
         if late > _MOST_APART:
-            fix = 'windows before that are padded, pad="drop" leaves them out'
+            fix = 'windows before that are padded, or skipped with pad="drop"'
             notes.append(f"{location}: begins {late:.2f} s after the steps; {fix}")
     return notes
 
@@ -274,8 +280,8 @@ def _read_times(recording: EpisodeRecording, clock: str, stream: Stream) -> Int6
         row = int(np.argmin(is_time))
         largest = float(np.abs(np.asarray(values, np.float64)).max())
         units = [unit for unit, length in NANOSECONDS.items() if largest * length < _MOST_NANOSECONDS]
-        fix: tuple[Fix, ...] = (*_in_units(units), _ignoring(stream), f"give --rate {clock}=HZ")
-        message = f"row {row} is {values[row]}, no time in {stream.unit}"
+        fix: tuple[Fix, ...] = (*_in_units(units), _ignoring(stream), f"add --rate {clock}=HZ")
+        message = f"row {row} is {values[row]}, which is not a time in {stream.unit}"
         raise InputError.at(location, message, fix, "clock")
     times = in_nanoseconds(values, stream.unit)
     falling = np.flatnonzero(np.diff(times) < 0)
@@ -286,7 +292,7 @@ def _read_times(recording: EpisodeRecording, clock: str, stream: Stream) -> Int6
         fixes = first, _ignoring(stream)
         raise InputError.at(location, message, fixes, "clock")
     if message := _why_still(values, times, stream.unit):
-        in_place: Fix = f"give --rate {clock}=HZ, which says the times in their place"
+        in_place: Fix = f"add --rate {clock}=HZ, which replaces these times"
         if stream.timestamps.endswith(f"/{STAMP}") and recording.times:
             in_place = _OF_LOG
         raise InputError.at(location, message, (in_place, _ignoring(stream)), "clock")
@@ -302,7 +308,7 @@ def _ignoring(stream: Stream) -> AddOptions:
     group, _, name = stream.timestamps.rpartition("/")
     start = f"{group}/" if group else ""
     stem = next((name.removesuffix(suffix) for suffix in _SUFFIXES if name.endswith(suffix)), "")
-    return AddOptions(("--ignore", f"{glob.escape(start + stem)}*"), "to leave the stream out")
+    return AddOptions(("--ignore", f"{glob.escape(start + stem)}*"), "to skip the stream")
 
 
 def _why_still(values: AnyArray, times: Int64s, unit: str) -> str:
@@ -314,17 +320,15 @@ def _why_still(values: AnyArray, times: Int64s, unit: str) -> str:
     if not len(steps):
         return ""
     if times[0] == times[-1]:
-        return (
-            f"has one time in all {len(times)} rows ({values[0]} in {unit}), so it tells no row from another"
-        )
+        return f"has the same time in all {len(times):,} rows: {values[0]} {unit}"
     advances = steps[steps > 0]
     repeated = 1 - len(advances) / len(steps)
     is_float = values.dtype.kind == "f"
     spacing = float(np.spacing(np.abs(values).max())) if is_float else 1.0
     is_rounded = np.median(advances) <= 1.5 * spacing * NANOSECONDS[unit]
     if is_rounded and repeated > (_MOST_ROUNDED if is_float else _MOST_REPEATED):
-        rows = f"{len(steps) - len(advances)} of {len(times)} rows repeat the time before them"
-        return f"is {values.dtype}, which tells times {spacing:g} {unit} apart at best, and {rows}"
+        rows = f"{len(steps) - len(advances):,} of {len(times):,} rows repeat the time before them"
+        return f"is {values.dtype}, which cannot represent times less than {spacing:g} {unit} apart: {rows}"
     return ""
 
 
@@ -361,18 +365,20 @@ def _contradictions(
         stream = streams[name]
         least, most = sorted((of_steps, own))
         message = ""
-        fix: Fix = _SET_UNIT
+        fix: Fixes = _SET_UNIT
         if stream.rate:
             if most - least > _MOST_DIFFERENCE * most + _MOST_APART:
-                lasting = f"{rows[name]} rows at {stream.rate:g} a second"
-                message = f"{name}: {lasting} last {own:g} s, the steps {of_steps:g} s"
-                fix = f"correct the rate, as in --rate {name}=HZ, or write timestamps"
+                lasting = f"{rows[name]:,} rows at {stream.rate:g} per second"
+                message = f"{name}: {lasting} last {own:g} s, but the steps last {of_steps:g} s"
+                fix = f"correct the rate with --rate {name}=HZ", "write timestamps"
         elif name in spans and STEPS in spans and _apart(spans[name], spans[STEPS]) > margin:
             first, last = (time / 1e9 for time in spans[name])
-            message = f"is from {first:.6f} to {last:.6f} s in {stream.unit}, at another time than the steps"
-            fix = _OF_LOG if is_bag else f"{_SET_UNIT}, or write times of one clock"
+            message = (
+                f"lasts from {first:.6f} to {last:.6f} s in {stream.unit}, at another time than the steps"
+            )
+            fix = _OF_LOG if is_bag else (*_SET_UNIT, "write all times with the same clock")
         elif not is_bag and 0 < least * 10 < most:
-            message = f"lasts {own:g} s in {stream.unit}, the steps {of_steps:g} s"
+            message = f"lasts {own:g} s in {stream.unit}, but the steps last {of_steps:g} s"
         if message:
             yield Problem.at(recording.location(stream.timestamps), message, fix, "clock")
 

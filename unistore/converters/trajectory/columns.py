@@ -64,7 +64,7 @@ def ranges_in(
             words: list[str] = []
             for name in (path, *names):
                 words += ["--ignore", glob.escape(name)]
-            fix = AddOptions(tuple(words), "to leave the stream out"), "write the file again"
+            fix = AddOptions(tuple(words), "to skip the stream"), "write the file again"
             problems.append(Problem.at(location(path), wrong, fix, "value"))
     return dividing, problems
 
@@ -89,7 +89,9 @@ def _wrong(offsets: AnyArray, lengths: Sequence[int]) -> str:
         return f"row {row} is {offsets[row]}, less than the row before it ({offsets[row - 1]})"
     if offsets[0] != 0 or offsets[-1] not in lengths:
         counts = " or ".join(map(str, dict.fromkeys(lengths)))
-        return f"are offsets from {offsets[0]} to {offsets[-1]}, and the arrays beside have {counts} rows"
+        return (
+            f"are offsets from {offsets[0]} to {offsets[-1]}, but the arrays in the group have {counts} rows"
+        )
     return ""
 
 
@@ -265,7 +267,9 @@ class EpisodeArrays:
         for path in self._arrays:
             if path not in self._columns:
                 is_chosen = is_ignored(path, self._options)
-                episode.left_out[path] = "as --ignore says" if is_chosen else "lengths of compressed frames"
+                episode.left_out[path] = (
+                    "because of --ignore" if is_chosen else "because these are lengths of compressed frames"
+                )
         for path, column in self._columns.items():
             try:
                 self._add(episode, path, column, may_be_step=path not in not_per_step)
@@ -280,7 +284,7 @@ class EpisodeArrays:
         variant = episode.variant
         if clock == STEPS and not (may_be_step and self._is_per_step(path)):
             if _bytes(array) > SMALL and not is_of_episodes(column):
-                episode.left_out[path] = "not per step and too large for attributes"
+                episode.left_out[path] = "because it is not per step and too large for an attribute"
                 return
             if problems := array.problems(as_objects=True):
                 raise InputError(problems)
@@ -290,7 +294,7 @@ class EpisodeArrays:
             if clock == STEPS:
                 variant.empty[path] = str(array.dtype)
             else:
-                episode.left_out[path] = "holding no values"
+                episode.left_out[path] = "because it has no values"
             return
         _check_name(column, location, variant.features.get(column), path, self._options.map)
         feature = _feature(path, column, array, location)
@@ -311,10 +315,10 @@ class EpisodeArrays:
         for path, rows in lengths.items():
             if rows != self._length:
                 words += ["--ignore", glob.escape(path)]
-        told = "timestamps beside it (NAME_timestamps), an attribute rate, or --rate NAME=HZ"
         fix = (
-            AddOptions(tuple(words), "to leave these datasets out"),
-            f"one of another rate needs {told}",
+            AddOptions(tuple(words), "to skip these datasets"),
+            "add --rate NAME=HZ for a dataset of another rate",
+            "write its timestamps (NAME_timestamps) or its attribute rate",
         )
         return [Problem.at(self.recording.location(), message, fix, "length")]
 
@@ -329,12 +333,12 @@ def _check_name(
     """Refuse a column that another array is, or that cannot be stored."""
     is_mapped = any(path == source.strip("/") for source in mapping.values())
     renamed = other.dataset if other is not None and is_mapped else path
-    fix = _renamed(renamed), AddOptions(("--ignore", glob.escape(renamed)), "to leave it out")
-    reason = "the format uses it" if column in RESERVED else name_problem(column)
+    fix = _renamed(renamed), AddOptions(("--ignore", glob.escape(renamed)), "to skip it")
+    reason = "the name is reserved" if column in RESERVED else name_problem(column)
     if other is not None:
-        message = f"would be column {column!r}, and so would {other.dataset!r}"
+        message = f"would be stored as {column!r}, like {other.dataset!r}"
     elif reason is not None:
-        message = f"cannot be stored under the name {printable(column)!r}: {reason}"
+        message = f"cannot be stored as {printable(column)!r}: {reason}"
     else:
         return
     raise InputError.at(location, message, fix, "name")
@@ -356,17 +360,17 @@ def _feature(path: str, column: str, array: Array, location: Location) -> Featur
     if values is not None:
         kind: Kind = "text" if array.is_text else "ragged"
         if is_role(column) or (kind == "ragged" and column.startswith("next_observation/")):
-            message = f"has rows of any length, and would be {column}"
+            message = f"has rows of variable length, which {column} cannot have"
             raise InputError.at(location, message, _renamed(path), "shape")
         return Feature(path, kind, values.dtype, values.row_shape)
     if not storable(dtype):
         message = f"has dtype {dtype}, which cannot be stored"
-        fix = AddOptions(("--ignore", glob.escape(path)), "to leave it out")
+        fix = AddOptions(("--ignore", glob.escape(path)), "to skip it")
         raise InputError.at(location, message, fix, "dtype")
     if column in ("terminated", "truncated"):
         if shape not in ((), (1,)):
-            message = f"has shape {array.shape}, expected one flag a step"
-            raise InputError.at(location, message, kind="shape")
+            message = f"has shape {array.shape}, expected one flag per step"
+            raise InputError.at(location, message, _renamed(path), "shape")
         return Feature(path, "flag", "|b1", flag_dtype=dtype.name)
     if column == "reward" and shape == (1,):
         return Feature(path, "squeezed", dtype.str)
@@ -402,8 +406,8 @@ def _encoded(path: str, array: Array, location: Location) -> Feature | None:
         header = header_of(BytesIO(first.tobytes()), location)
         shape = header.shape or decode(first, location, exact=True).shape
     except InputError as error:
-        message = f"its first frame {error.problems[0].message}"
-        raise InputError.at(location, message, "get the file again", "damaged") from error
+        message = f"the first frame {error.problems[0].message}"
+        raise InputError.at(location, message, "copy or download it again", "damaged") from error
     return Feature(path, kind, header.dtype.str, shape)
 
 
@@ -432,8 +436,8 @@ def flags(values: AnyArray, location: Location, lo: int) -> NDArray[np.bool_]:
         message = f"row {lo + int(wrong[0])} is {flat[wrong[0]]}, expected 0 or 1"
         path = location.dataset.rpartition("/")[2]
         fix = (
-            AddOptions(("--ignore", f"*{glob.escape(path)}"), "to leave it out"),
-            "choose another with --map",
+            AddOptions(("--ignore", f"*{glob.escape(path)}"), "to skip it"),
+            "choose another dataset with --map",
         )
         raise InputError.at(location, message, fix, "value")
     return is_set

@@ -21,6 +21,7 @@ from unistore.converters.trajectory.layouts import EpisodeRecording
 from unistore.converters.trajectory.names import ENDS, ROLES, EndKind, kind_of, last_name
 from unistore.errors import AddOptions, InputError, Location, Problem
 from unistore.plugin import Array
+from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Int64s
 
 Ends = NDArray[np.bool_]  # which steps are the last one of an episode, (steps,)
@@ -115,13 +116,9 @@ class EndFinder:
             return None
         values = array[:].reshape(-1)
         if kind == "last" and not self._is_per_step(array):
-            message = f"has {len(values)} values, and there are {self.length} steps"
-            raise InputError.at(
-                location,
-                message,
-                AddOptions(("--ignore", path), "if it says nothing of these steps"),
-                "length",
-            )
+            message = f"has {len(values):,} values, but there are {self.length:,} steps"
+            fix = AddOptions(("--ignore", path), "if it does not describe these steps")
+            raise InputError.at(location, message, fix, "length")
         if self._is_per_step(array) and kind != "lengths" and values.max() <= 1:
             is_set = flags(values, location, 0)
             return is_set if kind != "first" else np.append(is_set[1:], True)
@@ -132,9 +129,9 @@ class EndFinder:
         elif self._is_per_step(array) and kind == "lengths" and stops[-1] != self.length:
             return None  # a length a step
         elif stops[-1] > self.length or (kind != "first" and stops[-1] != self.length):
-            wrong = f"says that episodes end at step {stops[-1]}, and there are {self.length} steps"
+            wrong = f"ends the last episode at step {stops[-1]:,}, but there are {self.length:,} steps"
         if wrong and is_known:
-            fix = AddOptions(("--ignore", path), "if it says nothing of these steps")
+            fix = AddOptions(("--ignore", path), "if it does not describe these steps")
             raise InputError.at(location, wrong, fix, "value")
         if wrong:
             return None
@@ -162,9 +159,9 @@ class EndFinder:
             again = next(
                 row for place, row in enumerate(first_rows.tolist()) if place not in set(numbers.tolist())
             )
-            message = f"row {again} is {values[again]} again, after other episodes"
-            purpose = "to leave it out, if it does not number episodes; else sort the steps by it"
-            fix = AddOptions(("--ignore", location.dataset), purpose)
+            message = f"row {again} is {values[again]} again, after other episodes began"
+            ignored = AddOptions(("--ignore", location.dataset), "if it does not number episodes")
+            fix = ignored, "sort the steps by it"
             raise InputError.at(location, message, fix, "value")
         return ends
 
@@ -184,11 +181,13 @@ class EndFinder:
 
     def _refuse(self, ender: str, step: int, silent: str, ends: Ends) -> None:
         count = int(ends[:-1].sum()) + 1
-        message = f"ends no episode at step {step}, and {ender} does (it has {count} episodes)"
+        message = (
+            f"does not end an episode at step {step}, but {ender} does; it has {count_of(count, 'episode')}"
+        )
         fixes = (
             AddOptions(("--ignore", silent), f"if {ender} is right"),
             *(
-                AddOptions(("--ignore", ender), f"if {silent} is")
+                AddOptions(("--ignore", ender), f"if {silent} is right")
                 for ender in (ender,)
                 if " and " not in ender
             ),
@@ -205,10 +204,12 @@ class EndFinder:
             if role is None or not (role[1][:-1] & ~ends[:-1]).any():
                 continue
             count = int(role[1][:-1].sum()) + 1
-            message = f"would divide the {self.length} steps into {count} episodes, and its name is not read"
+            message = (
+                f"could divide the {self.length:,} steps into {count:,} episodes, but its name is not known"
+            )
             fixes = (
-                AddOptions(("--map", f"{role[0]}={path}"), "takes it for that"),
-                AddOptions(("--ignore", path), "if it says nothing of episodes"),
+                AddOptions(("--map", f"{role[0]}={path}"), "to use it"),
+                AddOptions(("--ignore", path), "if it does not describe episodes"),
             )
             raise InputError(Problem.at(self.recording.location(path), message, fixes, "name"))
 

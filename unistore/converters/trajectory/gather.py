@@ -148,8 +148,8 @@ def _different_layouts(named: _Named, count: int) -> Iterator[Problem]:
         layouts.setdefault(file.index.layout, name)
     if len(layouts) > 1:
         listed = ", ".join(f"{name} is {layout}" for layout, name in layouts.items())
-        message = f"hold different layouts: {listed}"
-        yield Problem(f"{count} files", message, "convert them apart", "layout")
+        message = f"have different layouts: {listed}"
+        yield Problem(f"{count:,} files", message, "convert them separately", "layout")
 
 
 def _unused_options(
@@ -166,19 +166,21 @@ def _unused_options(
     for name, rate in options.rate.items():
         if name.strip("/") not in named:
             message = "no dataset, group or clock has this name"
-            problems.append(Problem(f"--rate {name}={rate}", message, kind="missing"))
+            fix = "copy the name from 'unistore inspect', or remove the option"
+            problems.append(Problem(f"--rate {name}={rate}", message, fix, "missing"))
     for name, path in options.map.items():
         dataset = path.strip("/")
         is_value = is_of_episodes(name) and dataset in values
         if dataset not in used and not is_value:
             message = "no episode has a per-step dataset of this name"
-            problems.append(Problem(f"--map {name}={path}", message, kind="missing"))
+            fix = "copy the name from 'unistore inspect', or remove the option"
+            problems.append(Problem(f"--map {name}={path}", message, fix, "missing"))
     return problems
 
 
 def _no_episodes(scanned: Sequence[ScannedFile]) -> Problem:
     notes = islice(chain.from_iterable(file.notes for file in scanned), _LISTED)
-    return Problem(count_of(len(scanned), "file"), "; ".join(["no episode is left", *notes]), kind="empty")
+    return Problem(count_of(len(scanned), "file"), "; ".join(["there are no episodes", *notes]), kind="empty")
 
 
 # Notes
@@ -194,14 +196,14 @@ def _notes(files: Sequence[ScannedFile], stored: StoredColumns, options: Traject
             values |= dict.fromkeys(variant.values)
     for role in ("action", "reward"):
         if role not in stored.columns:
-            yield f"no {role}: no column of the store is one; --map {role}=DATASET names it"
+            yield f"no column is the {role}; --map {role}=DATASET names one"
     yield from _clock_notes(stored)
     if stored.empty:
         listed = ", ".join(stored.empty)
-        yield f"(T, 0) datasets hold no values and are only named in attributes: {listed}"
+        yield f"datasets of shape (T, 0) have no values, so only their names are stored: {listed}"
     if values:
         listed = first_few(names_without_numbers(values), _LISTED)
-        yield f"not per step, so kept as attributes and not as columns: {listed}"
+        yield f"not per step, so stored as attributes: {listed}"
     yield from left_out_notes([*left_out.items(), *_unstored_datasets(stored)])
     columns = stored.columns.items()
     yield from Merged.padding_notes({name: column.form for name, column in columns if column.has_extents})
@@ -217,7 +219,7 @@ def _clock_notes(stored: StoredColumns) -> Iterator[str]:
             continue
         columns = ", ".join(column for column, other in stored.clocks.items() if other == clock)
         told = stored.streams[clock]
-        times = f"times in {told['unit']}" if "unit" in told else f"{told['rate']:g} rows a second"
+        times = f"times in {told['unit']}" if "unit" in told else f"{told['rate']:g} rows per second"
         yield f"clock {clock}: {columns}; {times}"
 
 
@@ -228,7 +230,7 @@ def _unstored_datasets(stored: StoredColumns) -> Iterator[tuple[str, str]]:
         if column is None:
             yield from ((dataset, "") for dataset in datasets)  # not in every source
         elif column.only_resized and column.is_resized:
-            reason = f"being stored as {column.size} × {column.size} alone"
+            reason = f"because it is stored only as {column.size} × {column.size}"
             yield from ((dataset, reason) for dataset in datasets)
 
 
@@ -237,16 +239,17 @@ def _image_notes(
 ) -> Iterator[str]:
     videos = [name for name, column in stored.columns.items() if column.is_kept and VIDEO in column.kinds]
     if videos:
-        yield f"packets of video ({', '.join(videos)}) kept bit for bit: whoever reads them needs PyAV"
+        yield f"packets of video ({', '.join(videos)}) are stored bit for bit; PyAV is needed to read them"
     elif options.video == "keep":
-        yield "--video keep: no source has video"
+        yield "--video keep: has no effect, because no source has video"
     encoded: dict[str, None] = {}
     for file in files:
         for variant in file.index.variants:
             names = [name for name, feature in variant.features.items() if feature.is_encoded]
             encoded |= dict.fromkeys(names)
     if listed := ", ".join(name for name in encoded if name in stored.columns):
-        taken = f"compressed frames ({listed}) taken as {options.colour}; if red and blue are exchanged, "
-        yield f"{taken}choose the other --colour (standard, swapped)"
+        other = "swapped" if options.colour == "standard" else "standard"
+        read = f"compressed frames ({listed}) are read with --colour {options.colour}"
+        yield f"{read}; if red and blue are exchanged, add --colour {other}"
     elif options.images == "keep":
-        yield "--images keep: no image is compressed in the sources, all are stored as arrays"
+        yield "--images keep: has no effect, because no image is compressed in the sources"

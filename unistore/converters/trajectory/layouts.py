@@ -51,7 +51,7 @@ class EpisodeLayout(NamedTuple):
     """A layout. `LAYOUTS` has all."""
 
     name: str  # `source_layout` in a store
-    evidence: str  # what its files are recognised by, for messages, after "holds"
+    evidence: str  # what its files are recognised by, for messages, after "contains"
     # Whether a file is of this layout, by its names; None: files of the format of its name are.
     fits: Callable[[FileSummary], bool] | None = None
     # Group whose groups are the episodes; empty: the root. None: the file is one group of arrays.
@@ -117,7 +117,7 @@ def needed_layout(head: FileSummary, *, is_mapped: bool) -> EpisodeLayout:
         return layout
     names = sorted(head.members())[:_LISTED]
     expected = "; or ".join(other.evidence for other in LAYOUTS)
-    message = f"is not a trajectory file: it holds {', '.join(names) or 'nothing'}; expected {expected}"
+    message = f"is not a trajectory file: it contains {', '.join(names) or 'nothing'}; expected {expected}"
     raise InputError.at(head.file.name, message, _possible_actions(head), "layout")
 
 
@@ -203,23 +203,23 @@ _BY_FORMAT = (
     LEROBOT,
     BAG,
     EpisodeLayout("rlds", "episodes in TFRecord", container="data"),
-    EpisodeLayout("minari", "main_data.hdf5 beside metadata.json of Minari", container="", last=MINARI),
+    EpisodeLayout("minari", "main_data.hdf5 next to metadata.json of Minari", container="", last=MINARI),
     EpisodeLayout("maniskill", "groups traj_0, traj_1, … of ManiSkill", container="", last=MANISKILL),
     EpisodeLayout("replay_zarr", "meta/episode_ends in Zarr", container="data", is_bare=True),
 )
 FLAT = EpisodeLayout(
-    "flat", "actions or cameras beside observations, rewards or terminals", _is_flat, joined=True
+    "flat", "actions or cameras next to observations, rewards or terminals", _is_flat, joined=True
 )
 # Those of files whose names tell the layout, in the order in which they are tried.
 LAYOUTS = (
     EpisodeLayout("robomimic", "episodes as groups of data/", _is_robomimic, container="data"),
     EpisodeLayout("groups", "episodes as groups of the root", _is_groups, container=""),
-    EpisodeLayout("act", "action beside observations/qpos or observations/images", _is_act),
-    EpisodeLayout("d4rl", "actions beside a dataset of observations", _is_d4rl, joined=True),
+    EpisodeLayout("act", "action next to observations/qpos or observations/images", _is_act),
+    EpisodeLayout("d4rl", "actions next to a dataset of observations", _is_d4rl, joined=True),
     FLAT,
-    EpisodeLayout("dotted", "action beside observation.…", _is_dotted),
-    EpisodeLayout("robotwin", "joint_action/vector beside observation/", _is_robotwin),
-    EpisodeLayout("droid", "action/ beside observation/robot_state/", _is_droid),
+    EpisodeLayout("dotted", "action next to observation.…", _is_dotted),
+    EpisodeLayout("robotwin", "joint_action/vector next to observation/", _is_robotwin),
+    EpisodeLayout("droid", "action/ next to observation/robot_state/", _is_droid),
     EpisodeLayout("streams", "a group of actions with timestamps", _is_streams),
 )
 

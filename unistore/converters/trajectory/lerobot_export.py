@@ -210,19 +210,25 @@ class _DatasetWriter:
             if not is_lerobot and name in made:
                 name = f"source.{name}"
             if name in features:
-                message = f"two columns would be the feature {name!r}"
-                raise _refused(self._store, message, "give one another name with --map, or --ignore it")
+                message = f"two columns would become the feature {name!r}"
+                fix = "convert the sources again, and rename one with --map or skip it with --ignore"
+                raise _refused(self._store, message, fix)
             features[name] = self._feature(name, column)
         return list((features | {name: one for name, one in made.items() if name not in features}).values())
 
     def _feature(self, name: str, column: StoredStepColumn) -> StoredStepColumn:
         shape = column.row_shape
         if column.is_image and self._is_video and any(size % 2 for size in shape[:2]):
-            message = f"camera {column.name} is {shape[:2]}: H.264 needs even sizes"
-            raise _refused(self._store, message, "leave --video out")
+            message = (
+                f"the camera {column.name} has {shape[0]} × {shape[1]} pixels, but H.264 needs even numbers"
+            )
+            raise _refused(self._store, message, "remove --video")
         if column.dtype.kind not in "biuf" or len(shape) > _MOST_AXES:
-            message = f"column {column.name} is {column.dtype} of shape {shape}, not for LeRobot"
-            raise _refused(self._store, message, "leave it out with --ignore when converting")
+            message = (
+                f"the column {column.name} is {column.dtype} of shape {shape}, which LeRobot cannot store"
+            )
+            fix = f"convert the sources again with --ignore for {column.name}"
+            raise _refused(self._store, message, fix)
         return column._replace(name=name, row_shape=shape or (1,))
 
     def _made_features(self) -> Iterator[StoredStepColumn]:
@@ -417,26 +423,30 @@ class _DatasetWriter:
     def _notes(self) -> tuple[str, ...]:
         notes = left_out_notes(self._store, "LeRobot")
         notes += [
-            f"next observations after the last steps ({name}) are left out: LeRobot has none"
+            f"next observations after the last steps ({name}) are not written: LeRobot does not store them"
             for name in final_columns(self._store)
         ]
         notes += [
-            f"{column.name} is left out: only some episodes have it, and LeRobot has no mask"
+            f"{column.name} is not written: only some episodes have it, and LeRobot has no mask"
             for column in step_columns(self._store)
             if column.recorded is not None
         ]
         names = {episode.split for episode in self._episodes}
         if len(names) > 1 and len(self._splits()) == 1:
-            notes.append("splits are no ranges of episodes: they are in the column split of meta/episodes")
+            notes.append(
+                "splits are not ranges of episodes, so they are in the column split of meta/episodes"
+            )
         if "" in self._tasks:
-            notes.append("some sources state no task: its text is empty")
+            notes.append("some sources do not state a task, so its text is empty")
         if self._cameras:
             settings = ", ".join(f"{name} {value}" for name, value in _VIDEO_OPTIONS.items())
             cameras = ", ".join(camera.name for camera in self._cameras)
-            notes.append(f"encoded with loss by {_CODEC} ({settings}, yuv420p): {cameras}")
+            notes.append(f"encoded with {_CODEC}, which is lossy ({settings}, yuv420p): {cameras}")
         numbers = [feature for feature in self._features if not feature.is_image]
         large = [feature.name for feature in numbers if feature.row_bytes > _STATISTICS_BYTES]
-        notes += [f"no statistics of {name}: a row has more than 4 KiB" for name in large]
+        notes += [
+            f"statistics of {name} are not written, because a row has more than 4 KiB" for name in large
+        ]
         return tuple(notes)
 
 
@@ -489,9 +499,10 @@ def _rate(store: StoreView, metadata: Sequence[Mapping[str, Any]], asked: float 
     if len(stated) == 1:
         return stated.pop()
     if stated:
-        message = f"has {' and '.join(f'{rate:g}' for rate in sorted(stated))} steps a second"
+        rates = " and ".join(f"{rate:g}" for rate in sorted(stated))
+        message = f"has rates of {rates} steps per second, but LeRobot needs one"
         raise _refused(store, message, "export stores of one rate, without another --fps")
-    raise _refused(store, "does not say how many steps a second it has", "say it: --fps 20 (fps=20)")
+    raise _refused(store, "does not state its steps per second", "for example --fps 20 (fps=20)")
 
 
 def _stated_rate(metadata: Mapping[str, Any]) -> float | None:
@@ -527,7 +538,7 @@ def _needed(module: str, store: StoreView) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        message = f"is exported by {module}, which is not installed"
+        message = f"the export needs {module}, which is not installed"
         raise _refused(store, message, "pip install 'unistore[robots]'", "library") from error
 
 

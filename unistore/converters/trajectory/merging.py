@@ -140,8 +140,8 @@ class _ColumnMerger:
                 continue
             if name in self._shaped_apart:
                 source = self._shaped_apart[name]
-                message = f"{name} has another shape than its next ones"
-                yield Problem(source, message, "convert it apart", "columns")
+                message = f"{name} and next_{name} differ in shape"
+                yield Problem(source, message, "convert it separately", "columns")
             merged[f"next_{name}"] = following._replace(row_shape=form.row_shape)
 
     def column(self, name: str, form: Merged) -> StoredColumn:
@@ -181,11 +181,11 @@ def _mixed_kinds(column: StoredColumn) -> Iterator[Problem]:
     """Yield the problem of a column whose rows are of one kind in some sources and of another in others."""
     kinds = set(column.kinds)
     if column.is_kept and not (kinds <= ENCODED or kinds == {VIDEO}):
-        message = "is compressed in some sources and plain in others"
-        yield Problem(column.name, message, "leave --images keep and --video keep out", "columns")
+        message = "is compressed in some sources, but not in others"
+        yield Problem(column.name, message, "remove --images keep and --video keep", "columns")
     if len(kinds) > 1 and not RAGGED.isdisjoint(kinds):
-        message = "has rows of any length in some sources alone"
-        yield Problem(column.name, message, "convert them apart", "columns")
+        message = "has rows of variable length in some sources, but not in others"
+        yield Problem(column.name, message, "convert these sources separately", "columns")
 
 
 class _Clocks:
@@ -203,8 +203,8 @@ class _Clocks:
         self.are_used = self.are_used or index.has_streams
         for variant in index.variants:
             if STEPS not in variant.streams:
-                message = "nothing tells when its steps were, and others have streams of other rates"
-                fix = "convert it apart, or write action_timestamps"
+                message = "has no times of its steps, but other sources have streams of other rates"
+                fix = "write action_timestamps", "convert it separately"
                 self._without_times[source] = Problem(source, message, fix, "clock", source)
             self._add_streams(source, variant)
 
@@ -219,8 +219,8 @@ class _Clocks:
             first = self._first_sources.setdefault(clock, source)
             first_told = self.streams.setdefault(clock, told)
             if told != first_told:
-                message = f"its clock {clock} has {_words(told)}, that of {first} {_words(first_told)}"
-                self._different.append(Problem(source, message, "convert them apart", "clock", source))
+                message = f"the clock {clock} has {_words(told)}, but {_words(first_told)} in {first}"
+                self._different.append(Problem(source, message, "convert them separately", "clock", source))
 
     def problems(self) -> list[Problem]:
         """Return the problems of clocks whose times are told in several ways, or not in some sources."""
@@ -240,7 +240,7 @@ def _name_problems(stored: StoredColumns) -> list[Problem]:
     for path in sorted(groups):
         for above in PurePosixPath(path).parents:
             if str(above) in groups:
-                wrong[path] = f"would lie inside the array {str(above)!r}"
-    wrong |= {path: "stands for two columns" for path in paths if paths.count(path) > 1}
-    fix = "rename one with --map NAME=DATASET"
+                wrong[path] = f"would be inside of the array {str(above)!r}"
+    wrong |= {path: "is the name of two columns" for path in paths if paths.count(path) > 1}
+    fix = "rename one of them with --map NAME=DATASET"
     return [Problem(path, message, fix, "name") for path, message in wrong.items()]

@@ -71,15 +71,15 @@ class TrajectoryOptions(Options):
         super().__post_init__()
         if self.images == "resized" and self.image_size is None:
             fix = AddOptions(("--image-size", "224"), "or another size")
-            raise InputError.at("--images", "is resized, but to no size", fix, "option")
+            raise InputError.at("--images", "resized needs the size of the images", fix, "option")
         if self.images == "resized" and self.video == "keep":
-            message = "is keep, and --images resized stores no other images"
-            raise InputError.at("--video", message, "leave one of them out", "option")
+            message = "cannot be used with --images resized, which stores only resized images"
+            raise InputError.at("--video keep", message, "remove one of them", "option")
         wrong = [name for name, rate in self.rate.items() if not _is_rate(rate)]
         if wrong:
             name = wrong[0]
-            message = f"is {self.rate[name]!r}, expected rows a second"
-            example = f"as in --rate {name}=30"
+            message = f"is {self.rate[name]!r}, but must be a number of rows per second"
+            example = f"for example --rate {name}=30"
             raise InputError(Problem(f"--rate {name}", message, example, "option"))
 
     @property

@@ -180,8 +180,10 @@ class Reader:
             raise _damaged_frame(frame, location)
         image = decode(frame, location, exact=True, swapped=self.colour == "swapped")
         if image.shape != shape:
-            message = f"the frame is {image.shape}, the first one {shape}"
-            raise InputError.at(location, message, "keep frames of mixed sizes apart", "shape")
+            message = f"the frame has shape {image.shape}, but the first one has {shape}"
+            raise InputError.at(
+                location, message, "save frames of different sizes in separate datasets", "shape"
+            )
         return image
 
 
@@ -195,8 +197,8 @@ def _unpadded(values: AnyArray, row_shape: Shape) -> AnyArray:
 
 
 def _damaged_frame(frame: UInt8s, location: Location) -> InputError:
-    message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
-    return InputError.at(location, message, "get or write the file again", "damaged")
+    message = f"the compressed frame of {frame.size:,} bytes is truncated or damaged"
+    return InputError.at(location, message, "copy or write the file again", "damaged")
 
 
 def frames(array: Array, location: Location, feature: Feature, lo: int, hi: int) -> Iterator[UInt8s]:

@@ -280,14 +280,16 @@ def blocks(start: int, stop: int, row_bytes: int, block_bytes: int = 32 << 20) -
 def left_out_notes(store: StoreView, form: str) -> list[str]:
     """Say which arrays of a store another form has no place for, and which are filled in."""
     streams = sorted({path.split("/")[1] for path in store.paths() if path.startswith(f"{CLOCKS}/")})
-    notes = [f"clock {name} is left out: {form} has one rate an episode" for name in streams]
-    for group, what in ((PRESENT, "NaN or 0 in episodes that lack it"), (EXTENT, "padded with zeros")):
+    notes = [f"clock {name} is not written: {form} has one rate per episode" for name in streams]
+    for group, what in ((PRESENT, "NaN or 0 in episodes without it"), (EXTENT, "padded with zeros")):
         keys = [path.removeprefix(f"{group}/") for path in store.paths() if path.startswith(f"{group}/")]
         notes += [f"{key} is {what}, and {form} has no mask" for key in keys]
     suffix = f"{SUFFIXES['ragged']}/data"
     ragged = [path.removesuffix(suffix) for path in store.paths() if path.endswith(suffix)]
-    notes += [f"{path} is left out: its rows are of any length" for path in ragged]
+    notes += [f"{path} is not written: its rows have variable length" for path in ragged]
     suffix = f"{_TEXT_SUFFIX}/data"
     texts = [path.removesuffix("/data") for path in store.paths() if path.endswith(suffix)]
     own = _task_column(store)
-    return notes + [f"{path.removesuffix(_TEXT_SUFFIX)} is left out: text" for path in texts if path != own]
+    return notes + [
+        f"{path.removesuffix(_TEXT_SUFFIX)} is not written: text" for path in texts if path != own
+    ]

@@ -76,12 +76,14 @@ def files(store: StoreView) -> Iterator[File]:
     if "rewards" not in columns:
         notes.append("no rewards: leave rewards out of dataset_keys in robomimic's configuration")
     if "dones" not in columns:
-        notes.append("dones: the sources have none, so the last step of each episode is done")
+        notes.append("the sources have no dones, so the last step of each episode is done")
     if not environments:
-        notes.append("env_args name no environment, as the sources do: train without rollouts")
+        notes.append(
+            "env_args do not name an environment, because the sources do not: train without rollouts"
+        )
     if len(environments) > 1:
         count = len(environments)
-        notes.append(f"the sources have {count} different env_args: those of the first are written")
+        notes.append(f"the sources have {count} different env_args; the ones of the first source are written")
     yield File(
         name=_FILE,
         form="hdf5",
@@ -99,8 +101,8 @@ def _columns(store: StoreView) -> dict[str, StoredStepColumn]:
     for column in step_columns(store):
         path = _path_of(column.name)
         if path in columns:
-            message = f"columns {columns[path].name} and {column.name} would be {path!r}"
-            fix = "give one another name with --map when converting"
+            message = f"the columns {columns[path].name} and {column.name} would both become {path!r}"
+            fix = "convert the sources again, and rename one with --map"
             raise InputError.at(store.path, message, fix, "name")
         columns[path] = column
     return columns

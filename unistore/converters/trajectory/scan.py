@@ -63,8 +63,8 @@ def scan_source(options: TrajectoryOptions, group: Group, file: Openable) -> Sca
     claim = file.recognised()
     if claim.certainty == "no":
         if file.file.is_given:
-            raise InputError(Problem(group.name, claim.reason, "leave it out", "missing"))
-        return ScannedFile(notes=(f"left out: {group.name} {claim.reason}",))
+            raise InputError(Problem(group.name, claim.reason, "remove it from the command", "missing"))
+        return ScannedFile(notes=(f"skipped: {group.name} {claim.reason}",))
     with file.open() as opened:
         head = FileSummary(file.file, file.format.name, opened)
         layout = needed_layout(head, is_mapped=bool(options.map))
@@ -155,7 +155,7 @@ def _outside(
     for recording in recordings:
         inside.update(f"{recording.group}/{path}".lstrip("/") for path in recording.arrays)
     return [
-        (path, "in no episode")
+        (path, "because it is not in an episode")
         for path, array in opened.all_arrays.items()
         if path not in inside and 0 not in array.shape
     ]
@@ -192,8 +192,8 @@ class _SoundEpisodes:
         firsts = self._first_rows(recording, episode) if may_be_joined else [0]
         if len(firsts) > 1 and any(rows != episode.length for rows in episode.clocks.values()):
             names = ", ".join(episode.clocks)
-            message = f"holds several episodes in the same arrays, and streams of other rates ({names})"
-            fix = "write each episode into a file of its own, or leave the streams out with --ignore"
+            message = f"contains several episodes in the same arrays, and streams of other rates ({names})"
+            fix = "skip the streams with --ignore", "write each episode to a file of its own"
             self.problems.append(Problem.at(recording.location(), message, fix, "clock"))
             return
         variant = episode.variant
@@ -219,11 +219,11 @@ class _SoundEpisodes:
         divided = EndFinder(recording, episode.columns, episode.length, self._layout.joined).divide()
         location = recording.location()
         if divided.by and (self._layout.joined or len(divided.firsts) > 1):
-            cut = ", the last one cut by the end of the file" if divided.is_cut else ""
+            cut = "; the last one ends with the file" if divided.is_cut else ""
             by = " and ".join(divided.by)
             self._notes.append(f"{location}: {len(divided.firsts)} episodes by {by}{cut}")
         elif self._layout.joined:
-            self._notes.append(f"{location}: no terminals or timeouts: taken as one episode")
+            self._notes.append(f"{location}: no terminals or timeouts, so it is one episode")
         return divided.firsts
 
     def metadata(self) -> str:
@@ -239,7 +239,7 @@ class _SoundEpisodes:
             location = location_of(self._opened.name, path)
             reason = name_problem(path)
             if reason is not None:
-                message = f"cannot name a mask of the store: {reason}"
+                message = f"cannot be the name of a mask: {reason}"
                 self.problems.append(Problem.at(location, message, "rename it", "name"))
                 continue
             absent = [str(name) for name in listed if name not in known]
@@ -255,5 +255,5 @@ class _SoundEpisodes:
         notes = [*self._notes, *self._clock_notes[:_LISTED]]
         further = len(self._clock_notes) - _LISTED
         if further > 0:
-            notes.append(f"{self._opened.name}: {further} more remarks on clocks")
-        return notes + [f"left out: {location} has no step" for location in self._without_steps]
+            notes.append(f"{self._opened.name}: {further} more notes on clocks")
+        return notes + [f"skipped: {location} has no steps" for location in self._without_steps]
