@@ -32,7 +32,7 @@ def test_a_sound_store(make_case: Copy, capsys: pytest.CaptureFixture[str]) -> N
     assert out.splitlines()[-1] == line
     code, out, _ = left_with(capsys, store, "--against", "--sample", "50%", *case.sources)
     assert code == 0
-    assert out.splitlines()[-1].endswith("(a sample of 50 %)")
+    assert out.splitlines()[-1].startswith("lossless: in a sample of 50 %, ")
 
 
 def test_a_damaged_store(copy_case: Copy, capsys: pytest.CaptureFixture[str]) -> None:

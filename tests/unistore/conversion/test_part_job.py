@@ -122,7 +122,7 @@ def test_files_of_rows_that_are_short_gone_or_cannot_be_written(tmp_path: Path) 
     with pytest.raises(ConversionError, match="has fewer rows than were written"):
         rows.fill("t", 0, 20, _blank(20))
     file.unlink()
-    with pytest.raises(ConversionError, match="rows cannot be read"):
+    with pytest.raises(ConversionError, match="cannot be read"):
         rows.fill("t", 0, 20, _blank(20))
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ConversionError, match="parts"):

@@ -113,7 +113,7 @@ def test_a_sample_is_that_of_the_version(
         for beyond in (-1, len(rows)):
             with pytest.raises(SystemExit, match="2"):
                 main(["inspect", str(store), f"--sample={beyond}", "--version", str(version)])
-            assert f"has samples 0 to {len(rows) - 1}" in capsys.readouterr().err
+            assert f"has the samples 0 to {len(rows) - 1}" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -164,7 +164,7 @@ def test_hostile_names_are_text(tmp_path: Path, make_store: Any, undrawn: None) 
 
 def test_samples_that_are_not_there(cloud: Path, tmp_path: Path) -> None:
     found = unistore.inspect(cloud)
-    with pytest.raises(InputError, match=r"is 4000, and .* has samples 0 to"):
+    with pytest.raises(InputError, match=r"is 4,000, but .* has the samples 0 to"):
         found.to_html([4000])
     with pytest.raises(InputError, match="at most 24"):
         found.to_html(range(25))
@@ -274,7 +274,7 @@ def test_one_sample_and_its_picture(cloud: Path, tmp_path: Path, capsys: Any) ->
     assert re.search(r"from +thin_a.h5", out)
     assert cv2.imread(str(tmp_path / "a.png")).std() > 8
     assert call("inspect", cloud, "--sample", 9999) == 2
-    assert "has samples 0 to" in capsys.readouterr().err
+    assert "has the samples 0 to" in capsys.readouterr().err
 
 
 def test_steps_of_an_episode(tmp_path: Path, capsys: Any) -> None:
