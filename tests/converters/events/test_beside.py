@@ -153,7 +153,7 @@ def falling_boxes(folder: Path) -> None:
     [
         (
             falling,
-            r"images/timestamps\.txt: its times decrease from \d+ to \d+.*Fix: sort the frames by time",
+            r"images/timestamps\.txt: its times decrease from \d+ to \d+.*Fix: sort the frames",
         ),
         (text, r"images/timestamps\.txt: has 'later' in line 10, "),
         (fewer, r"images/timestamps\.txt: has 9 times, but its folder contains 8 images\. Fix: copy"),

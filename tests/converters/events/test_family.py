@@ -170,7 +170,7 @@ def mixed(polarity: np.ndarray) -> np.ndarray:
         (
             {},
             {"sensor": None},
-            r"does not state the size of the sensor\. Fix: give width and height, .*--sensor 640 480",
+            r"does not state the size of the sensor\. Fix: .*--sensor 640 480",
             "missing",
         ),
         (
