@@ -136,7 +136,7 @@ def test_times_are_left_out_if_asked(tmp_path: Path) -> None:
     recording(tmp_path / "in", timestamps=TIMES, timestamps_end=TIMES)
     scan = scan_sources(point_cloud(map={"timestamp_end": ""}), [tmp_path / "in"])
     assert list(scan.shared["segment_columns"]) == ["timestamp"]
-    assert any(note.startswith("left out") and "timestamp_end" in note for note in scan.notes)
+    assert any(note.startswith("not stored") and "timestamp_end" in note for note in scan.notes)
 
 
 def test_exported_sweeps_have_their_times_as_attributes(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def test_types_that_nothing_describes(tmp_path: Path) -> None:
     path.write_bytes(content.replace(known, unknown))
     found = refused(tmp_path)
     assert "imu/messages: has messages of the type sensor_msgs/msg/Imu" in found
-    assert "nothing says what is in geometry_msgs/msg/Quaternjon" in found
+    assert "does not define geometry_msgs/msg/Quaternjon" in found
     assert "--ignore 'imu/*'" in found
     assert scan_sources(trajectory(ignore=("imu/*",)), [tmp_path])
 
