@@ -68,8 +68,8 @@ def compare(own: Path, folder: Path) -> None:
         root = ways[name][0]
         disk = size_of(root / "unistore.zarr") if root != own else size_of(own / "data", own / "videos")
         print(
-            f"{name}: {statistics.median(measured):.0f} items/s, {statistics.median(ratios):.2f} of the first "
-            f"({min(ratios):.2f}…{max(ratios):.2f}), "
+            f"{name}: {statistics.median(measured):.0f} items/s, "
+            f"{statistics.median(ratios):.2f} of the first ({min(ratios):.2f}…{max(ratios):.2f}), "
             f"{statistics.median(costs[name]):.1f} ms of processor time an item, {disk:.2f} MB"
         )
 
