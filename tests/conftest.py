@@ -13,9 +13,9 @@ import os
 import pickle
 import shutil
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,13 @@ from hypothesis import HealthCheck, settings
 from tests.machines import HISTORIES
 from tests.waiting import patience
 from unistore.store.names import SOURCES
+from unistore.system.extras import is_installed
 from unistore.zarr3 import durable
 
 if TYPE_CHECKING:
     from tests.cases import Case
+
+WITHOUT_TORCH = "torch is not installed"
 
 patient: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("thorough", max_examples=1000, **patient)  # pytest --hypothesis-profile=thorough
@@ -77,6 +80,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record-tutorials", action="store_true", help="Write what commands print into docs/tutorials"
     )
+
+
+def wants_torch(error: BaseException | None) -> bool:
+    """Return whether an error comes from torch not being installed here."""
+    if not isinstance(error, ImportError) or is_installed("torch"):
+        return False
+    name = (error.name or "").partition(".")[0]
+    return name in ("torch", "torchdata") or "pip install 'unistore[torch]'" in str(error)
+
+
+class Module(pytest.Module):
+    """A module of tests, skipped if it imports torch and torch is not installed."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            if wants_torch(error.__cause__):
+                raise pytest.skip.Exception(WITHOUT_TORCH, allow_module_level=True) from error
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return Module.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    with skipped_without_torch():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    with skipped_without_torch():
+        return (yield)
+
+
+@contextmanager
+def skipped_without_torch() -> Iterator[None]:
+    """Skip a test that fails because torch is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        if wants_torch(error):
+            pytest.skip(WITHOUT_TORCH)
+        raise
 
 
 class FailuresAtOnce:
