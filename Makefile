@@ -95,8 +95,9 @@ OUTSIDE := --noconftest --import-mode prepend -W default --timeout 1200 -p no:ca
 
 # Scripts of examples/trainers under Lightning, accelerate, transformers, torchdata and MONAI, in an environment of
 # their own. By hand: their releases change, and must not break the tests
+TRAINERS := lightning accelerate transformers stateful iterable monai on_batches
 trainers: build/trainers/.ready
-	build/trainers/bin/python -m pytest -p no:xdist -W default -q --ignore examples/trainers/nnunet --ignore examples/trainers/lerobot examples/trainers
+	build/trainers/bin/python -m pytest -p no:xdist -W default -q $(addprefix examples/trainers/,$(TRAINERS))
 
 build/trainers/.ready: examples/trainers/requirements.txt constraints.txt
 	$(PYTHON) -m venv build/trainers

@@ -52,7 +52,7 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
     (
         loader,
         {
-            "batch_size": NO_COUNT,
+            "batch_size": [each for each in NO_COUNT if each is not None],
             "prefetch_factor": [each for each in NO_COUNT if each is not None],
             "seed": NO_SEED,
             "rank": [-1, True, 1.0, 5, 10**30],
