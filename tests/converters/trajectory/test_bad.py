@@ -77,7 +77,7 @@ def test_dtypes_that_cannot_be_stored(tmp_path: Path, dtype, value) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file.create_dataset("data/demo_0/obs/strange", (6,), dtype)[0] = value
     message = problems_of(tmp_path / "a.h5")
-    assert "data/demo_0/obs/strange: contains objects" in message
+    assert "data/demo_0/obs/strange: " in message
 
 
 @pytest.mark.parametrize("name", ["next_valid", "obs/...", "__private", "a/zarr.json"])

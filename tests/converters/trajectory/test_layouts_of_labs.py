@@ -129,7 +129,7 @@ def test_damaged_metadata_of_maniskill(tmp_path: Path, text: str) -> None:
     (source / "trajectory.rgbd.json").write_text(text)
     message = problems_of(source)
     assert "trajectory.rgbd.json" in message
-    assert "is no JSON" in message or "is empty" in message
+    assert "is not valid JSON" in message or "is empty" in message
 
 
 def test_an_episode_of_maniskill_with_an_observation_too_few(tmp_path: Path) -> None:
