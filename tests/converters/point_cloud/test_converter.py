@@ -188,7 +188,7 @@ def test_a_list_means_a_file_that_is_left_out_not_another_of_its_name(tmp_path: 
     converter = point_cloud(exclude=("one/a.h5",))
     if line == "a.h5":
         message = problems_of(converter, tmp_path)
-        assert f"'a.h5' may be {tmp_path}/one/a.h5 or {tmp_path}/two/a.h5" in message
+        assert f"the line 'a.h5' may mean {tmp_path}/one/a.h5 or {tmp_path}/two/a.h5" in message
     else:
         scan = scan_sources(converter, [tmp_path])
         assert {source.name: source.split for source in scan.sources} == {"b.h5": "train", "two/a.h5": None}

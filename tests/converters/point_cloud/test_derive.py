@@ -231,7 +231,9 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", child, str(tmp_path / "a.h5"), str(tmp_path / "room")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "ConversionError" in done.stderr
-    assert f"{tmp_path / 'room'}: points cannot be sorted there (File too large); free space" in done.stderr
+    assert (
+        f"{tmp_path / 'room'}: points cannot be sorted here: File too large. Fix: free twice" in done.stderr
+    )
     assert list((tmp_path / "room").iterdir()) == []
 
 

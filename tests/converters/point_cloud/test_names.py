@@ -179,7 +179,7 @@ def test_both_commands_are_told_and_work(
 
 def test_several_coordinates(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "a.h5", coord=points(), vertices=points())
-    with pytest.raises(InputError, match=r"holds coord and vertices.*--map xyz=coord"):
+    with pytest.raises(InputError, match=r"contains coord and vertices.*--map xyz=coord"):
         scan_sources(point_cloud(), [path])
     scan = scan_sources(point_cloud(map={"xyz": "coord"}), [path])
     assert [field.path for field in scan.tables[0].fields][:2] == ["points/xyz", "points/vertices"]

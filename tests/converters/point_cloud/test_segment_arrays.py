@@ -100,7 +100,7 @@ def test_forms(tmp_path: Path, form: str, group: str) -> None:
     [
         ({"start": STARTS, "end": ENDS[:2]}, "differ in length"),
         ({"start": STARTS, "end": ENDS + 1}, "is 101 for segment 2, which is not between 0 and 100"),
-        ({"start": STARTS - 1, "end": ENDS}, "holds -1 for segment 0"),
+        ({"start": STARTS - 1, "end": ENDS}, "is -1 for segment 0"),
         ({"start": ENDS, "end": STARTS}, "segment 0 has the rows 30:0, but there are 100"),
         ({"start": STARTS, "end": ENDS - 1}, "one row after each segment is in none"),
         ({"start": STARTS.astype("f8"), "end": ENDS}, "is float64"),
@@ -109,7 +109,7 @@ def test_forms(tmp_path: Path, form: str, group: str) -> None:
             "is 31 for segment 0, whose rows are 0:30",
         ),
         ({"num_points": [30, 20]}, "adds up to 50 rows, but there are 100"),
-        ({"offsets": np.append(0, ENDS[:-1])}, "ends with 50, expected the 100 rows"),
+        ({"offsets": np.append(0, ENDS[:-1])}, "ends with 50, but there are 100 rows"),
         ({"offsets": np.zeros(0, "i8")}, "ends with nothing"),
         ({"ranges": [[0, 10], [10, 20], [20, 30]]}, "both fit"),
         ({"ranges": np.zeros((3, 3), "i8")}, "expected integers (S, 2)"),
@@ -166,7 +166,7 @@ def test_ids_of_a_column(tmp_path: Path) -> None:
     expected = [np.flatnonzero(ids == number).tolist() for number in (3, 8, 2000)]
     assert stored_segments(path, tmp_path / "s.zarr", segment="column:tile_id") == expected
     notes = "\n".join(scan_sources(point_cloud(), [path]).notes)
-    assert "--segment column:tile_id cuts it" in notes
+    assert "--segment column:tile_id divides it" in notes
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def changed(at: int, to: float) -> np.ndarray:
         (
             act(FORCE, TIMES * 1e6),
             {},
-            "is from 100000000.000000 to 103200000.000000 s in s, at another time",
+            "lasts from 100000000.000000 to 103200000.000000 s in s, at another time",
             "attribute unit",
         ),
         (act(FORCE, TIMES - 99), {}, "at another time than the steps", "all times with the same clock"),
@@ -214,7 +214,7 @@ def changed(at: int, to: float) -> np.ndarray:
             without(act(FORCE, TIMES), "observations/force_timestamps"),
             {},
             "different numbers of steps",
-            "needs timestamps beside it (NAME_timestamps), an attribute rate",
+            "write its timestamps (NAME_timestamps) or its attribute rate",
         ),
         (
             without(act(FORCE, TIMES), "observations/force_timestamps"),
@@ -233,7 +233,7 @@ def changed(at: int, to: float) -> np.ndarray:
             },
             {},
             "contains several episodes in the same arrays, and streams of other rates (force)",
-            "each episode into a file of its own",
+            "each episode to a file of its own",
         ),
     ],
 )
@@ -302,7 +302,7 @@ def test_steps_that_stand_still_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "a.h5", arrays)
     found = refused(path)
     assert "timestamps: has the same time in all 4 rows" in found
-    assert "give --rate steps=HZ" in found
+    assert "add --rate steps=HZ" in found
     assert converted(path, rate={"steps": "1"}).group("episodes")["clocks"]["steps"] == {"rate": 1.0}
 
 
@@ -362,7 +362,7 @@ def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
     [
         (
             {"force": "fast"},
-            "--rate force: is 'fast', but must be a number of rows per second (for example --rate force=30)",
+            "--rate force: is 'fast', but must be a number of rows per second. Fix: for example --rate",
         ),
         ({"force": "-3"}, "is '-3', but must be a number of rows"),
         ({"forse": "3"}, "--rate forse=3: no dataset, group or clock has this name"),

@@ -111,10 +111,9 @@ def check_fixes(error: InputError, source: Path, folder: Path) -> list[list[int]
     """Convert with each fix that is an option, and return the lengths of the episodes."""
     found = []
     (problem,) = error.problems
-    fixes = problem.fix if isinstance(problem.fix, tuple) else (problem.fix,)
+    fixes = [fix for fix in problem.fixes if isinstance(fix, AddOptions)]
     assert fixes
     for number, fix in enumerate(fixes):
-        assert isinstance(fix, AddOptions)
         option, value = fix.arguments
         options: dict[str, Any] = {"ignore": [value]}
         if option == "--map":

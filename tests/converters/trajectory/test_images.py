@@ -224,7 +224,9 @@ def test_frames_of_mixed_sizes_are_refused(tmp_path: Path) -> None:
         file["action"] = np.zeros((2, 2))
         dataset = file.create_dataset("observations/images/top", (2,), h5py.vlen_dtype(np.uint8))
         dataset[0], dataset[1] = jpeg(picture()), jpeg(picture(24, 32))
-    with pytest.raises(InputError, match=r"row 1: the frame is \(24, 32, 3\), the first one \(48, 64, 3\)"):
+    with pytest.raises(
+        InputError, match=r"row 1: the frame has shape \(24, 32, 3\), but the first one has \(48, 64, 3\)"
+    ):
         convert_in_memory(trajectory(), [tmp_path])
 
 

@@ -119,7 +119,7 @@ def test_maniskill_without_its_metadata(tmp_path: Path) -> None:
 def test_metadata_that_were_not_given_are_not_read(tmp_path: Path) -> None:
     file = maniskill(tmp_path / "in") / "trajectory.rgbd.h5"
     report = unistore.convert(file, tmp_path / "a.zarr")
-    assert any("trajectory.rgbd.json beside it was not given" in note for note in report.notes)
+    assert any("trajectory.rgbd.json of the same folder was not given" in note for note in report.notes)
     assert not unistore.Store(tmp_path / "a.zarr").has("episodes/success")
 
 

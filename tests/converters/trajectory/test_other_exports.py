@@ -238,7 +238,7 @@ def test_streams_are_left_out_and_said(to: str, tmp_path: Path) -> None:
     unistore.convert(tmp_path / "robot.h5", tmp_path / "robot.zarr", workers=0)
     fps = 10 if to == "lerobot" else None
     done = unistore.export(tmp_path / "robot.zarr", tmp_path / "out", to=to, fps=fps)
-    assert "clock force is left out" in str(done.notes)
+    assert "clock force is not written" in str(done.notes)
 
 
 def test_splits_that_are_no_ranges(source: Path, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_splits_that_are_no_ranges(source: Path, tmp_path: Path) -> None:
         file["mask/valid"] = np.array([b"demo_1"])
     unistore.convert(tmp_path / "demo.hdf5", tmp_path / "a.zarr", workers=0)
     done = unistore.export(tmp_path / "a.zarr", tmp_path / "out", to="lerobot")
-    assert "splits are no ranges" in str(done.notes)
+    assert "splits are not ranges" in str(done.notes)
     assert read_json(tmp_path / "out/meta/info.json")["splits"] == {"train": "0:3"}
     episodes = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet")
     assert episodes["split"].to_pylist() == ["train", "valid", "train"]
