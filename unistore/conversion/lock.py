@@ -29,11 +29,13 @@ class LockedError(ConversionError):
 
 
 class Lock:
-    """Context manager that locks while converting, and takes over the lock of a dead owner."""
+    """Context manager that locks while converting, and takes over the lock of a dead owner.
 
-    # ``flock`` ends with its owner. As a file system may keep such locks from other machines, or have none,
-    # an owner there is alive while the file's modification time is recent, by the file system's clock, as
-    # those of two machines may differ
+    ``flock`` ends with its owner. On a file system that keeps such locks from other machines, or has none,
+    an owner is alive while the modification time of the file is recent, by the clock of the file system.
+    """
+
+    # The clocks of two machines may differ
 
     def __init__(self, path: Path) -> None:
         self._path = path

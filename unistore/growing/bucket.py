@@ -35,11 +35,12 @@ _FIX = "append to a local copy, and upload it with the parts first and the versi
 
 
 class BucketPlace(Place):
-    """A store in a bucket. The object `BUILD_MARK` in the prefix beside it says which process grows it."""
+    """A store in a bucket. The object `BUILD_MARK` in the prefix beside it says which process grows it.
 
-    # A store that never grew stays as it is until its second version is written and it was copied to its
-    # part. Then its root is deleted, from which moment on the grown store is read, and then its other
-    # objects, the manifest last: it tells the next command which these are
+    A store that never grew stays as it is until its second version is written and it was copied to its
+    part. Then its root is deleted, and from that moment on the versioned store is read. Its other objects
+    are deleted next, the manifest last, because it names these objects to the next command.
+    """
 
     def __init__(self, location: StoreLocation, folder: Path) -> None:
         work = growth_folder(folder / location.name)

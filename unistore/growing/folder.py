@@ -61,12 +61,13 @@ class Place(ABC):
 
 
 class FolderPlace(Place):
-    """A store in a folder."""
+    """A store in a folder.
 
-    # Versions and parts of a store that never grew are written to `_prepared`, beside it. Once its second
-    # version is there, its files are linked to the first part, parts and versions are moved into the store,
-    # and its root document leaves it, by one rename: from then on the grown store is read. Killed in
-    # between, the next command goes on
+    Versions and parts of a store that never grew are written to `_prepared`, next to it. Once its second
+    version is there, its files are linked to the first part, parts and versions are moved into the store,
+    and one rename moves its root document out of it: from then on the versioned store is read. If the
+    process is killed in between, the next command continues.
+    """
 
     def __init__(self, store: Path) -> None:
         work = growth_folder(store)

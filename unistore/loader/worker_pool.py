@@ -57,10 +57,13 @@ _parent_ends: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 class Channel:
-    """One end of a connection between the parent and a worker."""
+    """One end of a connection between the parent and a worker.
 
-    # When the other process dies, however it dies, the stream ends. That holds only while no other process
-    # has a copy of that end, so forked children close the ones they inherit
+    When the other process dies, in any way, the stream ends.
+    """
+
+    # That holds only while no other process has a copy of that end, so forked children close the ones that
+    # they inherit
 
     def __init__(self, end: Connection[Any, Any]) -> None:
         self.connection = end

@@ -35,10 +35,13 @@ class ArrayParts(NamedTuple):
 
 
 class JoinedArray(StoredArray):
-    """The rows of several arrays, one behind the other, read through one pool of chunks."""
+    """The rows of several arrays, one behind the other, read through one pool of chunks.
 
-    # Chunks are numbered array after array, and rows by their chunks, all of which count as many rows as the
-    # longest ones. So what reads chunks of one array reads these, and rows that no array has are never asked
+    Chunks are numbered array after array, and rows by their chunks, each of which counts as many rows as
+    the longest ones. Callers never ask for rows that no array has.
+    """
+
+    # So the code that reads chunks of one array reads these, too
 
     def __init__(
         self,

@@ -154,10 +154,12 @@ _MAX_CHECKED_FOLDERS = 65536
 
 
 class OpenFiles:
-    """The files that one storage, or several together, keep open, and the folders known to be no links."""
+    """The files that one storage, or several together, keep open, and the folders known to be no links.
 
-    # closed with their last reference, so that files that are being read stay open; `pread` lets threads
-    # and forked children share them
+    A file is closed with the last reference to it, so files that are being read stay open.
+    """
+
+    # `pread` lets threads and forked children share them
 
     def __init__(self, most: int) -> None:
         self._most = most
