@@ -43,7 +43,8 @@ _BUCKET = {
 _CLUSTER = """
 import sys
 from distributed import LocalCluster
-with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+options = {"n_workers": 1, "processes": False, "protocol": "tcp", "dashboard_address": None}
+with LocalCluster(**options, threads_per_worker=1, host="127.0.0.1") as cluster:
     print(cluster.scheduler.address, flush=True)
     sys.stdin.read()
 """
@@ -51,7 +52,7 @@ _LOADER = """
 import sys, numpy as np, unistore
 dataset = unistore.Dataset(sys.argv[1])
 loader = unistore.Loader(dataset, batch_size=10, num_workers=0)
-read = np.concatenate([batch["values"].numpy() for batch in loader])
+read = np.concatenate([batch["data"].numpy() for batch in loader])
 assert np.array_equal(read, np.load(sys.argv[2]))
 """
 
