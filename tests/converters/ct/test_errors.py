@@ -68,7 +68,7 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
         "long.npy": ("dtype", "has dtype float128", "astype"),
         "record.npy": ("dtype", "has dtype [('hu', '<i2')]", "astype"),
         "object.npy": ("object", "Python objects", "np.stack"),
-        "cut.npy": ("truncated", "holds 237 of 248 bytes", "again"),
+        "cut.npy": ("truncated", "it has 237 of 248 bytes", "again"),
         "zero.npy": ("empty", "0 bytes", ""),
         "pointer.npy": ("format", "Git LFS pointer", "git lfs pull"),
     }
