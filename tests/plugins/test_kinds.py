@@ -103,7 +103,7 @@ def test_a_kind_that_is_gone_leaves_a_store_that_is_read(
 ) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     named.installed_kinds.cache_clear()
-    with pytest.raises(InputError, match=r"Window is not a kind of samples: they are Clips, .*, Windows"):
+    with pytest.raises(InputError, match=r".Window. is not a sample kind: there are Clips, .*, Windows"):
         unistore.Dataset(store, "Window")
     for samples in ("Ragged", "Rows()", unistore.Ragged(max_rows=5)):
         assert len(unistore.Dataset(store, samples))
@@ -113,7 +113,7 @@ def test_a_kind_that_forgets_a_key_is_named(store: Path, monkeypatch: pytest.Mon
     from unistore_window import Window
 
     monkeypatch.setattr(Window, "read", lambda *_: {"start": np.zeros(1)})
-    with pytest.raises(InputError, match=r"a\.zarr: unistore_window\.Window\.read gave no pcm"):
+    with pytest.raises(InputError, match=r"a\.zarr: unistore_window\.Window\.read did not return pcm"):
         unistore.Dataset(store, "Window")[0]
 
 

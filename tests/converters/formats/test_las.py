@@ -170,7 +170,7 @@ def test_values_that_las_cannot_hold_are_refused(tmp_path: Path) -> None:
     with Las().open(SourceFile(tmp_path / "a.las", "a.las")) as opened:
         moved = type(opened.arrays["x"])(opened.arrays["x"][0:9] + 1e-4)
         with pytest.raises(
-            InputError, match=r"b\.las: cannot be restored, .* store x exactly \(read the store instead\)"
+            InputError, match=r"b\.las: cannot be restored, .* store x exactly\. Fix: read the store instead"
         ):
             Las().write(tmp_path / "b.las", {**opened.arrays, "x": moved}, opened.metadata)
 
@@ -202,7 +202,7 @@ def test_damage_is_told(tmp_path: Path, ending: str, form: Las) -> None:
     assert "255 records" in message(whole[:100] + b"\xff" + whole[101:])
     other = tmp_path / f"b{'.las' if ending == '.laz' else '.laz'}"
     write(other)
-    assert "(rename it to ." in message(other.read_bytes())
+    assert "Fix: rename it to ." in message(other.read_bytes())
 
 
 def piped(path: Path, target: Path) -> Path:

@@ -70,7 +70,7 @@ VALUES: list[Broken] = [
     ("cloud_real", "sources/segments/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
     ("cloud_real", "sources/points/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
     ("cloud_real", "sources/voxels/50/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
-    ("rows_real", "splits/code", lambda v: changed(v, 3, 9), "holds code 9"),
+    ("rows_real", "splits/code", lambda v: changed(v, 3, 9), "contains the code 9"),
     ("cloud_real", "segments/source", lambda v: changed(v, np.argmax(v), 0), "other rows than"),
     (
         *("cloud_real", "segments/number", lambda v: changed(v, 0, -1)),
@@ -237,7 +237,7 @@ def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., N
     manifest.write_bytes(b"".join(lines).replace(shard, shard.replace(rows, b'"rows":[0,1]')))
     forge(store, {})
     (problem,) = verify(store).problems
-    assert "the manifest says (0, 1)" in problem.message
+    assert "the manifest states (0, 1)" in problem.message
     one_more = shard.replace(entry.key.encode(), entry.key.removesuffix("0").encode() + b"7")
     (store / (entry.key.removesuffix("0") + "7")).write_bytes((store / entry.key).read_bytes())
     manifest.write_bytes(b"".join([*lines, one_more]))
