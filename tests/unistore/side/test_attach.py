@@ -467,7 +467,7 @@ def _file_of(folder: Path, what: str) -> Path:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("none", r"x\.npy: the file does not exist \(check the path\)"),
+        ("none", r"x\.npy: the file does not exist\. Fix: check the path"),
         ("folder", "is a folder, not a .npy file"),
         ("pipe", "is a pipe or a device, not a .npy file"),
         ("empty", "is not a .npy file: it is empty"),
