@@ -184,7 +184,7 @@ def test_several_coordinates(tmp_path: Path) -> None:
     scan = scan_sources(point_cloud(map={"xyz": "coord"}), [path])
     assert [field.path for field in scan.tables[0].fields][:2] == ["points/xyz", "points/vertices"]
     path = hdf5(tmp_path / "b.h5", p__coord=points(), q__coord=points())
-    with pytest.raises(InputError, match=r"several groups contain x, y, z: p, q .*--map xyz=p/coord"):
+    with pytest.raises(InputError, match=r"several groups contain x, y, z: p, q.*--map xyz=p/coord"):
         scan_sources(point_cloud(), [path])
     scan = scan_sources(point_cloud(map={"xyz": "p/coord"}), [path])
     assert scan.sources[0].detail.layout.paths == ["p/coord"]

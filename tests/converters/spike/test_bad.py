@@ -49,7 +49,7 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
         "train/bad/blur/002.png": ("format", "Git LFS pointer"),
         "train/bad/blur/003.png": ("format", "is not a PNG or JPEG image: it begins with b'<html>no'"),
         "train/bad/sharp/004.png": ("colour", "is gray, but 8-bit rgb is expected"),
-        "train/bad/sharp/005.png": ("colour", "is rgb of 16 bits"),
+        "train/bad/sharp/005.png": ("colour", "is 16-bit rgb"),
         "train/bad/sharp/006.png": ("shape", "has 40 x 80 pixels, but its blurred frame has 48 x 80"),
         "train/less/spike/001.dat": ("count", "there is no file of this name in train/less/sharp"),
         "train/less/blur/003.png": ("count", "in train/less/spike and train/less/sharp"),

@@ -123,7 +123,7 @@ class _Finishing:
         self._arrays += text_arrays(schema.SOURCE_FILES, files, axis="source", description=description)
         if nan.any():
             attributes["nan_voxels"] = int(nan.sum())
-            where = f"{count_of(int(nan.sum()), 'voxel')} in {count_of(np.count_nonzero(nan), 'volume')}"
+            where = f"{count_of(int(nan.sum()), 'voxel')} in {count_of(int(np.count_nonzero(nan)), 'volume')}"
             self._notes.append(f"NaN in {where}: kept as they are, but not in windows")
         self._groups[schema.VOLUMES] = attributes
 

@@ -143,8 +143,8 @@ def choose(options: EventsOptions, head: FileSummary) -> Chosen:
     if sensor is None:
         message = "does not state the size of the sensor"
         problems.append(Problem(opened.name, message, _SENSOR_FIX, "missing"))
-    elif options.sensor not in (None, sensor):
-        given = " × ".join(map(str, options.sensor or ()))
+    elif options.sensor is not None and options.sensor != sensor:
+        given = " × ".join(map(str, options.sensor))
         message = f"states a sensor of {sensor[0]} × {sensor[1]} pixels, but --sensor gives {given}"
         problems.append(Problem(opened.name, message, "convert it without --sensor", "option"))
     elif max(sensor) > _MOST_PIXELS:

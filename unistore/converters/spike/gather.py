@@ -112,8 +112,8 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedS
     if options.height not in (None, height) or options.width not in (None, width):
         option = f"--width {options.width}" if options.height is None else f"--height {options.height}"
         message = f"states {height} x {width} pixels, which contradicts {option}"
-        fix = f"remove {option}", "give both --height and --width"
-        raise InputError(Problem(name, message, fix, "geometry"))
+        fixes = f"remove {option}", "give both --height and --width"
+        raise InputError(Problem(name, message, fixes, "geometry"))
     resolved = resolve_streams(by_sequence, options, height, width, images)
     note = f"streams have {height} x {width} pixels, as {name} states"
     return resolved._replace(notes=[note, *resolved.notes])

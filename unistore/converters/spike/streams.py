@@ -225,8 +225,9 @@ def resolve_streams(
     reason = "given by --layout"
     if layout == HIGHEST_FIRST:
         message = f"is a stream, but --layout {HIGHEST_FIRST} is only for arrays"
-        fix = AddOptions(("--layout", "packed")), "convert arrays and streams separately"
-        raise InputError(Problem(streams[0].name, message, fix, "layout"))
+        packed = AddOptions(("--layout", "packed"))
+        fixes = packed, "convert arrays and streams separately"
+        raise InputError(Problem(streams[0].name, message, fixes, "layout"))
     if layout == "auto":
         layout, reason = detect_layout(streams)
     problems: list[Problem] = []

@@ -263,8 +263,8 @@ def check_clocks(recording: EpisodeRecording, clocks: EpisodeClocks, steps: int)
             notes.append(f"{location}: {counted}; windows use the last row of each time")
         late = (own[0] - of_steps[0]) / 1e9 if len(own) and len(of_steps) else 0.0
         if late > _MOST_APART:
-            fix = 'windows before that are padded, or skipped with pad="drop"'
-            notes.append(f"{location}: begins {late:.2f} s after the steps; {fix}")
+            padding = 'windows before that are padded, or skipped with pad="drop"'
+            notes.append(f"{location}: begins {late:.2f} s after the steps; {padding}")
     return notes
 
 
