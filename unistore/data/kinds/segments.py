@@ -271,8 +271,9 @@ class Segments(SampleKind):
       ``voxel_counts`` (V,), the points of the whole segment in each voxel; ``point_voxel`` (N,), the voxel of
       each point, below V.
 
-    Optional keys, read with ``fields=[…]``: ``source`` (str), ``source_row`` (N,), ``number`` and ``bounds``
-    (2, 3).
+    Optional keys, read with ``fields=[…]``: ``source``, the name of the file; ``source_row`` (N,), the row of
+    each point in it; ``number``, the number of the segment in its file, such as the N of ``segment_N``;
+    ``bounds`` (2, 3), the least and the greatest coordinates.
 
     Parameters
     ----------
