@@ -412,7 +412,7 @@ class CachedStorage:
             key = f"{folder}{MANIFEST}"
             raw = self.documents.get(key) or self.inner.get(key, MANIFEST_LIMIT)
             if xxhash.xxh3_128_hexdigest(raw) != checksum:
-                msg = f"{self.inner!r}: {MANIFEST} differs from the sealed one. Fix: run unistore verify"
+                msg = f"{self.inner!r}: {MANIFEST} differs from the sealed one. Fix: unistore verify STORE"
                 raise CorruptionError(msg)
             fetched.append(raw)
             return fetched

@@ -67,7 +67,7 @@ class StoredArray:
         try:
             return cls(storage, path, read_metadata(storage, path))
         except CorruptionError as error:
-            msg = f"{error}. Fix: run unistore verify"
+            msg = f"{error}. Fix: unistore verify STORE"
             raise CorruptionError(msg) from error
 
     @property

@@ -190,7 +190,7 @@ def test_no_array_there(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="it is not valid JSON"):
         StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x" / "zarr.json").write_text(json.dumps(document(shape=[])))
-    with pytest.raises(CorruptionError, match=r"shape must be 1 to 32 integers.*run unistore verify"):
+    with pytest.raises(CorruptionError, match=r"shape must be 1 to 32 integers.*Fix: unistore verify STORE"):
         StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x" / "zarr.json").write_text("[1]")
     with pytest.raises(StoreError, match="expected a JSON object"):
