@@ -38,6 +38,7 @@ from unistore.errors import (
     RunCommand,
     StoreError,
     WritingError,
+    first_few,
     named,
     printable,
     refusal,
@@ -210,6 +211,17 @@ def _source_lines(store: Store, now: Sequence[str]) -> list[str]:
     if not lines and before != [*now]:
         return ["the sources are in another order"]
     return lines
+
+
+def fix_of_sources(store: Store, now: Sequence[str]) -> str:
+    """Return how to give the sources of a store, if others are given. Empty: these are given."""
+    lines = _source_lines(store, now)
+    before = store.text("sources/path") if lines else []
+    if gone := [name for name in before if name not in now]:
+        return f"give all sources of the store, {first_few(gone)} too"
+    if new := [name for name in now if name not in before]:
+        return f"give only the sources of the store, without {first_few(new)}"
+    return "give the sources in the order of the conversion" if lines else ""
 
 
 def _attribute_lines(store: Store, new_store: NewStore) -> list[str]:

@@ -32,7 +32,12 @@ from unistore.errors import (
     refusal,
 )
 from unistore.exporting.run import temporary_folder
-from unistore.integrity.compare import differences, encoder_differences, plan_recorded_conversion
+from unistore.integrity.compare import (
+    differences,
+    encoder_differences,
+    fix_of_sources,
+    plan_recorded_conversion,
+)
 from unistore.integrity.files import CheckedFiles, check_file, check_files
 from unistore.integrity.verify import (
     Verified,
@@ -119,7 +124,7 @@ def _repaired_signature(document: bytes) -> bytes | None:
     return None
 
 
-_AGAIN = "convert the sources again with --overwrite"
+_AGAIN = "convert all sources of the store again with --overwrite and the same options"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,15 +342,18 @@ class _Repair:
         )
         if new_store.plan.digest != attributes["plan_digest"]:
             lines = encoder_differences(attributes)
+            fix = _AGAIN
             if self.checked.root.intact:
-                lines += differences(Store(self.folder), new_store)
+                store = Store(self.folder)
+                lines += differences(store, new_store)
+                fix = fix_of_sources(store, new_store.scan.sources.names) or _AGAIN
             # Without a difference, an older unistore described the same arrays in other words: what is
             # written again is compared with the manifest.
             if lines or not (self.checked.root.intact and checked.manifest_intact):
                 root_differs = "options or descriptions in the root, which is damaged"
                 reasons = "\n  ".join(lines or [root_differs])
                 message = f"converting these sources now would give another store:\n  {reasons}"
-                raise InputError.at(str(self.folder), message, _AGAIN, "source")
+                raise InputError.at(str(self.folder), message, fix, "source")
         return conversion, new_store
 
     def _move(self, new_files: Path, keys: Sequence[str], document: bytes | None) -> list[str]:

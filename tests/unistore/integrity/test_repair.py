@@ -208,6 +208,16 @@ def test_sources_of_another_form_are_refused_and_named(copy_case: Copy, tmp_path
         repair(store, [other])
 
 
+def test_one_of_two_sources_does_not_advise_to_replace_the_store(copy_case: Copy) -> None:
+    case, store = copy_case("cloud_real")
+    first, second = case.sources
+    damage(store, "points/xyz/c/0/0", random.Random(0))
+    with pytest.raises(InputError, match=rf"source {second.name}: in the store, but not given") as raised:
+        repair(store, [first])
+    assert raised.value.problems[0].fix == f"give all sources of the store, {second.name} too"
+    assert repair(store, case.sources).ok
+
+
 def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     case, store = copy_case("rows_real")
     damage(store, "sources/rows/offsets/c/0", random.Random(0))
