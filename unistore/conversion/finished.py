@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unistore.conversion.build import FinishedStoreError, differences
+from unistore.conversion.build import FinishedStoreError, is_store
 from unistore.conversion.executors.local import parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import SourceState, read_states
-from unistore.conversion.new_store import plan_options, versions
+from unistore.conversion.new_store import NewStore, plan_options, versions
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import scan_valid_sources
+from unistore.conversion.split_rule import EXACT, share_text
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.detection import Claims
 from unistore.errors import Fix, InputError, RunCommand, StoreError, first_few
+from unistore.store.reader import Store
 from unistore.store.versions import open_stores
 from unistore.system.sizes import count_of
 
@@ -64,8 +67,18 @@ def compared(
         fixes.append(RunCommand(append, f"to add {count_of(len(new), 'source')}"))
     if differing:
         origin = f"other sources: {'; '.join(differing)}"
+        with suppress(InputError, StoreError, OSError):  # the message is about the sources first
+            if lines := _changed_options(error.destination, converter, paths, settings, claims):
+                origin += f", and with other options: {first_few(lines, _SHOWN, '; ')}"
+    elif lines := _changed_options(error.destination, converter, paths, settings, claims):
+        origin = f"the same sources with other options: {first_few(lines, _SHOWN, '; ')}"
+        if all(line.startswith("--codec ") for line in lines):
+            words = ("compact", error.destination, "NEW", "--codec", settings.codec)
+            fixes.append(RunCommand(words, "to change the codec without the sources"))
     else:
-        origin = _other_options(error.destination, converter, paths, settings, claims)
+        origin = "the same sources and options"
+        if open_stores(error.destination).stores[0].attributes.get("created_with") != versions():
+            origin += " by another version of unistore or of its libraries"
         words = ("verify", error.destination, "--against", *error.sources)
         fixes.append(RunCommand(words, "to compare values"))
     message = f"{error.problems[0].message}, made from {origin}"
@@ -107,25 +120,81 @@ def _stored_sources(destination: str) -> dict[str, SourceState]:
     return known
 
 
-def _other_options(
+def _changed_options(
     destination: str, converter: Converter, paths: Sequence[Path], settings: Settings, claims: Claims | None
-) -> str:
-    """Return how the options of a conversion of the same sources differ from those of the store."""
+) -> list[str]:
+    """Return how the options of a conversion differ from those of the store, a line for each."""
     store = open_stores(destination).stores[0]
     with Processes() as executor:
         scan = scan_valid_sources(
             converter, paths, skip=False, ask=parallel_map(executor), claims=claims
         ).scan
-    rule = prepare_splits(settings.rule, paths, scan)
-    now = json.loads(json.dumps(plan_options(scan, settings.codec, rule)))
-    before = dict(store.attributes.get("options", {}))
-    for options in (now, before):
-        options.pop("found", None)  # known only from the values of the sources
-    lines = differences(before, now)
     if store.family != scan.family:
-        lines = [f"family: {store.family} before, {scan.family} now"]
-    if lines:
-        return f"the same sources with other options: {first_few(lines, _SHOWN, '; ')}"
-    if store.attributes.get("created_with") != versions():
-        return "the same sources and options by another version of unistore or of its libraries"
-    return "the same sources and options"
+        return [f"the family was {store.family}, is {scan.family}"]
+    rule = prepare_splits(settings.rule, paths, scan)
+    return option_changes(store.attributes.get("options", {}), plan_options(scan, settings.codec, rule))
+
+
+def replaced_notes(destination: str, new_store: NewStore) -> list[str]:
+    """Return notes on what the store at a destination has and the store that replaces it has not."""
+    if not is_store(destination):
+        return []
+    old = Store(destination)
+    try:
+        sources = old.text("sources/path")
+        splits = old.split_names() if old.has("splits/code") else []
+    except (StoreError, UnicodeDecodeError) as error:
+        return [f"the replaced store is damaged, so it was not compared with the new one: {error}"]
+    names = set(new_store.scan.sources.names)
+    notes = []
+    if gone := [name for name in sources if name not in names]:
+        are = "is" if len(gone) == 1 else "are"
+        counted = count_of(len(gone), "source")
+        notes.append(f"{counted} of the replaced store {are} not in the new one: {first_few(gone)}")
+    present = new_store.groups["splits"]["names"]
+    if missing := [name for name in splits if name not in present]:
+        word = "split" if len(missing) == 1 else "splits"
+        notes.append(f"the replaced store had the {word} {', '.join(missing)}, which the new one has not")
+    if lines := option_changes(old.attributes.get("options", {}), new_store.plan.options):
+        notes.append(f"options differ from the replaced store: {first_few(lines, _SHOWN, '; ')}")
+    return notes
+
+
+def option_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return how recorded options differ, a line for each: ``"--split was train=0.8,val=0.2, is none"``."""
+    old, new = _option_texts(before), _option_texts(now)
+    names = sorted({*old, *new})
+    if "--split" in names and "none" in (old.get("--split"), new.get("--split")):
+        names = [name for name in names if name not in _OF_SPLITS]  # they mean nothing without splits
+    lines = []
+    for name in names:
+        was, is_now = (texts.get(name, "none") for texts in (old, new))
+        if was != is_now:
+            lines.append(f"{name} was {was}, is {is_now}")
+    return lines
+
+
+_OF_SPLITS = ("--split-by", "--split-seed", "--split-below", "--group-by")
+# Known only from the values of the sources, or part of the text of another option
+_NOT_COMPARED = ("found", "split_rule")
+
+
+def _option_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    plain: dict[str, Any] = json.loads(json.dumps(dict(options)))
+    texts = {
+        f"--{name.replace('_', '-')}": _option_text(value)
+        for name, value in plain.items()
+        if name not in _NOT_COMPARED
+    }
+    if plain.get("split") and plain.get("split_rule") == "exact":
+        texts["--split"] = EXACT + texts["--split"]
+    return texts
+
+
+def _option_text(value: Any) -> str:
+    if isinstance(value, dict):
+        value = share_text(value)
+    elif isinstance(value, list):
+        value = ",".join(map(str, value))
+    text = "none" if value is None or value == "" else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

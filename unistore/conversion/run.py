@@ -197,7 +197,12 @@ class Conversion:
         digests = new_store.source_digests(self.build.journal)
         sealed = new_store.seal(self.build.target, self.build.journal, digests, states)
         report = self._report(new_store, resumed, sealed)
-        report = replace(report, notes=(*report.notes, *new_store.equal_sources_notes(digests)))
+        notes = new_store.equal_sources_notes(digests)
+        if self.settings.overwrite:
+            from unistore.conversion.finished import replaced_notes
+
+            notes = (*replaced_notes(self.build.destination, new_store), *notes)
+        report = replace(report, notes=(*report.notes, *notes))
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
         self.build.move_into_place()
         self.build.remove()

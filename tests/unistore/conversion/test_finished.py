@@ -66,9 +66,44 @@ def test_no_append_where_nothing_is_new(folder: Path) -> None:
     assert fix_of(problem).arguments[:1] == ("verify",)
     assert call(*fix_of(problem).arguments) == 0
     problem = refused(codec="small")
-    assert "other options: codec: auto before, small now" in problem.message
+    assert problem.message.endswith("other options: --codec was auto, is small")
     assert not any("--append" in str(fix) for fix in problem.fixes)
-    assert "1 not given now (2.npz)" in refused([folder / "1.npz"]).message
+    assert problem.fixes[-1] == AddOptions(("--overwrite",), "to replace it")
+    (*first, codec) = fix_of(problem).arguments
+    assert first == ["compact", str(Path("a.zarr").absolute()), "NEW", "--codec"]
+    assert call(*("new.zarr" if word == "NEW" else word for word in first), codec) == 0
+    np.testing.assert_array_equal(rows_of(Path("new.zarr")), rows_of(Path("a.zarr")))
+    assert refused([folder / "1.npz"]).message.endswith("1 not given now (2.npz)")
+
+
+def test_a_split_that_is_not_given_again_is_a_difference(folder: Path) -> None:
+    split = {"train": 0.5, "val": 0.5}
+    unistore.convert(folder, "a.zarr", overwrite=True, split="exact:train=0.5,val=0.5")
+    difference = "with other options: --split was exact:train=0.5,val=0.5, is none"
+    assert refused().message.endswith(f"the same sources {difference}")
+    assert refused([folder / "1.npz"]).message.endswith(f"1 not given now (2.npz), and {difference}")
+    unistore.convert(folder, "a.zarr", overwrite=True, split=split, split_by="row")
+    problem = refused(split=split, split_by="row", split_seed=7)
+    assert problem.message.endswith("with other options: --split-seed was 0, is 7")
+    assert problem.fixes == (AddOptions(("--overwrite",), "to replace it"),)
+
+
+def test_overwriting_says_what_the_new_store_has_not(folder: Path) -> None:
+    def replaced(sources: object = "in", **options: object) -> tuple[str, ...]:
+        report = unistore.convert(sources, "a.zarr", overwrite=True, **options)  # type: ignore[arg-type]
+        return tuple(note for note in report.notes if "the replaced store" in note)
+
+    split = {"train": 0.5, "val": 0.5}
+    options = "options differ from the replaced store: "
+    assert replaced() == ()
+    assert replaced(split=split, split_by="row") == (f"{options}--split was none, is train=0.5,val=0.5",)
+    assert replaced(split=split, split_by="row") == ()
+    assert replaced(codec="small") == (
+        "the replaced store had the splits train, val, which the new one has not",
+        f"{options}--codec was auto, is small; --split was train=0.5,val=0.5, is none",
+    )
+    one = "1 source of the replaced store is not in the new one: 2.npz"
+    assert replaced([folder / "1.npz"], codec="small") == (one,)
 
 
 def test_sources_that_changed_are_replaced(folder: Path) -> None:
