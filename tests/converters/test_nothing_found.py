@@ -41,11 +41,11 @@ def text(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (empty, "the folder is empty (check the path)"),
-        (scanned, "a.e57 is E57, which is not supported (load the files with their own library"),
-        (zarr2, "is a Zarr hierarchy, which cannot be converted (save its arrays as .npy)"),
-        (zarr3, "(unistore export"),
-        (text, "(unistore inspect"),
+        (empty, "the folder is empty. Fix: check the path"),
+        (scanned, "a.e57 is E57, which is not supported. Fix: load the files with their own library"),
+        (zarr2, "is a Zarr hierarchy, which cannot be converted. Fix: save its arrays as .npy"),
+        (zarr3, "Fix: unistore export"),
+        (text, "Fix: unistore inspect"),
     ],
 )
 def test_what_lies_there_is_told(

@@ -130,7 +130,7 @@ def arrays_of(store: Path) -> list[str]:
         ({"title_utf8": 5}, "returned the title_utf8 5 for sample 0, not a text"),
         ({"kind": "middle"}, "returned the kind 'middle' for sample 0"),
         ({"kind": 2}, "returned the kind 2 for sample 0, not one of low, high"),
-        ({"spans_ragged": ["a"]}, r"gave spans_ragged \['a'\] for sample 0, not a list of numbers"),
+        ({"spans_ragged": ["a"]}, r"returned the spans_ragged \['a'\] for sample 0, not a list"),
     ],
 )
 def test_values_of_samples_that_are_not_as_declared(
@@ -150,7 +150,7 @@ def test_values_of_samples_that_are_not_as_declared(
         ({"site": 5}, "states site as 5, not as a text"),
         ({"site": None}, "does not state site"),
         ({"grade": "middle"}, "states grade as 'middle', not as one of low, high"),
-        ({"bounds": [0.5]}, r"says bounds \[0\.5\], not as a list of whole numbers"),
+        ({"bounds": [0.5]}, r"states bounds as \[0\.5\], not as a list of whole numbers"),
     ],
 )
 def test_values_of_sources_that_are_not_as_declared(

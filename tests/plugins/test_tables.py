@@ -121,7 +121,7 @@ def store(robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path) -> P
     [
         ({"force/t": None}, r"r\.h5: does not contain force/t"),
         ({"force/t": np.zeros(9, int)}, r"its arrays differ in the length of axis 0:\n +force/t +9\n"),
-        ({"force/value": np.zeros(8)}, r"force/value: is float64 \(n\), must have 2 axes of float"),
+        ({"force/value": np.zeros(8)}, r"force/value: is float64 \(n\), but must have 2 axes of float"),
     ],
 )
 def test_tables_that_the_schema_does_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:

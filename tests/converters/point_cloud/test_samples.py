@@ -80,7 +80,7 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit() -> None:
         scan_sources(point_cloud(), paths)
     converted = check_contract(point_cloud(columns="intersection"), paths)
     arrays = converted.arrays
-    assert [bool(metadata["quantised"]) for metadata in converted.metadata] == [True, False]
+    assert [bool(prepared["quantised"]) for prepared in converted.prepared] == [True, False]
     assert arrays["points/xyz"].dtype == np.float64
     assert "sources/scale" not in arrays
     with h5py.File(paths[0]) as file:

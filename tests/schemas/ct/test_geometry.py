@@ -47,7 +47,7 @@ def test_points_of_itk_are_reversed(tmp_path: Path, name: str) -> None:
     direction = DIRECTIONS[name]
     info = {"spacing": SPACING, "origin": ORIGIN, "direction": direction.tolist()}
     store, report = converted(tmp_path, info, info_order="xyz")
-    assert not any("unknown order" in note for note in report.notes)
+    assert not any("order is unknown" in note for note in report.notes)
     geometry = read_geometry(store, 0)
     for index in np.ndindex(*SHAPE):
         itk = np.array(ORIGIN) + direction @ np.diag(SPACING) @ np.array(index[::-1])
@@ -66,8 +66,8 @@ def test_the_order_of_the_axes_is_kept(tmp_path: Path) -> None:
 def test_an_unknown_order_is_told(tmp_path: Path) -> None:
     info = {"spacing": SPACING, "direction": IDENTITY}
     store, report = converted(tmp_path, info)
-    (note,) = [note for note in report.notes if "unknown order" in note]
-    assert note.startswith("1 files: direction, spacing of info.json: ")
+    (note,) = [note for note in report.notes if "order is unknown" in note]
+    assert note.startswith("1 file: direction, spacing in info.json ")
     assert "--info-order zyx" in note
     assert not [path for path in store.paths() if path.startswith(("volumes/spacing", "volumes/direction"))]
     assert json.loads(store.text("volumes/info")[0]) == info
