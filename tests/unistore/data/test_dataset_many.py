@@ -185,7 +185,7 @@ def test_stores_of_different_kinds_are_refused(
         unistore.Dataset([])
     arrays = {"rows/data": np.zeros((3, 3, 4), np.float32)}
     without, further = (make_store("rows", arrays, count=3) for _ in range(2))
-    message = "no split 'train', because"
+    message = "there is no split 'train', because"
     with pytest.raises(InputError, match=f"(?s){without}: {message}.*{further}: {message}"):
         unistore.Dataset([paths[0], without, further], split="train")
 

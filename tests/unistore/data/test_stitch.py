@@ -111,7 +111,7 @@ def test_predictions_that_are_none_of_a_grid(make_scans: Callable[..., Any]) -> 
         ([(every, cells.astype(np.int64))], "are torch.int64, but class numbers cannot be averaged"),
         ([(every + 1, cells)], "have the index 16, but the Dataset has 16"),
         ([(every[[0, 0]], cells[:2])], "sample 0 was given twice"),
-        ([(every, cells[:, None, None, None])], r"have shape \(16, 1, 1, 1, 8, 8, 8\)"),
+        ([(every, cells[:, None, None, None])], r"have the shape \(16, 1, 1, 1, 8, 8, 8\)"),
         (
             [(every[:1], cells[:1]), (every[1:2], cells[1:2, None])],
             r"has \(1,\) channels, but others .* \(\)",

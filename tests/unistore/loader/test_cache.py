@@ -143,7 +143,7 @@ def test_a_cache_for_a_part_serves_that_part(make_cloud, most, capacity):
 
 def test_a_part_of_a_dataset_is_cached_by_subset_and_not_by_torch(rows):
     dataset = unistore.Dataset(rows)
-    with pytest.raises(InputError, match=r"is a Subset.*subset=… of the Loader"):
+    with pytest.raises(InputError, match=r"got Subset.*subset=… to the Loader"):
         Loader(torch.utils.data.Subset(dataset, range(10)), 4, cache="all")
     with Loader(dataset, 4, num_workers=0, subset=range(10), cache="all") as loader:
         for _ in range(2):

@@ -234,7 +234,7 @@ def test_states_of_other_runs_are_refused_with_the_difference(data):
     state = Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).state_dict()
     with pytest.raises(LoaderError, match="seed was 1, and is now 2"):
         Loader(dataset, 8, shuffle=True, seed=2, num_workers=0).load_state_dict(state)
-    with pytest.raises(LoaderError, match="kind was 'shuffled' and is 'in order'"):
+    with pytest.raises(LoaderError, match="kind was 'shuffled', and is now 'in order'"):
         Loader(dataset, 8, False, seed=1, num_workers=0).load_state_dict(state)
     with pytest.raises(LoaderError, match="subset was None and is"):
         Loader(dataset, 8, shuffle=True, seed=1, num_workers=0, subset=range(200)).load_state_dict(state)

@@ -183,7 +183,9 @@ def test_a_forged_manifest_is_not_believed(make_case: Callable[..., Any], tmp_pa
         if os.geteuid() != 0:
             pytest.skip("giving a file away needs root")
         os.chown(copy, 4711, 4711)
-        with pytest.raises(StoreError, match=rf"{sealed} is not a file that only this user can change.*Fix: remove it, or"):
+        with pytest.raises(
+            StoreError, match=rf"{sealed} is not a file that only this user can change.*Fix: remove it, or"
+        ):
             unistore.Store(path, cache_dir=tmp_path / "cache").array("rows/data")
         return
     np.testing.assert_array_equal(

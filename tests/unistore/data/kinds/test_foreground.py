@@ -201,10 +201,12 @@ def test_names_that_are_none(store: Path, sources: Path, tmp_path: Path) -> None
     ):
         unistore.Dataset(store, unistore.Patches(4, foreground="bone"))
     unistore.convert(sources, tmp_path / "bare.zarr", "ct")
-    fix = r"no locations of 'tumour' \(unistore convert ct SOURCES STORE --foreground-locations 10000"
+    fix = r"the locations of 'tumour'\. Fix: .*unistore convert ct SOURCES STORE --foreground-locations 10000"
     with pytest.raises(InputError, match=fix):
         unistore.Dataset(tmp_path / "bare.zarr", unistore.Patches(4, foreground="tumour"))
-    with pytest.raises(InputError, match="none of these 3 volumes has a voxel of label:5"):
+    with pytest.raises(
+        InputError, match=r"none of these 3 volumes of .*located\.zarr has a voxel of label:5"
+    ):
         len(unistore.Dataset(store, unistore.Patches(4, foreground="label:5")))
     with pytest.raises(InputError, match="the samples have no 'foreground'"):
         unistore.Dataset(store, unistore.Patches(4), fields=["foreground"])

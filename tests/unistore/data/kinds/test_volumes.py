@@ -99,11 +99,11 @@ def test_rows_of_a_table_on_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (b"case,age\na,1\na,2\n", "has 2 rows of a"),
-        (b"case,age\n\na\n", "row 3 has other columns"),
-        (b"case,case\na,1\n", "two columns have one name"),
+        (b"case,age\na,1\na,2\n", "has 2 rows for 'a'"),
+        (b"case,age\n\na\n", "row 3 has 1 columns, but row 1 has 2"),
+        (b"case,case\na,1\n", "two columns have the same name"),
         (b"case,age\na,\xff\n", "in UTF-8"),
-        (b'case,age\na,"1\n', "no table"),
+        (b'case,age\na,"1\n', "unexpected end of data"),
     ],
 )
 def test_tables_that_are_none(tmp_path: Path, text: bytes, told: str) -> None:
