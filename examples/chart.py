@@ -16,7 +16,7 @@ CHART = ROOT / "docs" / "images" / "speed.svg"
 # What is read, what reads it today, and the line of RESULTS.md, in which the figure is the first group.
 BARS = (
     ("spike clips", "files decoded on the fly", r"^\| clips: Dataset under .* 25\.96×; ([\d.]+)×"),
-    ("robot cameras", "LeRobotDataset", r"^\| ratio \| \d+×, of the worst turns ([\d.]+)×"),
+    ("robot cameras", "LeRobot 0.4.4, equal disk", r"^\| ratio at equal disk \| ([\d.]+)× \|"),
     ("LAZ tiles", "laspy, a tile a sample", r"^\| segments: Loader over laspy.*?\| – \| ([\d.]+)×"),
     ("CT points", "np.load and argwhere", r"^\| sparse CT: Loader over .*?\| ([\d.]+)×;"),
     ("robot transitions", "lazy HDF5", r"^\| transitions: Loader over the same; .*?\| ([\d.]+)×;"),
