@@ -325,8 +325,18 @@ class DatasetPart(NamedTuple):
                 fix = f"use one of {', '.join(map(repr, split_names))}, or leave split out"
             else:
                 message = f"there is no split {', '.join(unknown)}, because this store has no splits"
-                fix = "leave split out, or convert with --split train=0.8,val=0.2"
+                fix = f"leave split out, or {_splitting(self.splits or ())}"
             raise InputError.at(self.store.path, message, fix, "split")
+
+
+def _splitting(splits: Sequence[str]) -> str:
+    """Return how to make a store again with the splits that were asked for."""
+    further = [name for name in dict.fromkeys(splits) if name != "train"] or ["val"]
+    share = round(0.2 / len(further), 3)
+    shares = {"train": round(1 - share * len(further), 3), **dict.fromkeys(further, share)}
+    text = ",".join(f"{name}={share:g}" for name, share in shares.items())
+    again = f"convert all sources again with --overwrite --split {text}"
+    return f'{again}, or open source files with convert={{"split": "{text}"}}'
 
 
 def open_parts(

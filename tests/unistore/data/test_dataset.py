@@ -102,6 +102,29 @@ def test_splits(rows: Path) -> None:
         unistore.Dataset(rows, split="dev")
 
 
+@pytest.mark.parametrize(
+    ("split", "shares"),
+    [
+        ("test", "train=0.8,test=0.2"),
+        ("train", "train=0.8,val=0.2"),
+        (("val", "test"), "train=0.8,val=0.1,test=0.1"),
+    ],
+)
+def test_a_store_without_splits_names_the_split_that_was_asked_for(
+    tmp_path: Path, split: Any, shares: str
+) -> None:
+    source, store = tmp_path / "a.npy", tmp_path / "a.zarr"
+    np.save(source, np.zeros((200, 3)))
+    unistore.convert(source, store)
+    with pytest.raises(InputError, match=r"there is no split .*, because this store has no splits") as raised:
+        len(unistore.Dataset(store, split=split))
+    (problem,) = raised.value.problems
+    assert f"convert all sources again with --overwrite --split {shares}, or " in str(problem.fix)
+    assert f'open source files with convert={{"split": "{shares}"}}' in str(problem.fix)
+    unistore.convert(source, store, overwrite=True, split=shares, split_by="row")
+    assert 0 < len(unistore.Dataset(store, split=split)) < 200
+
+
 def test_transform_is_the_last_step(rows: Path) -> None:
     def double(sample: dict[str, Any]) -> dict[str, Any]:
         return {"twice": sample["label"] * 2, "index": sample["index"]}
