@@ -374,7 +374,10 @@ def prepare_splits(rule: SplitRule | None, paths: Sequence[Path], scan: Scan) ->
             f"asks for {len(rule.shares)} splits ({names}) of {count_of(sources, 'source')}, but a source is "
             "never divided"
         )
-        fix = f"add --split-by {sample_noun(scan)}, or give at least one source for each split"
+        fix = (
+            f"add --split-by {sample_noun(scan)} (then samples of one file may be in different splits), "
+            "or give at least one source for each split"
+        )
         option = f"--split {rule.text}"
         raise InputError.at(option, message, fix, "split")
     Units.of_sources(scan, prepared, np.ones(sources, np.int64)).assign()

@@ -238,7 +238,7 @@ def test_what_is_assigned_is_checked() -> None:
     prepare_splits(rule(by="row"), [], scan)
     with pytest.raises(InputError, match="only by source or by row"):
         prepare_splits(rule(by="episode"), [], scan)
-    with pytest.raises(InputError, match=r"of 1 source, .*add --split-by row"):
+    with pytest.raises(InputError, match=r"of 1 source, .*add --split-by row \(then samples of one file"):
         prepare_splits(rule(by="source"), [], scan)
 
 
