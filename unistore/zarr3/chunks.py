@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -17,8 +18,6 @@ from unistore.system.types import AnyArray, Dtype, Shape
 from unistore.zarr3.codecs import CRC_BYTES, Blosc, FrameError, check_chunk, decoder, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata, decode_index, index_bytes, shard_key
 from unistore.zarr3.storage import LocalStorage, Storage, SupportsReadEnds
-
-_FIX = "Fix: unistore verify STORE --repair SOURCES, or restore the file from a copy"
 
 RowRange: TypeAlias = tuple[int, int, int]  # first row, end, place in the output
 
@@ -238,7 +237,7 @@ class ChunkReader:
     def _check_shard(self, key: str, size: int | None) -> int:
         if size is None:
             missing = f"{key} of {self.storage} is missing, although the store is sealed"
-            msg = f"array {self._path!r}: {missing}. {_FIX}"
+            msg = f"array {self._path!r}: {missing}. {self._fix()}"
             raise CorruptionError(msg)
         if size < self._index_bytes:
             raise self._index_error(
@@ -254,15 +253,22 @@ class ChunkReader:
 
     def _index_error(self, key: str, what: str) -> CorruptionError:
         where = f"array {self._path!r}: shard {key} of {self.storage}"
-        return CorruptionError(f"{where}: {what}. {_FIX}")
+        return CorruptionError(f"{where}: {what}. {self._fix()}")
 
     def _chunk_error(self, located: ChunkLocations, position: int, error: Exception) -> StoreError:
         coordinates = self._coordinates_of(located.numbers[position])
         where = f"shard {located.keys[position]} of {self.storage}"
         msg = f"array {self._path!r}: {where}, chunk {coordinates}: {error}"
         if isinstance(error, FrameError | CorruptionError):
-            return CorruptionError(f"{msg}. {_FIX}")
+            return CorruptionError(f"{msg}. {self._fix()}")
         return StoreError(msg)
+
+    def _fix(self) -> str:
+        # a part of a versioned store is repaired with the others: STORE/parts/NAME
+        path = str(self.storage)
+        above, parts, _ = path.rpartition("/parts/")
+        store = shlex.quote(above if parts else path)
+        return f"Fix: unistore verify {store} --repair SOURCES, or restore the file from a copy"
 
     def _coordinates_of(self, number: int) -> Shape:
         shard, chunk = divmod(number, self.per_shard)

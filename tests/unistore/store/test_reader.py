@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,9 @@ import xxhash
 import zarr
 
 import unistore
-from tests.programs import in_child
+from tests.programs import call, in_child
 from unistore.converters.common.exported import sources_of
-from unistore.errors import StoreError
+from unistore.errors import CorruptionError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
 from unistore.zarr3 import LocalStorage
@@ -163,6 +164,21 @@ def test_a_shard_that_is_deleted_before_a_fork(path: Path, was_read: bool) -> No
     else:
         missing = r"CorruptionError: .*array 'rows/data': .* is missing, although the store is sealed"
         assert re.match(missing, said)
+
+
+def test_damage_is_repaired_by_the_command_of_the_message(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(6.0).reshape(3, 2))
+    store = tmp_path / "a store.zarr"
+    unistore.convert(tmp_path / "a.npy", store)
+    (shard,) = (path for path in (store / "rows").rglob("c/0/*") if path.is_file())
+    shard.unlink()
+    with pytest.raises(CorruptionError) as raised:
+        unistore.Dataset(store)[0]
+    command = f"unistore verify '{store}' --repair SOURCES"
+    assert f"Fix: {command}, or restore the file from a copy" in str(raised.value)
+    words = shlex.split(command.replace("SOURCES", shlex.quote(str(tmp_path / "a.npy"))))[1:]
+    assert call(*words) == 0
+    assert shard.exists()
 
 
 @pytest.mark.parametrize("how", ["altered", "of another user"])
