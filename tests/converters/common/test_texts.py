@@ -139,7 +139,7 @@ def test_bad_texts(tmp_path: Path) -> None:
     rows_file(tmp_path / "b.h5")
     with h5py.File(tmp_path / "b.h5", "r+") as file:
         del file["x"], file["ranges"]
-    with pytest.raises(InputError, match="no array of numbers"):
+    with pytest.raises(InputError, match="needs an array of numbers"):
         unistore.convert(tmp_path / "b.h5", tmp_path / "b.zarr", "rows")
 
 

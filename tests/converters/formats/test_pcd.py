@@ -131,7 +131,7 @@ def test_points_that_are_not_finite_are_refused_or_in_no_segment(tmp_path: Path,
     folder.mkdir()
     points, _ = cloud()
     write(folder / "a.pcd", "binary", points)
-    with pytest.raises(InputError, match=r"1 of 200 points .* not finite, first row 5: .*--nan drop"):
+    with pytest.raises(InputError, match=r"1 of 200 points .* not finite; the first is row 5: .*--nan drop"):
         convert(folder, tmp_path / "store", segment=segment)
     convert(folder, tmp_path / "store", segment=segment, nan="drop", voxel_size=(2.0,))
     dataset = unistore.Dataset(tmp_path / "store", unistore.Segments(), fields=["xyz", "source_row"])

@@ -121,8 +121,8 @@ def test_volumes_and_stacks_in_folders(tmp_path: Path) -> None:
     pages(tmp_path / "in/stack", -VOXELS)
     tifffile.imwrite(tmp_path / "in/figure.tif", VOXELS[0])
     report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
-    assert "stacked by the numbers in their names: from p_08.tif on" in " ".join(report.notes)
-    assert "is one page, no volume: figure.tif" in " ".join(report.notes)
+    assert "stacked by the numbers in their names, from p_08.tif on" in " ".join(report.notes)
+    assert "a single page, not a volume: figure.tif" in " ".join(report.notes)
     assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
     dataset = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())
     np.testing.assert_array_equal(dataset[0]["image"], VOXELS)
@@ -144,7 +144,7 @@ def problems_of(folder: Path) -> str:
 def test_stacks_that_are_refused(tmp_path: Path) -> None:
     pages(tmp_path / "a")
     (tmp_path / "a/p_09.tif").unlink()
-    assert "p_08.tif: is a stack with no page 9" in problems_of(tmp_path / "a")
+    assert "p_08.tif: the stack of TIFF files has no page 9" in problems_of(tmp_path / "a")
     pages(tmp_path / "b")
     pages(tmp_path / "b", VOXELS[:1, :5], first=12)
     assert "(9, 7) int16, and (5, 7) int16" in problems_of(tmp_path / "b")

@@ -243,7 +243,7 @@ def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Pat
     robot.folder(tmp_path / "run")
     found = refused(tmp_path)
     assert message in found
-    assert "--stamps log to take the times at which messages were logged" in found
+    assert "--stamps log to read the times at which messages were logged" in found
     scan = scan_sources(trajectory(stamps="log"), [tmp_path])
     assert "clock imu: observation/imu/header_stamp, observation/imu/orientation" in " ".join(scan.notes)
 
