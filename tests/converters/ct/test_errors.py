@@ -99,7 +99,9 @@ def test_cases_that_do_not_fit_together(tmp_path: Path) -> None:
     assert "has shape (2, 4, 5), but its volume has (3, 4, 5)" in found["lung_w1500_l-600.npy"].message
     assert "has shape (3, 2, 5), but its volume has (3, 4, 5)" in found["1_binary.npy"].message
     assert found["info.json"].kind == "json"
-    assert "holds a; expected indices and values or sparse_index and sparse_sdf" in found["odd.npz"].message
+    assert (
+        "contains a; expected indices and values or sparse_index and sparse_sdf" in found["odd.npz"].message
+    )
     assert "sparse_index is int16 (3, 4, 5), expected integers (points, 3)" in found["bad.npz"].message
     assert "does not state width and level" in found["mine.npz"].message
     assert len(found) == 6

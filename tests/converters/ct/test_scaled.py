@@ -27,7 +27,9 @@ def test_beside_the_volume(tmp_path: Path, dtype: str) -> None:
     save(tmp_path / "in" / "a" / "ct_original.npy", IMAGE)
     save(tmp_path / "in" / "a" / "windows" / NAME, np.asfortranarray(SCALED.astype(dtype)))
     report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")
-    assert any('Volumes(window="lung", scale=True) gives them' in note for note in report.notes)
+    assert any(
+        "scaled to 0…1" in note and 'Volumes(window="lung", scale=True)' in note for note in report.notes
+    )
     read = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes("lung", scale=True))[0]
     np.testing.assert_allclose(read["image"], SCALED, atol=1e-6)
     assert np.array_equal(read["lung"], (IMAGE >= -1350) & (IMAGE <= 150))
@@ -38,7 +40,7 @@ def test_alone(tmp_path: Path) -> None:
     scaled = save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f2"))
     ones = save(tmp_path / "in" / "b" / "windows" / NAME, (IMAGE > 0).astype("u1"))
     report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
-    assert any("the voxels above 0 are its points, with these values" in note for note in report.notes)
+    assert any("the voxels above 0 are stored as points with these values" in note for note in report.notes)
     first, second = unistore.Dataset(tmp_path / "a.zarr", unistore.SparsePoints("lung"))
     assert np.array_equal(first["coords"], np.argwhere(scaled > 0))
     assert first["values"].numpy().dtype == scaled.dtype
@@ -72,7 +74,7 @@ def test_floats_outside_0_and_1(tmp_path: Path, wrong: float) -> None:
 
 def test_a_mask_would_lose_the_values(tmp_path: Path) -> None:
     save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f4"))
-    with pytest.raises(InputError, match=r"a mask would lose .*--sparse auto, or --sparse coords"):
+    with pytest.raises(InputError, match=r"have values.*mask.*--sparse auto, or --sparse coords"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")
 
 

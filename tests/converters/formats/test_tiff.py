@@ -150,4 +150,4 @@ def test_stacks_that_are_refused(tmp_path: Path) -> None:
     assert "(9, 7) int16, and (5, 7) int16" in problems_of(tmp_path / "b")
     pages(tmp_path / "c")
     pages(tmp_path / "c", VOXELS[:1], "p_{}.tif", first=8)
-    assert "is a stack with two pages 8" in problems_of(tmp_path / "c")
+    assert "has two pages 8" in problems_of(tmp_path / "c")
