@@ -121,7 +121,7 @@ def test_predictions_that_are_none_of_a_grid(make_scans: Callable[..., Any]) -> 
         with pytest.raises(InputError, match=message):
             list(unistore.stitch(grid, wrong))
     for overlap in (1, -0.5, "half"):
-        with pytest.raises(InputError, match="overlap: must be a share of a box"):
+        with pytest.raises(InputError, match="overlap: must be a number of at least 0 and below 1"):
             unistore.Patches(8, random=False, overlap=overlap)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"overlap: works only with a grid"):
         unistore.Patches(8, overlap=0.5)

@@ -232,7 +232,7 @@ def test_a_split_or_conditions_select_whole_sources(tmp_path: Path) -> None:
     refused: list[tuple[str, dict[str, Any]]] = [
         (r"4\.npz: only 1 of its 6 samples match", {"where": {"row.y": 1}}),
         ("no split 'test'. Fix: use one of 'train', 'val'", {"split": "test"}),
-        ("has no source of this split", {"where": {"source": "z*"}}),
+        ("no source is in this split and meets all conditions", {"where": {"source": "z*"}}),
         ("has no 'z' of its samples", {"where": {"z": 1}}),
     ]
     for message, options in refused:

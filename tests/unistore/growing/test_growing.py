@@ -148,7 +148,7 @@ def test_known_sources_are_skipped_refused_or_replaced(
     with pytest.raises(unistore.InputError, match=r"a\.npz: has the name and size of a source in the store"):
         unistore.append(tmp_path / "old", store)
     write_source(tmp_path / "old", "a", 25)
-    with pytest.raises(unistore.InputError, match=r"a\.npz: the store has .* bytes of this name"):
+    with pytest.raises(unistore.InputError, match=r"a\.npz: has \d+ bytes, but .* of this name.*--replace"):
         unistore.append(tmp_path / "old", store)
     with pytest.raises(unistore.InputError, match=r"a\.npz: has another size or modification time"):
         unistore.append(tmp_path / "new", store, check=tmp_path / "old")
@@ -180,7 +180,7 @@ def test_a_source_under_a_longer_name_is_refused(tmp_path: Path, store: Path) ->
     shutil.copytree(tmp_path / "old", tmp_path / "all" / "day1")
     write_source(tmp_path / "all" / "day2", "e")
     shutil.copy(tmp_path / "old" / "a.npz", tmp_path / "all" / "day2" / "z.npz")
-    with pytest.raises(unistore.InputError, match=r"day1/a\.npz: holds the values of a\.npz"):
+    with pytest.raises(unistore.InputError, match=r"day1/a\.npz: has the same values as 'a\.npz'.*--exclude day1/a\.npz"):
         unistore.append(tmp_path / "all", store)
     assert [one.number for one in unistore.versions(store)] == [1]
 
@@ -230,7 +230,7 @@ def test_arguments_are_refused_by_name(tmp_path: Path, store: Path) -> None:
         ("top_fraction", lambda: opened(store, top_fraction=("source", 0.5))),
         ("weights", lambda: opened(store, weights=[1, 2])),
         ("no source would be left", lambda: unistore.remove(store, "*")),
-        ("matches no source", lambda: unistore.remove(store, "z")),
+        (r"z: .* has no source of this name.*a\.npz", lambda: unistore.remove(store, "z")),
         ("cannot name a version", lambda: unistore.versions(store, tag="../x")),
         ("a store cannot be written to", lambda: unistore.remove("https://host/s.zarr", "a")),
     ]

@@ -236,12 +236,12 @@ def test_states_of_other_runs_are_refused_with_the_difference(data):
         Loader(dataset, 8, shuffle=True, seed=2, num_workers=0).load_state_dict(state)
     with pytest.raises(LoaderError, match="kind was 'shuffled', and is now 'in order'"):
         Loader(dataset, 8, False, seed=1, num_workers=0).load_state_dict(state)
-    with pytest.raises(LoaderError, match="subset was None and is"):
+    with pytest.raises(LoaderError, match="subset was None, and is now"):
         Loader(dataset, 8, shuffle=True, seed=1, num_workers=0, subset=range(200)).load_state_dict(state)
-    with pytest.raises(LoaderError, match=r"length was 200 and is 199.*other samples"):
+    with pytest.raises(LoaderError, match=r"length was 200, and is now 199.*other samples"):
         Loader(data.Batched(199), 8, shuffle=True, seed=1, num_workers=0).load_state_dict(state)
     for wrong in (None, "state", {**state, "delivered": "40"}, {**state, "order": 3}):
-        with pytest.raises(LoaderError, match="not a loader state of version 1: it lacks"):
+        with pytest.raises(LoaderError, match="not a Loader state of version 1: it has"):
             Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).load_state_dict(wrong)
     with pytest.raises(LoaderError, match="201 of 200 samples delivered"):
         Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).load_state_dict({**state, "delivered": 201})
