@@ -162,7 +162,7 @@ def why_absent(repository: str) -> HubError | None:
 def meaning(text: str) -> HubError | None:
     """Return what an error of obstore means for a file of the Hub. None: the same as for any server."""
     if _UNREAD_REDIRECT.search(text):
-        message = "the Hub redirects to an address that is not read: not https://, or without end"
+        message = "the Hub redirects to an address that does not begin with https://, or redirects again and again"
         return HubError(message, "check HF_ENDPOINT")
     if _TOO_MANY.search(text):
         return _too_many()
@@ -226,7 +226,7 @@ def _no_connection(error: Exception) -> HubError:
 
 
 def _too_many() -> HubError:
-    fix = "wait five minutes; users who are logged in may ask more (hf auth login), cache_dir asks less"
+    fix = "wait five minutes, log in with 'hf auth login', which allows more requests, or set cache_dir"
     return HubError("the Hub answers 429: too many requests", fix, transient=True)
 
 

@@ -56,7 +56,7 @@ def test_what_else_differs_is_refused_by_name(other: ArraySpec, name: str) -> No
             united_rules(stores)
         (problem,) = refused.value.problems
         assert problem.file == "a/x"
-        assert problem.message == f"its rules differ between the parts: {name})"
+        assert problem.message == f"its rules differ between the parts: {name}"
         assert problem.fix == "convert all sources together"
 
 

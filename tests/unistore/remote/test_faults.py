@@ -190,4 +190,4 @@ def test_a_server_without_ranges_is_told_when_a_store_is_opened(tmp_path: Path) 
                 unistore.Dataset(f"http://127.0.0.1:{port}/a.zarr")
         finally:
             server.terminate()
-    assert str(error.value).endswith("this server does not support HTTP ranges")
+    assert "zarr.json: this server does not support HTTP ranges. Fix: use a server that does" in str(error.value)

@@ -174,16 +174,16 @@ def test_a_store_may_be_a_whole_repository(hub: FakeHub, local: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("hf://name", r"must be 'namespace/name', got 'name'; write hf://datasets/ORG/NAME/path"),
+        ("hf://name", r"must be 'namespace/name', got 'name'\. Fix: write hf://datasets/ORG/NAME/path"),
         ("hf://datasets/name", r"must be 'namespace/name'"),
         ("hf://dataset/org/name/x", r"did you mean 'datasets/'"),
         ("hf://datasets/org/name@/x", r"empty revision"),
         ("hf://datasets/org/name/a//b", r"must not contain empty segments"),
         ("hf://spaces/org/name/x", r"type 'space', and stores are read from datasets and models"),
         ("hf://buckets/org/name/x", r"type 'bucket', and stores are read from datasets and models"),
-        ("hf://datasets/org/name/../other/x", r"'\.\.' are not allowed"),
+        ("hf://datasets/org/name/../other/x", r"must not contain '\.' or '\.\.'"),
         ("hf://datasets/org/name/x?download=true", r"has no query"),
-        (f"hf://{TOKEN}@datasets/org/name/x", r"credentials do not belong in a URL"),
+        (f"hf://{TOKEN}@datasets/org/name/x", r"must not contain credentials"),
     ],
 )
 def test_urls_that_mean_nothing(hub: FakeHub, url: str, message: str) -> None:
@@ -216,7 +216,7 @@ def test_a_url_in_a_path_is_an_error() -> None:
             f"has no revision '{COMMIT}'",
             "check the name after '@'",
         ),
-        (f"hf://{NAME}/other.zarr", TOKEN, "no such store (no zarr.json there)", ""),
+        (f"hf://{NAME}/other.zarr", TOKEN, "no such store (no zarr.json)", "check the URL"),
         ("hf://datasets/org/other/x", TOKEN, "no such repository", "check the name"),
         ("hf://datasets/org/gated/x", "", "access to this repository has to be requested", "hf auth login"),
         (
@@ -261,7 +261,7 @@ def test_the_hub_is_waited_for_if_it_limits_requests(
     assert len(dataset.read_batch([5])["data"].values) == 1
     hub.busy = 10**6
     with pytest.raises(
-        StoreError, match=r"429: too many requests \(tried .*; wait five minutes; .*cache_dir"
+        StoreError, match=r"429: too many requests \(tried .*\. Fix: wait five minutes, .*cache_dir"
     ):
         dataset.read_batch([300])
 
@@ -269,7 +269,7 @@ def test_the_hub_is_waited_for_if_it_limits_requests(
 def test_a_hub_that_cannot_be_reached(hub: FakeHub, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     message = (
-        r"no answer from http://127.0.0.1:9 \(ConnectError\) \(tried 3 times.*; check the network and HF_E"
+        r"no answer from http://127.0.0.1:9 \(ConnectError\) \(tried 3 times.*Fix: check the network and HF_E"
     )
     with pytest.raises(StoreError, match=message):
         Store(URL)
@@ -279,7 +279,7 @@ def test_offline_mode_is_kept(repository: Repository, hub: FakeHub, monkeypatch:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for url in (URL, f"hf://{NAME}@{repository.refs['main']}/train.zarr"):
         with pytest.raises(
-            StoreError, match="HF_HUB_OFFLINE is set; unset it, or read a copy on this machine"
+            StoreError, match=r"HF_HUB_OFFLINE is set\. Fix: unset it, or read a copy"
         ):
             Store(url)
     assert not hub.requests
@@ -294,7 +294,7 @@ def test_redirects_that_are_not_followed(
     itself = f"{NAME}/resolve/main/train.zarr/rows/data/c/0/0"
     dataset = unistore.Dataset(URL, fields=["data"])
     hub.redirect = redirect.format(endpoint=hub.endpoint, self=itself)
-    with pytest.raises(StoreError, match=r"to an address that is not read: .*; check HF_ENDPOINT"):
+    with pytest.raises(StoreError, match=r"redirects to an address .*https://.* Fix: check HF_ENDPOINT"):
         dataset.read_batch([5])
 
 
@@ -333,7 +333,7 @@ def test_after_a_fork_it_raises_at_once(repository: Repository) -> None:
     loader: Any = DataLoader(
         dataset, 4, num_workers=1, collate_fn=unistore.collate, multiprocessing_context="fork"
     )
-    with pytest.raises(StoreError, match="cannot be used in a forked process"):
+    with pytest.raises(StoreError, match="cannot be read in a forked process.*'spawn'"):
         list(loader)
 
 
