@@ -73,14 +73,14 @@ def compared(
     elif lines := _changed_options(error.destination, converter, paths, settings, claims):
         origin = f"the same sources with other options: {first_few(lines, _SHOWN, '; ')}"
         if all(line.startswith("--codec ") for line in lines):
-            words = ("compact", error.destination, "NEW", "--codec", settings.codec)
-            fixes.append(RunCommand(words, "to change the codec without the sources"))
+            compact = ("compact", error.destination, "NEW", "--codec", settings.codec)
+            fixes.append(RunCommand(compact, "to change the codec without the sources"))
     else:
         origin = "the same sources and options"
         if open_stores(error.destination).stores[0].attributes.get("created_with") != versions():
             origin += " by another version of unistore or of its libraries"
-        words = ("verify", error.destination, "--against", *error.sources)
-        fixes.append(RunCommand(words, "to compare values"))
+        verify = ("verify", error.destination, "--against", *error.sources)
+        fixes.append(RunCommand(verify, "to compare values"))
     message = f"{error.problems[0].message}, made from {origin}"
     return InputError.at(error.destination, message, (*fixes, *replacing), "exists")
 
