@@ -171,10 +171,11 @@ class SegmentReader(SampleReader):
         self._outside = _outside_segments(store, len(self._offsets) - 1)
         self._units = units
         self._least = max(kind.min_points, 0 if kind.exactly is None else 1)
-        self._most = 0
+        self._most = self._median = 0
         if self._least:
             lengths = self._offsets.lengths()[self._rows(self._units)]
             self._most = int(lengths.max(initial=0))
+            self._median = int(np.median(lengths)) if len(lengths) else 0
             self._units = self._units[lengths >= self._least]
         self._xyz = _Coordinates(store, kind) if "xyz" in fields else None
         self._is_unmoved = kind.unmoved(store)
@@ -202,11 +203,11 @@ class SegmentReader(SampleReader):
         if len(self) or not self._least:
             return Reach(len(self))
         problem = (
-            f"min_points={self._least:,} leaves no samples: the largest segment has {self._most:,} points"
+            f"min_points={self._least:,} leaves no samples: the largest segment has {self._most:,} points, "
+            f"the median is {self._median:,}"
         )
-        return Reach(
-            0, problem=problem, fitting=replace(self._kind, min_points=self._most) if self._most else None
-        )
+        fitting = replace(self._kind, min_points=max(self._median, 1)) if self._most else None
+        return Reach(0, problem=problem, fitting=fitting)
 
     def _rows(self, samples: Int64s) -> Int64s:
         # sample s is row s + (segments of no sample before it): the k-th of those stands behind s - k samples
@@ -365,17 +366,13 @@ class Segments(SampleKind):
 
     def voxel_group(self, store: Store) -> str | None:
         """Return the path of the stored voxel grid of size `voxel`, or None if the store has none."""
-        groups = {
-            path.split("/")[1]: path.rpartition("/")[0]
-            for path in store.paths()
-            if path.startswith(_VOXELS) and path.endswith("/coords")
-        }
-        for size, group in groups.items():
-            if not _SIZE.fullmatch(size):
-                raise contradiction(store, group, f"'{size}' is not a number, but the size of a voxel is")
-            if self.voxel is not None and float(size) == float(self.voxel):
-                return group
-        return None
+        groups = _voxel_groups(store)
+        return None if self.voxel is None else groups.get(float(self.voxel))
+
+    def with_stored_voxels(self, store: Store) -> list[Segments]:
+        """Return this kind with each voxel size that the store has, from the smallest size."""
+        sizes = sorted(_voxel_groups(store))
+        return [replace(self, voxel=int(size) if size.is_integer() else size) for size in sizes]
 
 
 def draw_rows(
@@ -426,6 +423,18 @@ def draw_rows(
 class _Voxels(NamedTuple):
     offsets: Int64s  # (B + 1,) voxels of each segment
     values: dict[str, Int32s]  # by sample key, one segment after the other
+
+
+def _voxel_groups(store: Store) -> dict[float, str]:
+    """Return the path of each stored voxel grid by the size of its voxels."""
+    groups = {}
+    for path in store.paths():
+        if path.startswith(_VOXELS) and path.endswith("/coords"):
+            size, group = path.split("/")[1], path.rpartition("/")[0]
+            if not _SIZE.fullmatch(size):
+                raise contradiction(store, group, f"'{size}' is not a number, but the size of a voxel is")
+            groups[float(size)] = group
+    return groups
 
 
 class _StoredGrid:
