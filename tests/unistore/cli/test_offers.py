@@ -17,7 +17,7 @@ from unistore.cli.main import main
 
 # Sources, the option that is offered, and the arrays that it adds
 CASES = {
-    "clouds": ("pointcloud/derived_pointsuite_thin-1.h5", "--voxel-size 0.2", "voxels/"),
+    "clouds": ("pointcloud/derived_pointsuite_thin-1.h5", "--voxel-size SIZE", "voxels/"),
     "stream": ("spike/spikezoo_data.dat", "--voxel-bins 5", "frames/voxel/"),
     "scan": ("ct/totalseg_ct_cropped.nii.gz", "--window lung", "windows/"),
 }
@@ -43,6 +43,7 @@ def test_an_option_is_offered_until_it_is_given(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, option, below = CASES[name]
+    words = option.replace("SIZE", "0.2").split()
     source = tmp_path / "in"
     source.mkdir()
     shutil.copy(DATA / "samples" / file, source)
@@ -57,10 +58,10 @@ def test_an_option_is_offered_until_it_is_given(
     family = dry["family"].replace("_", "-")
     assert line in run(capsys, "convert", family, source, bare)
     assert raw_bytes(bare, below) == 0
-    report = json.loads(run(capsys, "convert", family, source, full, *option.split(), "--json"))
+    report = json.loads(run(capsys, "convert", family, source, full, *words, "--json"))
     assert report["offers"] == []
     assert 0 < raw_bytes(full, below) <= planned["most_bytes"]
-    given = json.loads(run(capsys, "convert", family, source, full, *option.split(), "--dry-run", "--json"))
+    given = json.loads(run(capsys, "convert", family, source, full, *words, "--dry-run", "--json"))
     assert given["offers"] == []
 
 

@@ -108,7 +108,7 @@ class PointCloud(PointCloudOptions, Family):
         (points, *_), _ = arrays.get("points/xyz", ((0,), ""))
         if self.voxel_size or not points or any(path.startswith("voxels/") for path in arrays):
             return ()
-        return [("--voxel-size 0.2", "voxels of each segment (any size)", points * _VOXEL_BYTES)]
+        return [("--voxel-size SIZE", "voxels of each segment (of any size)", points * _VOXEL_BYTES)]
 
     def derive_from(
         self, option: str, value: Any, store: StoreView, emit: Emit, folder: Path, progress: Any
