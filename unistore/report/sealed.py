@@ -26,6 +26,7 @@ from unistore.report.values import (
     measure_remarks,
     measures_of,
     sample_noun,
+    unlabelled_question,
 )
 from unistore.schemas.indices import contradiction, main_bounds, main_table
 from unistore.schemas.table_rows import source_offsets
@@ -326,7 +327,7 @@ def value_remarks(arrays: Iterable[ArrayReport]) -> Iterator[str]:
             yield f"{array.path}: {percent:.2g} % are not finite"
         if (suspect := values.unlabelled(array.path)) is not None:
             percent, labels = suspect
-            yield f"{percent:.3g} % of {array.path} are {labels}. Does {labels} mean 'unlabelled'?"
+            yield f"{percent:.3g} % of {array.path} are {labels}. {unlabelled_question(labels)}"
 
 
 def _measures(store: Store) -> tuple[list[JsonObject], list[str]]:

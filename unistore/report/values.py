@@ -98,6 +98,12 @@ class ValueReport:
         return 100 * share, " or ".join(map(str, labels))
 
 
+def unlabelled_question(labels: str) -> str:
+    """Return the question about labels such as ``"1"`` or ``"0 or 1"``, and where to answer it."""
+    label = "LABEL" if " " in labels else labels
+    return f"Does {labels} mean 'unlabelled'? If so: class_weights(…, unlabelled={label})"
+
+
 def describe_values(array: StoredArray, chunks: int = MAX_CHUNKS) -> ValueReport | None:
     """Return a description of the values of an array, or None if nothing was read.
 
@@ -212,7 +218,7 @@ def label_lines(path: PathLike) -> list[str]:
         if values is None or not (shares := values.shares()):
             continue
         suspect = values.unlabelled(name)
-        question = f". Does {suspect[1]} mean 'unlabelled'?" if suspect is not None else ""
+        question = f". {unlabelled_question(suspect[1])}" if suspect is not None else ""
         lines.append(f"{name}: {shares}{question}")
     return lines
 

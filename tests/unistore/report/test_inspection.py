@@ -117,7 +117,18 @@ def test_the_share_of_unlabelled_points(
         assert remarks == []
     else:
         share, labels = told
-        assert remarks == [f"{share} of rows/{name} are {labels}. Does {labels} mean 'unlabelled'?"]
+        label = "LABEL" if "or" in labels else labels
+        answer = f"If so: class_weights(…, unlabelled={label})"
+        assert remarks == [f"{share} of rows/{name} are {labels}. Does {labels} mean 'unlabelled'? {answer}"]
+
+
+def test_stored_voxels_are_the_first_other_samples_of_the_snippet(tmp_path: Path) -> None:
+    options = {"segment": "window:50", "voxel_size": (20.0, 0.5)}
+    store = unistore.convert([DATA / "pointcloud" / "thin_a.h5"], tmp_path / "a.zarr", **options).destination
+    others = re.findall(r"# or: samples=(.*)", unistore.inspect(store).details["snippet"])
+    assert others[:2] == ["unistore.Segments(voxel=0.5)", "unistore.Segments(voxel=20)"]
+    assert len(others) == len(set(others))
+    assert "voxel_coords" in unistore.Dataset(store, unistore.Segments(voxel=20))[0]
 
 
 @pytest.mark.parametrize("damage", ["manifest", "root", "gone"])
