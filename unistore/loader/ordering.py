@@ -49,7 +49,9 @@ def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         default, fix = _TORCH_OPTIONS[name]
         if not (value is default or (type(value) in (int, float, str) and value == default)):
-            check.refuse(name, f"is {value!r}, but the Loader does not have this option of torch", fix)
+            check.refuse(
+                name, f"is {value!r}, but Loader has no option {name}; PyTorch's DataLoader has", fix
+            )
 
 
 def ranks_of(check: Arguments, sampler: Any, rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -83,6 +83,7 @@ def test_what_has_no_meaning_is_refused_with_what_to_write(data: Any, name: str)
         Loader(data.Batched(), 4, **{name: value})
     (problem,) = caught.value.problems
     assert problem.location == name
+    assert problem.message.endswith(f", but Loader has no option {name}; PyTorch's DataLoader has")
     assert fix in problem.advice
 
 
