@@ -291,7 +291,7 @@ class UnistoreError(Exception):
     Attributes
     ----------
     exit_code : int
-        Exit code of a command that ends with this error.
+        Exit code of a unistore command that ends with this error.
     """
 
     exit_code = 1
@@ -425,6 +425,10 @@ class WorkerDiedError(LoaderError):
     samples that it was reading. If the system ran out of memory (often signal SIGKILL), lower `num_workers`,
     `prefetch_factor` or `batch_size`. If it crashed, read these samples with ``num_workers=0`` to find the
     cause.
+
+    To continue, make a new Loader, for example with fewer workers, and load the last ``state_dict()`` that
+    you saved. The attribute ``exit_code`` is the exit code of a unistore command that ends with this error,
+    not the exit code of the worker.
     """
 
 

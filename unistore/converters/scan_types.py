@@ -300,6 +300,9 @@ class Source:
         Number of rows that it contributes to each table that is not spilled.
     split : str, optional
         Name of its split. None: no split.
+    row_splits : tuple of (str, int), default ()
+        Splits of its samples, in their order: the name of a split, and how many successive samples have it.
+        Empty: all samples have `split`.
     detail
         What `Family.read` and `Family.prepare` need to know about it: JSON values, or a frozen dataclass of
         them.

@@ -58,9 +58,10 @@ class OwnForm(NamedTuple):
         Parameters
         ----------
         stored : array of shape (rows, …)
-            Rows of the store, with all planes, or with planes from `plane` on.
+            Rows of the store. Their first axis, if they have one, may begin at `plane` instead of 0: a large
+            volume is read a few planes at a time.
         plane : int, default 0
-            Number of the first plane of `stored`.
+            Index on the first axis of a row at which `stored` begins.
         """
         dtype = np.dtype(self.dtype)
         is_stored = stored.dtype == dtype and stored.shape[1:] == self.row_shape and self.restore is None
