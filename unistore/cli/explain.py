@@ -25,12 +25,45 @@ def explanations() -> dict[str, str]:
     return {kind: _LINK.sub(r"\1", text) for kind, text in zip(sections[::2], texts, strict=True)}
 
 
+# Kinds of the problems that an exception is mostly about
+_KINDS = {
+    "CorruptionError": ("checksum", "manifest", "root", "metadata"),
+    "NoStoreError": ("missing",),
+    "InputError": (),
+}
+
+
+def _of_exception(name: str) -> str | None:
+    """Return the description of a public exception. None: there is no exception of this name."""
+    from inspect import getdoc
+
+    import unistore.errors
+
+    cls = getattr(unistore.errors, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, Exception)):
+        return None
+    described = re.split(r"^[A-Z]\w+\n-+$", getdoc(cls) or "", maxsplit=1, flags=re.MULTILINE)[0].strip()
+    described = described.replace("`", "")
+    kinds = _KINDS.get(name)
+    if kinds:
+        commands = ", ".join(f"'unistore explain {kind}'" for kind in kinds)
+        return f"{described}\n\nIts text names the place and the fix. Related kinds of problems: {commands}."
+    if kinds is not None:
+        return f"{described}\n\nEach of its problems has a kind, which 'unistore explain' lists and explains."
+    return f"{described}\n\nIts text names the cause and the fix. It has no kinds of its own."
+
+
 @click.command(cls=HelpCommand, examples=_EXAMPLES, short_help="Explain a kind of error.")
 @click.argument("kind", metavar="[KIND]", required=False)
 @json_option
 def explain(kind: str | None, as_json: bool) -> None:
-    """Explain KIND and how to fix it. The last line of an error names its kinds. Without KIND, list all."""
+    """Explain KIND and how to fix it. The last line of an error names its kinds. Without KIND, list all.
+
+    KIND can also be the name of an exception, such as CorruptionError.
+    """
     texts = {name.replace(" ", "-"): text for name, text in explanations().items()}
+    if kind is not None and (text := _of_exception(kind)) is not None:
+        texts = {kind: text}
     if kind is not None and kind not in texts:
         from difflib import get_close_matches
 
