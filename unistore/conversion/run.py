@@ -68,6 +68,7 @@ from unistore.errors import (
     ConversionError,
     InputError,
     Problem,
+    RunCommand,
     StoppedError,
     StoreError,
     first_few,
@@ -653,7 +654,10 @@ def run(
         is_named=is_named,
         stored=stored,
     )
-    valid = scan_valid(claims=claims)
+    try:
+        valid = scan_valid(claims=claims)
+    except InputError as error:
+        raise _into(error, os.fspath(destination)) from error.__cause__
     rule = prepare_splits(settings.rule, paths, valid.scan)
     inputs = Inputs.of(valid.converter, valid.scan)
     if check is not None:
@@ -704,6 +708,21 @@ def run(
                     leave_out(build.journal, error.problems)
     except OSError as error:
         raise writing_failed(error, opened.output_path) from error
+
+
+def _into(error: InputError, destination: str) -> InputError:
+    """Return an error whose command for another family has the given destination."""
+    problems = [_command_into(problem, destination) for problem in error.problems]
+    return InputError(problems, can_skip=error.can_skip) if problems else error
+
+
+def _command_into(problem: Problem, destination: str) -> Problem:
+    commands = [fix for fix in problem.fixes if isinstance(fix, RunCommand) and fix.arguments[0] == "convert"]
+    if problem.kind != "family" or len(commands) != 1:  # several families become several stores
+        return problem
+    (command,) = commands
+    own = replace(command, arguments=(*command.arguments[:-1], destination))
+    return replace(problem, fix=tuple(own if fix == command else fix for fix in problem.fixes))
 
 
 def finished_before(build: Build) -> Report | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,32 @@ def test_help_fits_80_columns(name: str, capfd: pytest.CaptureFixture[str]) -> N
 def test_an_error_ends_with_commands_that_explain_it(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert call("convert", "ct", "arrays", "a.zarr") == 2
     assert capfd.readouterr().err.splitlines()[-1] == "more: unistore explain family"
+
+
+def test_the_command_for_another_family_has_the_destination_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("clouds").mkdir()
+    shutil.copy(DATA / "pointcloud" / "thin_a.h5", "clouds")
+    assert call("convert", "ct", "clouds", "my store.zarr", "--json") == 2
+    (problem,) = json.loads(capfd.readouterr().out)["problems"]
+    words = problem["fixes"][0]["command"]
+    assert words[-3:] == ["point-cloud", "clouds", "my store.zarr"]
+
+
+@pytest.mark.parametrize("name", ["CorruptionError", "InputError", "WorkerDiedError"])
+def test_explain_leads_from_an_exception_to_its_kinds(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call("explain", name) == 0
+    printed = capfd.readouterr().out
+    assert printed.startswith(f"{name}\n\n")
+    named = re.findall(r"unistore explain ([a-z-]+)", printed)
+    assert ("checksum" in named) == (name == "CorruptionError")
+    for kind in named:
+        assert call("explain", kind) == 0
+    capfd.readouterr()
+    assert call("explain", name, "--json") == 0
+    assert json.loads(capfd.readouterr().out)[name] in printed
 
 
 def test_explain(capfd: pytest.CaptureFixture[str]) -> None:
