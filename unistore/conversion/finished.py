@@ -19,7 +19,7 @@ from unistore.conversion.split_rule import EXACT, share_text
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.detection import Claims
-from unistore.errors import Fix, InputError, RunCommand, StoreError, first_few
+from unistore.errors import AddOptions, Fix, InputError, RunCommand, StoreError, first_few
 from unistore.store.reader import Store
 from unistore.store.versions import open_stores
 from unistore.system.sizes import count_of
@@ -81,6 +81,8 @@ def compared(
             origin += " by another version of unistore or of its libraries"
         verify = ("verify", error.destination, "--against", *error.sources)
         fixes.append(RunCommand(verify, "to compare values"))
+    if missing and not error.is_grown:
+        replacing = (AddOptions(("--overwrite",), f"to replace it by a store without {first_few(missing)}"),)
     message = f"{error.problems[0].message}, made from {origin}"
     return InputError.at(error.destination, message, (*fixes, *replacing), "exists")
 

@@ -73,7 +73,9 @@ def test_no_append_where_nothing_is_new(folder: Path) -> None:
     assert first == ["compact", str(Path("a.zarr").absolute()), "NEW", "--codec"]
     assert call(*("new.zarr" if word == "NEW" else word for word in first), codec) == 0
     np.testing.assert_array_equal(rows_of(Path("new.zarr")), rows_of(Path("a.zarr")))
-    assert refused([folder / "1.npz"]).message.endswith("1 not given now (2.npz)")
+    problem = refused([folder / "1.npz"])
+    assert problem.message.endswith("1 not given now (2.npz)")
+    assert problem.fixes == (AddOptions(("--overwrite",), "to replace it by a store without 2.npz"),)
 
 
 def test_a_split_that_is_not_given_again_is_a_difference(folder: Path) -> None:
