@@ -162,7 +162,9 @@ def why_absent(repository: str) -> HubError | None:
 def meaning(text: str) -> HubError | None:
     """Return what an error of obstore means for a file of the Hub. None: the same as for any server."""
     if _UNREAD_REDIRECT.search(text):
-        message = "the Hub redirects to an address that does not begin with https://, or redirects again and again"
+        message = (
+            "the Hub redirects to an address that does not begin with https://, or redirects again and again"
+        )
         return HubError(message, "check HF_ENDPOINT")
     if _TOO_MANY.search(text):
         return _too_many()

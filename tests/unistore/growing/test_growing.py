@@ -180,7 +180,9 @@ def test_a_source_under_a_longer_name_is_refused(tmp_path: Path, store: Path) ->
     shutil.copytree(tmp_path / "old", tmp_path / "all" / "day1")
     write_source(tmp_path / "all" / "day2", "e")
     shutil.copy(tmp_path / "old" / "a.npz", tmp_path / "all" / "day2" / "z.npz")
-    with pytest.raises(unistore.InputError, match=r"day1/a\.npz: has the same values as 'a\.npz'.*--exclude day1/a\.npz"):
+    with pytest.raises(
+        unistore.InputError, match=r"day1/a\.npz: has the same values as 'a\.npz'.*--exclude day1/a\.npz"
+    ):
         unistore.append(tmp_path / "all", store)
     assert [one.number for one in unistore.versions(store)] == [1]
 

@@ -211,7 +211,9 @@ def test_what_is_neither_store_nor_source(folder: Path, tmp_path: Path, cache: P
     (tmp_path / "empty").mkdir()
     with pytest.raises(unistore.InputError):
         unistore.Dataset(tmp_path / "empty")
-    with pytest.raises(unistore.InputError, match="missing: is a store or does not exist.*Fix: give only stores"):
+    with pytest.raises(
+        unistore.InputError, match=r"missing: is a store or does not exist.*Fix: give only stores"
+    ):
         unistore.Dataset([folder, tmp_path / "missing"])
     assert not cache.exists() or stores(cache) == []
 

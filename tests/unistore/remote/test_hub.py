@@ -278,9 +278,7 @@ def test_a_hub_that_cannot_be_reached(hub: FakeHub, quick: None, monkeypatch: py
 def test_offline_mode_is_kept(repository: Repository, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for url in (URL, f"hf://{NAME}@{repository.refs['main']}/train.zarr"):
-        with pytest.raises(
-            StoreError, match=r"HF_HUB_OFFLINE is set\. Fix: unset it, or read a copy"
-        ):
+        with pytest.raises(StoreError, match=r"HF_HUB_OFFLINE is set\. Fix: unset it, or read a copy"):
             Store(url)
     assert not hub.requests
 
@@ -310,7 +308,7 @@ def test_a_redirect_from_https_to_http_is_not_followed(
         assert len(dataset.read_batch([5])["data"].values) == 1
         for host in ("127.0.0.1", "localhost"):
             hub.redirect = f"http://{host}:{plain.port}/content"
-            with pytest.raises(StoreError, match="redirects to an address that is not read: not https://"):
+            with pytest.raises(StoreError, match="redirects to an address that does not begin with https://"):
                 dataset.read_batch([300])
         assert not plain.requests
 
@@ -333,7 +331,7 @@ def test_after_a_fork_it_raises_at_once(repository: Repository) -> None:
     loader: Any = DataLoader(
         dataset, 4, num_workers=1, collate_fn=unistore.collate, multiprocessing_context="fork"
     )
-    with pytest.raises(StoreError, match="cannot be read in a forked process.*'spawn'"):
+    with pytest.raises(StoreError, match=r"cannot be read in a forked process.*'spawn'"):
         list(loader)
 
 
@@ -373,7 +371,7 @@ def test_nothing_is_written_to_the_hub(
 ) -> None:
     assert call(*(text.format(sources=sources) for text in arguments)) != 0
     printed = capsys.readouterr().err
-    assert "stores are written to s3://, gs://, az:// or a folder" in printed
+    assert "train.zarr: a store cannot be written to hf://" in printed
     assert "docs/publish.md" in printed
     assert {request.method for request in hub.requests} <= {"GET"}
 

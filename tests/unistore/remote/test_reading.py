@@ -110,7 +110,9 @@ def test_what_is_no_store_is_told(bucket: Any, uploaded: str, quick: None, monke
     bucket.put("begun/unistore-build.json", b"{}")
     with pytest.raises(StoreError, match="begun: this conversion is not finished"):
         Store(bucket.url("begun"))
-    with pytest.raises(StoreError, match="there is no bucket 'nobody-has-this'; check its name"):
+    with pytest.raises(
+        StoreError, match=r"bucket 'nobody-has-this'\. Fix: check its name and AWS_ENDPOINT_URL"
+    ):
         Store("s3://nobody-has-this/x")
 
 
