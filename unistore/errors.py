@@ -220,7 +220,11 @@ class Problem:
         return f"{self.location}: {message}{'.' if is_open else ''}"
 
     def __str__(self) -> str:
-        return f"{self._sentence} Fix: {self.advice}" if self.fix else f"{self.location}: {self.message}"
+        if not self.fix:
+            return f"{self.location}: {self.message}"
+        # after a list of several lines, which has no full stop, on a line of its own
+        separator = "\n" if "\n" in self.message else " "
+        return f"{self._sentence}{separator}Fix: {self.advice}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the problem as JSON values, without the traceback.
