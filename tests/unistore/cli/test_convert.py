@@ -108,7 +108,7 @@ def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
         ),
         (
             ["convert", "arrays", "o.zarr", "--map", "x=y"],
-            "a.npz: y: is not there",
+            "a.npz: y: there is no such array; the arrays are data, label",
         ),
         (["convert", "arrays", "o.zarr", "--colour"], "'--colour' requires an argument"),
         (["convert", "arrays", "o.zarr", "--nonsense"], "No such option '--nonsense'"),

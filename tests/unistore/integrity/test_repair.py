@@ -248,7 +248,7 @@ def test_killed_when_the_store_was_whole_again(copy_case: Copy, tree: Tree) -> N
     left = store.with_name(f"{store.name}.unistore-repair")
     assert verify(store).problems == ()
     assert f"{left.name}; repair again, or remove it" in "".join(inspect(store).details["remarks"])
-    assert f"of a repair of {store.name} works" in str(inspect(left))
+    assert f"this is the folder of a repair of {store.name}" in str(inspect(left))
     again, sound = repair(store, case.sources), verify(store)
     assert again.to_json() == sound.to_json() | {"repaired": ()}
     assert tree(store) == before

@@ -67,11 +67,31 @@ BY_RECORDED_RULES: list[Broken] = [
 VALUES: list[Broken] = [
     *BY_RECORDED_RULES,
     ("rows_real", "sources/path/data", lambda v: changed(v, 0, 255), "UTF-8"),
-    ("cloud_real", "sources/segments/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
-    ("cloud_real", "sources/points/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
-    ("cloud_real", "sources/voxels/50/offsets", lambda v: changed(v, 1, v[1] - 1), "other rows than"),
+    (
+        "cloud_real",
+        "sources/segments/offsets",
+        lambda v: changed(v, 1, v[1] - 1),
+        "assigns other rows to the sources",
+    ),
+    (
+        "cloud_real",
+        "sources/points/offsets",
+        lambda v: changed(v, 1, v[1] - 1),
+        "assigns other rows to the sources",
+    ),
+    (
+        "cloud_real",
+        "sources/voxels/50/offsets",
+        lambda v: changed(v, 1, v[1] - 1),
+        "assigns other rows to the sources",
+    ),
     ("rows_real", "splits/code", lambda v: changed(v, 3, 9), "contains the code 9"),
-    ("cloud_real", "segments/source", lambda v: changed(v, np.argmax(v), 0), "other rows than"),
+    (
+        "cloud_real",
+        "segments/source",
+        lambda v: changed(v, np.argmax(v), 0),
+        "assigns other rows to the sources",
+    ),
     (
         *("cloud_real", "segments/number", lambda v: changed(v, 0, -1)),
         "segment 0 is -1, but is not the last segment of its source",
@@ -243,7 +263,7 @@ def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., N
     manifest.write_bytes(b"".join([*lines, one_more]))
     forge(store, {})
     (problem,) = verify(store).problems
-    assert "belongs to no array" in problem.message
+    assert "does not belong to an array" in problem.message
 
 
 @pytest.mark.parametrize(("case", "path"), [("cloud_real", "points/xyz"), ("ct_cases", "masks/liver/mask")])
