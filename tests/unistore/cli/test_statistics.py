@@ -49,5 +49,7 @@ def test_keys_of_which_several_axes_may_be_components_are_named(tmp_path: Path, 
     assert call("statistics", str(tmp_path / "a.zarr"), "--json") == 0
     shown = capsys.readouterr()
     assert list(json.loads(shown.out)) == ["vector"]
-    assert shown.err.startswith("note: not kept: axis: values of depth are (12, 11)")
+    assert shown.err.startswith(
+        "note: the statistics are not saved: axis: values of depth have the shape (12, 11)"
+    )
     assert unistore.verify(tmp_path / "a.zarr").ok
