@@ -125,7 +125,7 @@ def test_where_voxels_lie(
 def test_distance_fields_are_said_to_be_left_out(make_case: Callable[..., Any], tmp_path: Path) -> None:
     _, store = make_case("ct_cases")
     done = unistore.export(store, tmp_path / "out", to="ome-zarr")
-    assert done.notes[0].startswith("distance fields are left out")
+    assert done.notes[0].startswith("distance fields are not written")
     Image.from_zarr(zarr.open_group(tmp_path / "out" / "train" / "case_0.ome.zarr", mode="r"))
 
 
