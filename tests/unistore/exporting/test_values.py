@@ -133,7 +133,10 @@ def test_ct_files_beside_the_volumes(exported: Exported) -> None:
 
 @pytest.mark.parametrize(
     ("part", "instead", "reason"),
-    [('"totalseg_a', '"../alseg_a', "not written"), ('"volumes/image"', '"volumes/imag3"', "volumes/imag3")],
+    [
+        ('"totalseg_a', '"../alseg_a', "alseg_a_hu.npy. of a file cannot be written"),
+        ('"volumes/image"', '"volumes/imag3"', "volumes/imag3"),
+    ],
 )
 def test_names_of_ct_files_are_not_trusted(
     copy_case: Make, forge: Any, tmp_path: Path, part: str, instead: str, reason: str

@@ -183,7 +183,7 @@ def test_what_reads_otherwise_is_refused(
 
     monkeypatch.setattr(run, "_write_form", damaging)
     with pytest.raises(
-        ConversionError, match=f"x: was written, and does not open as what is stored: .*{reason}"
+        ConversionError, match=f"x: was written, but reading it back gives other values: .*{reason}"
     ):
         run.write(FILES[name], tmp_path / "x")
 
@@ -201,7 +201,7 @@ def test_an_export_that_reads_otherwise_leaves_nothing(
         npz({name: array_values(values.whole() + 1) for name, values in members.items()}, out)
 
     monkeypatch.setattr(run, "_write_npz", other)
-    with pytest.raises(ConversionError, match=r"a\.npz: was written, .* is stored: x: it has other"):
+    with pytest.raises(ConversionError, match=r"a\.npz: was written, but .*: x: it has other"):
         unistore.export(tmp_path / "s.zarr", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -221,6 +221,6 @@ def test_a_nifti_file_that_reads_otherwise_leaves_nothing(
         write(self, path, {"image": Array(voxels + 1)}, metadata)
 
     monkeypatch.setattr(Nifti, "write", other)
-    with pytest.raises(ConversionError, match=r"^ct_a/ct\.nii\.gz: was written, .* is stored: row 0"):
+    with pytest.raises(ConversionError, match=r"^ct_a/ct\.nii\.gz: the written file differs .*: row 0"):
         unistore.export(tmp_path / "s.zarr", tmp_path / "out", to="nifti")
     assert not (tmp_path / "out").exists()
