@@ -172,7 +172,7 @@ def commands(work: Path) -> list[Command]:
         return lambda folder: unistore.append([sources / f"{name}.h5"], folder / STORE)
 
     def remove(folder: Path) -> None:
-        ignoring("matches no source", lambda: unistore.remove(folder / STORE, "a*"))
+        ignoring("has no source of this name", lambda: unistore.remove(folder / STORE, "a*"))
 
     def compact(folder: Path) -> None:
         ignoring("is there already", lambda: unistore.compact(folder / STORE, folder / COMPACTED))
