@@ -12,10 +12,9 @@ from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.slabs import VolumeArray
 from unistore.errors import AddOptions, InputError, Problem
-from unistore.plugin import natural_key, promote
+from unistore.plugin import count_of, natural_key, promote
 from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.ct.windows import Window
-from unistore.system.sizes import count_of
 
 CLASSES = (MASKS, LABELS)
 

@@ -26,6 +26,7 @@ from unistore.plugin import (
     SourceArrays,
     SourceFile,
     Table,
+    count_of,
     offsets_of,
     text_arrays,
 )
@@ -33,7 +34,6 @@ from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.fields import LENGTHS
 from unistore.schemas.ct.geometry import geometry_attribute, geometry_field
 from unistore.schemas.ct.windows import OWN_VALUES, VALUE_SENTENCES, ValueSource, Window
-from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Int64s, JsonObject
 
 _CLASSES = "classes/"

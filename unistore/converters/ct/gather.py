@@ -24,9 +24,8 @@ from unistore.converters.ct.scan import ScannedVolume
 from unistore.converters.ct.slabs import BLOCK, VolumeArray
 from unistore.converters.ct.voxels import MOST_CLASSES, bit_shape, list_bytes
 from unistore.errors import printable
-from unistore.plugin import Field, Scan, Source, Sources, Table, promotion_note, split_of
+from unistore.plugin import Field, Scan, Source, Sources, Table, count_of, promotion_note, split_of
 from unistore.schemas.ct import fields as schema
-from unistore.system.sizes import count_of
 from unistore.system.types import JsonObject
 
 # Bytes in memory besides the voxels while files are read: counts, headers, allocator

@@ -35,12 +35,12 @@ from unistore.plugin import (
     ProblemCollector,
     Scan,
     SourceArrays,
+    count_of,
     little_endian,
 )
 from unistore.schemas.ct.fields import FOREGROUND, LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.voxels import VoxelTest, inside
 from unistore.schemas.ct.windows import Window, parse_window
-from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray
 
 Extent = tuple[int, int, int]

@@ -17,8 +17,7 @@ import numpy as np
 
 from unistore.converters.formats.dicom_headers import DicomPixels
 from unistore.errors import InputError
-from unistore.plugin import Array, Openable, OpenFile, SourceFile, storable
-from unistore.system.sizes import count_of
+from unistore.plugin import Array, Openable, OpenFile, SourceFile, count_of, storable
 from unistore.system.types import AnyArray, Shape
 
 SLAB = 1 << 20  # bytes of a slab, so that it stays in the cache of a core while it is compared

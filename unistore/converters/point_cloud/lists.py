@@ -15,8 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from unistore.errors import Problem, first_few
-from unistore.plugin import ProblemCollector, SourceFile
-from unistore.system.sizes import count_of
+from unistore.plugin import ProblemCollector, SourceFile, count_of
 
 _SPLIT_LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _SPLIT_NAMES = {"valid": "val", "validation": "val"}

@@ -16,10 +16,9 @@ import numpy as np
 from unistore.converters.trajectory.layouts import LOG_TIME, STAMP, TIMES, EpisodeRecording
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.errors import AddOptions, Fix, Fixes, GiveOptions, InputError, Problem
-from unistore.plugin import Metadata, ProblemCollector
+from unistore.plugin import Metadata, ProblemCollector, count_of
 from unistore.schemas.trajectory.clocks import NANOSECONDS, in_nanoseconds
 from unistore.schemas.trajectory.fields import STEPS
-from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Int64s
 
 _SUFFIXES = ("_timestamps", "_timestamp")

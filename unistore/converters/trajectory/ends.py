@@ -20,8 +20,7 @@ from unistore.converters.trajectory.columns import flags
 from unistore.converters.trajectory.layouts import EpisodeRecording
 from unistore.converters.trajectory.names import ENDS, ROLES, EndKind, kind_of, last_name
 from unistore.errors import AddOptions, InputError, Location, Problem
-from unistore.plugin import Array
-from unistore.system.sizes import count_of
+from unistore.plugin import Array, count_of
 from unistore.system.types import AnyArray, Int64s
 
 Ends = NDArray[np.bool_]  # which steps are the last one of an episode, (steps,)
