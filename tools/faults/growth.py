@@ -175,7 +175,7 @@ def commands(work: Path) -> list[Command]:
         ignoring("has no source of this name", lambda: unistore.remove(folder / STORE, "a*"))
 
     def compact(folder: Path) -> None:
-        ignoring("is there already", lambda: unistore.compact(folder / STORE, folder / COMPACTED))
+        ignoring("exists here", lambda: unistore.compact(folder / STORE, folder / COMPACTED))
 
     return [
         Command("first append", plain, append("b")),

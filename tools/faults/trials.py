@@ -67,7 +67,7 @@ class Case:
                 executor=executor,
             )
         except InputError as error:
-            if "finished store is there already" not in str(error):
+            if "a finished store exists here" not in str(error):
                 raise
 
 
