@@ -205,7 +205,7 @@ def test_other_sources_are_named(make_case: Make, tmp_path: Path) -> None:
     (source,) = with_sources(make_case("robot_d4rl")[0], tmp_path)
     with h5py.File(source, "r+") as file:
         file["extra"] = np.zeros(20)
-    with pytest.raises(InputError, match="array steps/extra: only now has it"):
+    with pytest.raises(InputError, match="array steps/extra: the store does not have it"):
         verify(make_case("robot_d4rl")[1], against=[source])
 
 
