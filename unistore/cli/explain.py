@@ -33,6 +33,14 @@ _KINDS = {
 }
 
 
+def _exceptions() -> list[str]:
+    """Return the names of the public exceptions."""
+    import unistore.errors
+
+    classes = {name: value for name, value in vars(unistore.errors).items() if isinstance(value, type)}
+    return [name for name, value in classes.items() if issubclass(value, Exception)]
+
+
 def _of_exception(name: str) -> str | None:
     """Return the description of a public exception. None: there is no exception of this name."""
     from inspect import getdoc
@@ -67,8 +75,9 @@ def explain(kind: str | None, as_json: bool) -> None:
     if kind is not None and kind not in texts:
         from difflib import get_close_matches
 
-        close = get_close_matches(kind, texts, 1)
-        hint = f"Did you mean {close[0]}?" if close else "'unistore explain' lists all kinds."
+        names = {name.lower(): name for name in (*texts, *_exceptions())}
+        close = get_close_matches(kind.lower(), names, 1)
+        hint = f"Did you mean {names[close[0]]}?" if close else "'unistore explain' lists all kinds."
         msg = f"{kind!r} is not a kind of error. {hint}"
         raise click.UsageError(msg)
     if as_json:

@@ -211,14 +211,19 @@ def equal_sources(digests: UInt8s, rows: Int64s) -> Iterator[tuple[int, int]]:
         yield int(numbers[place]), int(earliest[place])
 
 
-def equal_sources_note(pairs: Sequence[tuple[str, str]], *, are_split: bool, where: str = "") -> str:
-    """Return the remark on pairs of names of sources: the first has the values of the second."""
+def equal_sources_note(
+    pairs: Sequence[tuple[str, str]], *, are_split: bool, where: str = "", fix: str = ""
+) -> str:
+    """Return the note on pairs of names of sources: the first has the values of the second.
+
+    `where` says where the second is. `fix` replaces the advice to skip the first with ``--exclude``.
+    """
     shown = first_few([f"{printable(name)} = {printable(other)}" for name, other in pairs], _LISTED_COPIES)
     one = len(pairs) == 1
     count = "a source has" if one else f"{len(pairs):,} sources have"
     parted = ", and the split may separate them"
     is_parted = parted if are_split else ""
-    fix = f"--exclude {printable(pairs[0][0])} skips {'it' if one else 'the first'}"
+    fix = fix or f"--exclude {printable(pairs[0][0])} skips {'it' if one else 'the first'}"
     return f"{count} the same values as another one{where}: {shown}; both are stored{is_parted}; {fix}"
 
 

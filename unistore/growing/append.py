@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -122,8 +123,8 @@ class _Sources:
             if known is None or self.replaces or known.size == size:
                 continue
             message = f"has {size:,} bytes, but the source of this name in the store has {known.size:,}"
-            above = "give the folder above it, so that the names differ, if it is another source"
-            problems.append(Problem(name, message, (_REPLACE, above), "changed", name))
+            other = "rename it, if it is another source"
+            problems.append(Problem(name, message, (_REPLACE, other), "changed", name))
         if problems:
             raise InputError(problems)
 
@@ -366,7 +367,10 @@ def _append(
     parts.append(describe_part(new, schemas, same))
     notes = report.notes
     if copies := known.copies(new, skipped, replaced):
-        note = equal_sources_note(copies, are_split=len(new.split_names()) > 1, where=" in the store")
+        fix = f"{shlex.join(('unistore', 'remove', str(store), copies[0][0]))} removes it again"
+        note = equal_sources_note(
+            copies, are_split=len(new.split_names()) > 1, where=" in the store", fix=fix
+        )
         notes = (*notes, note)
     version = growth.commit(parts, schemas, new)
     report = dataclasses.replace(report, destination=f"{store}/{parts[-1].key}", notes=notes)

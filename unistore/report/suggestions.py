@@ -18,7 +18,6 @@ from unistore.converters.registry import find_family
 from unistore.data.default_kind import default_kind, natural_kind
 from unistore.data.kinds.named import as_code, installed_kinds, leave_kind_out, parse_kind
 from unistore.data.kinds.protocol import Reach, SampleKind
-from unistore.data.kinds.segments import Segments
 from unistore.errors import InputError, UnistoreError, printable
 from unistore.remote.url import local_path
 from unistore.store.reader import Store
@@ -262,8 +261,7 @@ def _loading(store: Store, arguments: str, units: Int64s | None, *, is_part: boo
         if suggestion.samples != 0 and suggestion.kind != natural.kind
     ]
     others = [other.text for other in other_kinds]
-    if isinstance(natural.kind, Segments):
-        others = [*map(as_code, natural.kind.with_stored_voxels(store)), *others]
+    others = [*map(as_code, natural.kind.with_precomputed(store)), *others]
     keys = ", ".join(("index", *natural.kind.select(store, None)))
     about = printable(f"{count_of(natural.samples, 'sample')}; each has: {keys}")
     if is_part:

@@ -173,7 +173,7 @@ def test_a_record_that_does_not_fit_leaves_no_trace(path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full_disk)
-        with pytest.raises(ConversionError, match=r"journal\.jsonl: No space left"):
+        with pytest.raises(ConversionError, match=r"journal\.jsonl: cannot be written: No space left"):
             journal.append({"step": "b"})
     assert (journal.of("a"), journal.of("b")) == ([{"step": "a"}], [])
     journal.append({"step": "c"})

@@ -99,7 +99,10 @@ def parse_kind(expression: str) -> SampleKind:
         named = {key.arg: ast.literal_eval(key.value) for key in call.keywords if key.arg is not None}
         kind: SampleKind = _named(ast.unparse(call.func))(*positional, **named)
     except (SyntaxError, ValueError, TypeError) as error:
-        message = f"{expression!r} is not a sample kind: {error}"
+        reason = str(error)
+        if reason.startswith("malformed node"):  # of `literal_eval`, with the repr of a syntax tree
+            reason = "its arguments must be numbers, texts in quotes, tuples or lists"
+        message = f"{expression!r} is not a sample kind: {reason}"
         raise wrong_argument("samples", message, fix) from error
     return kind
 

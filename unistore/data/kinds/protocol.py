@@ -183,6 +183,10 @@ class SampleKind(ABC):
         """Whether samples are the same in every epoch and share no rows, so that caches may keep them."""
         return False
 
+    def with_precomputed(self, store: Store) -> Sequence[SampleKind]:  # noqa: ARG002 - most kinds have none
+        """Return this kind with each option that reads what was computed for this store, such as voxels."""
+        return ()
+
     @abstractmethod
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Return the keys to read, without ``"index"``. Only metadata is read.

@@ -369,7 +369,7 @@ class Segments(SampleKind):
         groups = _voxel_groups(store)
         return None if self.voxel is None else groups.get(float(self.voxel))
 
-    def with_stored_voxels(self, store: Store) -> list[Segments]:
+    def with_precomputed(self, store: Store) -> list[Segments]:
         """Return this kind with each voxel size that the store has, from the smallest size."""
         sizes = sorted(_voxel_groups(store))
         return [replace(self, voxel=int(size) if size.is_integer() else size) for size in sizes]
