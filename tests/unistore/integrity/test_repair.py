@@ -158,7 +158,7 @@ def test_a_root_beyond_repair(copy_case: Copy, tree: Tree) -> None:
     case, store = copy_case("rows_real")
     (store / ROOT).write_bytes(b"\0" * 500)
     before = tree(store)
-    with pytest.raises(StoreError, match="convert the sources again with --overwrite"):
+    with pytest.raises(StoreError, match="convert all sources of the store again with --overwrite"):
         repair(store, case.sources)
     assert tree(store) == before
 
