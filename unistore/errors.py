@@ -355,6 +355,11 @@ class InputError(UnistoreError):
         return type(self), (self.problems or str(self),), {"can_skip": self.can_skip}
 
 
+def without_fix(error: Exception) -> str:
+    """Return the text of an error without its fix, for a problem that has a fix of its own."""
+    return str(error).partition(". Fix: ")[0]
+
+
 class StoreError(UnistoreError):
     """A store is unfinished, lacks something, or is not a store."""
 

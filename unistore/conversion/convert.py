@@ -14,7 +14,7 @@ from unistore.conversion.build import FinishedStoreError, is_store
 from unistore.conversion.executors.local import parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.executors.worker_process import CONVERSION
-from unistore.conversion.run import Report, open_build, run
+from unistore.conversion.run import Report, open_build, run, with_destination
 from unistore.conversion.settings import Settings
 from unistore.conversion.shared_scan import shared_scan
 from unistore.converters.detection import Claims, Detection, nothing_found, survey
@@ -42,8 +42,13 @@ def convert_with(
     family: str | Detection,
     options: Mapping[str, Any],
     progress: Progress | bool | None = None,
+    *,
+    is_chosen: bool = True,
 ) -> Report:
-    """Convert sources of a family with its options."""
+    """Convert sources of a family with its options.
+
+    `is_chosen` says whether the user chose the destination, so that commands in errors name it.
+    """
     known_family = get_family(family if isinstance(family, str) else family.family)
     try:
         return _converted(settings, paths, destination, family, options, progress)
@@ -51,7 +56,9 @@ def convert_with(
         from unistore.conversion.keywords import note_keywords
 
         note_keywords(error, known_family)
-        raise
+        if not is_chosen:
+            raise
+        raise with_destination(error, os.fspath(destination)) from error.__cause__
 
 
 def _converted(

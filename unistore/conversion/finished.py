@@ -178,7 +178,7 @@ def option_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 
 _OF_SPLITS = ("--split-by", "--split-seed", "--split-below", "--group-by")
 # Known only from the values of the sources, or part of the text of another option
-_NOT_COMPARED = ("found", "split_rule")
+_NOT_COMPARED = ("found", "split_rule", "skipped", "compacted", "split_below", "codecs")
 
 
 def _option_texts(options: Mapping[str, Any]) -> dict[str, str]:

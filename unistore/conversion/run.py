@@ -654,10 +654,7 @@ def run(
         is_named=is_named,
         stored=stored,
     )
-    try:
-        valid = scan_valid(claims=claims)
-    except InputError as error:
-        raise _into(error, os.fspath(destination)) from error.__cause__
+    valid = scan_valid(claims=claims)
     rule = prepare_splits(settings.rule, paths, valid.scan)
     inputs = Inputs.of(valid.converter, valid.scan)
     if check is not None:
@@ -710,7 +707,7 @@ def run(
         raise writing_failed(error, opened.output_path) from error
 
 
-def _into(error: InputError, destination: str) -> InputError:
+def with_destination(error: InputError, destination: str) -> InputError:
     """Return an error whose command for another family has the given destination."""
     problems = [_command_into(problem, destination) for problem in error.problems]
     return InputError(problems, can_skip=error.can_skip) if problems else error

@@ -18,7 +18,7 @@ import xxhash
 
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Scan
-from unistore.errors import AddOptions, Fixes, InputError, Problem, StoreError, printable
+from unistore.errors import AddOptions, Fixes, InputError, Problem, StoreError, printable, without_fix
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import sample_sources
 from unistore.store.reader import Store
@@ -384,9 +384,8 @@ def _of_store(path: str) -> SplitList:
             raise StoreError(msg)
         splits = _splits_of_names(store, sources, np.array(names, object)[codes])
     except StoreError as error:
-        problem = Problem(
-            "--split-from", str(error), "give a store with splits, or a .csv or .json list", "split"
-        )
+        fix = "give a store with splits, or a .csv or .json list"
+        problem = Problem("--split-from", without_fix(error), fix, "split")
         raise InputError(problem) from error
     below = store.attributes.get("options", {}).get("split_below", "")
     if below:

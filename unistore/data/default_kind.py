@@ -17,7 +17,7 @@ def default_kind(store: Store) -> SampleKind:
         return parse_kind(default)
     except InputError as error:
         fix = "give the sample kind, for example samples=unistore.Rows()"
-        raise InputError.at(store.path, str(error), fix, "family") from error
+        raise InputError.at(store.path, error.problems[0].message, fix, "family") from error
 
 
 def natural_kind(store: Store) -> SampleKind:

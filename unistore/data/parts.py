@@ -653,9 +653,10 @@ def _call_all(function: Callable[[DatasetPart], T], parts: Sequence[DatasetPart]
 
 def _of_store(path: str, problem: Problem) -> Problem:
     """Return a problem that names the store."""
-    if path in problem.file or path in problem.message:
-        return problem
-    return Problem(path, f"{problem.location}: {problem.message}", problem.fix, problem.kind)
+    message = problem.message.removeprefix(f"{path}: ")
+    if problem.file.startswith(path):
+        return replace(problem, message=message)
+    return Problem(path, f"{problem.location}: {message}", problem.fix, problem.kind)
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

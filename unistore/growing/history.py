@@ -123,9 +123,7 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
         parts = without_sources(growth, [known[name] for name in chosen], schemas)
         if not parts:
             message = "no source would be left"
-            raise InputError.at(
-                growth.store, message, "to remove the store, remove its folder", "nothing left"
-            )
+            raise InputError.at(growth.store, message, "to remove the store, remove its folder", "option")
         version = growth.commit(parts, schemas)
     return Removed(store=growth.store, version=version.number, sources=tuple(chosen), samples=version.samples)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def skipped_since(stores: Iterable[Store]) -> dict[str, int]:
     """Return when the scan began that left each source, or item of one, out, in ns since 1970.
 
-    A source that several of the stores, parts of a version, have left out has the time of the first.
+    A source that several stores, parts of a version, have left out has the time of the last. 0: unknown.
     """
     since: dict[str, int] = {}
     for store in stores:
@@ -30,7 +30,7 @@ def skipped_since(stores: Iterable[Store]) -> dict[str, int]:
             names = store.text("sources/path")
             scanned = read_states(store.storage, store.attributes["seal"]["digest"], len(names)).scanned
             for name in skipped:
-                since.setdefault(name, scanned)
+                since[name] = max(since.get(name, 0), scanned)
     return since
 
 
@@ -42,10 +42,13 @@ def including_mended(converter: Converter, paths: Sequence[Path], since: dict[st
     converter, paths, since
         As for `with_mended`; `since` may be empty.
     """
-    parts = converter.find(list_files(paths), Exclusion(_without(converter.exclude, since))).parts
-    mended = {
-        part.name for part in parts if part.name in since and not _is_unchanged(part.files, since[part.name])
-    }
+    found = converter.find(list_files(paths), Exclusion(_without(converter.exclude, since))).parts
+    parts = {part.name: part for part in found}
+    mended = set()
+    for name, scanned in since.items():
+        part = parts.get(name) or parts.get(name.partition(": ")[0])  # of an item, such as an episode
+        if part is not None and scanned and not _is_unchanged(part.files, scanned):
+            mended.add(name)
     return converter.excluding(tuple(_without(converter.exclude, mended)))
 
 

@@ -163,7 +163,9 @@ class _Request:
                 family = detect_family(self._paths, progress=callbacks)
         self.record(store)  # so that the sources of an unfinished conversion are known
         try:
-            report = convert_with(self._settings, self._paths, store, family, self._options, progress=True)
+            report = convert_with(
+                self._settings, self._paths, store, family, self._options, progress=True, is_chosen=False
+            )
         except InputError:
             if not store.exists() and not build_folder(store).exists():
                 forget_opened(store)

@@ -13,7 +13,7 @@ from pathlib import Path
 import xxhash
 
 from unistore.conversion.executors.local import Executor, Serial, parallel_map
-from unistore.errors import Location, Problem, StoreError
+from unistore.errors import Location, Problem, StoreError, without_fix
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_digest
 from unistore.store.names import MANIFEST, ROOT, SOURCES, STATISTICS
@@ -223,7 +223,7 @@ def _check_manifest(
         problems.append(Problem(MANIFEST, "is missing, so no file can be checked", FIX, "missing"))
         return b"", {}, False
     except StoreError as error:
-        problems.append(Problem(MANIFEST, f"cannot be read: {error}", FIX, "unreadable"))
+        problems.append(Problem(MANIFEST, f"cannot be read: {without_fix(error)}", FIX, "unreadable"))
         return b"", {}, False
     intact = xxhash.xxh3_128_hexdigest(data) == root.seal.get("digest")
     if not intact:
@@ -256,7 +256,7 @@ def check_file(storage: Storage, entry: Entry) -> Problem | None:
                 digest.update(part)
                 advanced(len(part))
     except StoreError as error:
-        return Problem(entry.key, f"cannot be read: {error}", FIX, "unreadable")
+        return Problem(entry.key, f"cannot be read: {without_fix(error)}", FIX, "unreadable")
     if digest.hexdigest() != entry.checksum:
         message = f"its checksum is {digest.hexdigest()}, but the manifest states {entry.checksum}{rows}"
         return Problem(entry.key, message, FIX, "checksum")

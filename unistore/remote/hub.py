@@ -214,6 +214,9 @@ def _ask(request: Callable[[HfApi], T], uri: HfUri) -> T:
         raise _reason(error, uri) from error
     except transport_error as error:
         raise _no_connection(error) from error
+    except OSError as error:  # of this machine, such as a missing file of certificates
+        message = f"the Hub cannot be asked: {error}"
+        raise HubError(message, "correct the settings of huggingface_hub") from error
 
 
 def _offline() -> HubError:
