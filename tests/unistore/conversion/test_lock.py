@@ -120,7 +120,7 @@ def test_file_systems_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with Lock(path):
-        with pytest.raises(ConversionError, match="another converter"):
+        with pytest.raises(ConversionError, match=r"process \d+ on .* is working on this conversion"):
             Lock(path).__enter__()
         assert path.exists()
     write_owner(path, 3600)
@@ -215,7 +215,7 @@ def test_an_owner_that_cannot_be_read_is_not_no_owner(
     assert owner_of(path) is None
     path.write_text("{}")
     monkeypatch.setattr(os, "pread", io_error)
-    with pytest.raises(ConversionError, match="lock: Input/output error"):
+    with pytest.raises(ConversionError, match="lock: cannot be written: Input/output error"):
         owner_of(path)
 
 
@@ -258,12 +258,12 @@ def test_a_journal_that_fails_is_named_and_keeps_its_steps(
     journal.append({"step": "begin"})
     with monkeypatch.context() as failing:
         failing.setattr(os, "fsync", io_error)
-        with pytest.raises(ConversionError, match=r"journal\.jsonl: Input/output error"):
+        with pytest.raises(ConversionError, match=r"journal\.jsonl: cannot be written: Input/output error"):
             journal.append({"step": "shard"})
     with monkeypatch.context() as failing:
         failing.setattr(Path, "open", io_error)
         for read in (lambda: Journal(path), lambda: journal.of("begin")):
-            with pytest.raises(ConversionError, match=r"journal\.jsonl: Input/output error"):
+            with pytest.raises(ConversionError, match=r"journal\.jsonl: cannot be written: Input"):
                 read()
     journal.close()
     again = Journal(path)
