@@ -16,8 +16,9 @@ def default_kind(store: Store) -> SampleKind:
     try:
         return parse_kind(default)
     except InputError as error:
+        (problem,) = error.problems_at(store.path)
         fix = "give the sample kind, for example samples=unistore.Rows()"
-        raise InputError.at(store.path, error.problems[0].message, fix, "family") from error
+        raise InputError.at(store.path, problem.message, (*problem.fixes, fix), "family") from error
 
 
 def natural_kind(store: Store) -> SampleKind:
