@@ -55,10 +55,9 @@ def convert_with(
     except InputError as error:
         from unistore.conversion.keywords import note_keywords
 
-        note_keywords(error, known_family)
-        if not is_chosen:
-            raise
-        raise with_destination(error, os.fspath(destination)) from error.__cause__
+        shown = with_destination(error, os.fspath(destination)) if is_chosen else error
+        note_keywords(shown, known_family)
+        raise shown from error.__cause__
 
 
 def _converted(
