@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.families import preview_of_store
 from unistore.converters.preview import evenly
 from unistore.converters.views import View, ViewLimits
-from unistore.errors import InputError, StoreError, UnistoreError, printable
+from unistore.errors import InputError, StoreError, UnistoreError, printable, without_fix
 from unistore.remote.url import redact_urls
 from unistore.schemas.indices import StoreView
 from unistore.system.arguments import wrong_argument
@@ -96,7 +96,7 @@ def still_picture(view: View, form: Literal["png", "webp"] = "webp") -> bytes:
 
 
 def _undrawn(store: StoreView, sample: int, error: Exception) -> StoreError:
-    reason = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {without_fix(error)}"
     fix = f"check the store with unistore verify {store.path}"
     return StoreError(f"{store.path}: sample {sample:,} cannot be drawn: {reason}. Fix: {fix}")
 

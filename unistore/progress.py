@@ -118,12 +118,8 @@ class _Reporter:
 class ProgressBar:
     """One bar for each stage: bytes done, MB/s, time left.
 
-    Without a terminal it prints a line for each stage that counts bytes, and another every half minute.
-    After an error or Ctrl-C the bar of the last stage stays. Bars of stages that count files go when the
-    stage ends.
-
     Without a terminal, it prints a line for each stage, and progress every half minute. After an error or
-    Ctrl-C, the bar of the last stage stays.
+    Ctrl-C, the bar of the last stage stays. Bars of stages that count files go when the stage ends.
 
     Parameters
     ----------

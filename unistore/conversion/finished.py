@@ -138,7 +138,7 @@ def _changed_options(
 
 
 def replaced_notes(destination: str, new_store: NewStore) -> list[str]:
-    """Return notes on what the store at a destination has and the store that replaces it has not."""
+    """Return notes that name the sources, splits and options that are lost when a store is replaced."""
     if not is_store(destination):
         return []
     old = Store(destination)

@@ -1,8 +1,7 @@
 """The interface between files and families: `SourceFile`, `Array`, `OpenFile`, `Format`, `FileSummary`.
 
-A `Format` opens a `SourceFile` and returns an `OpenFile`: named `Array` objects and metadata (metadata). A
-family decides with a `Claim` whether a file belongs to it, from its `FileSummary`, without reading
-values.
+A `Format` opens a `SourceFile` and returns an `OpenFile`: named `Array` objects and metadata. A family
+decides with a `Claim` whether a file belongs to it, from its `FileSummary`, without reading values.
 """
 
 from __future__ import annotations

@@ -19,7 +19,15 @@ from unistore.conversion.executors.local import Executor, Serial, parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.converters.families import specs_of
 from unistore.converters.registry import family_of, find_family
-from unistore.errors import InputError, NoStoreError, Problem, RunCommand, StoreError, UnsupportedError
+from unistore.errors import (
+    InputError,
+    NoStoreError,
+    Problem,
+    RunCommand,
+    StoreError,
+    UnsupportedError,
+    without_fix,
+)
 from unistore.integrity.compare import Receipt, compare
 from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, is_warning
 from unistore.progress import resolve_progress
@@ -472,7 +480,8 @@ def _verify_parts(
             verified.append(of_part)
         except NoStoreError as error:
             fix = "restore it from a copy"
-            problems.append(Problem(store.path, str(error).removeprefix(f"{store.path}: "), fix, "missing"))
+            message = without_fix(error).removeprefix(f"{store.path}: ")
+            problems.append(Problem(store.path, message, fix, "missing"))
     for of_part in verified:
         name = of_part.path.removeprefix(f"{opened.path.rstrip('/')}/")
         problems += [replace(problem, file=f"{name}/{problem.file}") for problem in of_part.problems]

@@ -422,8 +422,6 @@ def dataset_digest(dataset: Any) -> str:
 class EpochProgress:
     """The position in a run: the epoch, and the samples that all ranks together have delivered in it.
 
-    Prefetched samples do not count until they are delivered.
-
     Samples that were prefetched but not delivered do not count.
 
     Parameters

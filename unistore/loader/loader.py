@@ -238,7 +238,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         )
         check.integer("batch_size", batch_size, 1, none=True)
         if batch_size is None and packs_samples(collate_fn):
-            check.refuse("collate_fn", "packs samples into a batch, and batch_size is None", "leave it out")
+            check.refuse("collate_fn", "packs samples into a batch, but batch_size is None", "remove it")
         check.function("batch_transform", batch_transform)
         self._to_device: Callable[[Any], Any] | None = None
         if device is not None or batch_transform is not None:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class HubError(Exception):
-    """A request to the Hub that failed, in one line, and what to do about it."""
+    """A failed request to the Hub. Its text is one line, with the fix."""
 
     def __init__(
         self, message: str, fix: str = "", *, transient: bool = False, answered: bool = True

@@ -15,7 +15,7 @@ import xxhash
 from unistore.data.kinds.protocol import SOURCE, SampleIndices
 from unistore.data.packed import Packed
 from unistore.data.statistics import read_kept, statistics_by_key
-from unistore.errors import InputError, StoreError
+from unistore.errors import InputError, StoreError, without_fix
 from unistore.remote.url import local_path
 from unistore.report.suggestions import natural_suggestion, snippet
 from unistore.report.values import (
@@ -310,7 +310,7 @@ def _read_values(store: Store, arrays: list[ArrayReport]) -> list[str]:
         try:
             values = describe_values(store.array(array.path), *((1,) if remote else ()))
         except StoreError as error:
-            remarks.append(f"{error}. Check the store with unistore verify {store.path}")
+            remarks.append(f"{without_fix(error)}. Check the store with unistore verify {store.path}")
             continue
         array.values = values
     return remarks

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from unistore.errors import StoreError
+from unistore.errors import StoreError, without_fix
 from unistore.remote.url import local_path
 from unistore.store.manifest import GrammarError, parse_digest, parse_side
 from unistore.store.names import SIDE_FAMILY, SIDE_TABLES, folder_beside
@@ -138,7 +138,7 @@ def read_document(folder: Path, name: str) -> SideDocument:
     except (AbsentError, FailedReadError):
         raise
     except (DocumentError, GrammarError, StoreError) as error:
-        raise _damaged(where, error) from error
+        raise _damaged(where, without_fix(error)) from error
     return SideDocument(own, digest)
 
 
@@ -161,7 +161,7 @@ def read_side_table(store: Store, name: str) -> SideTable:
     except FailedReadError:
         raise
     except (GrammarError, StoreError) as error:
-        raise _damaged(where, error) from error
+        raise _damaged(where, without_fix(error)) from error
     if attributes["family"] != SIDE_FAMILY or attributes["seal"]["digest"] != document.digest:
         raise _damaged(where, f"{document.folder} is not the column that was written")
     return SideTable(name, folder / document.folder, attributes)

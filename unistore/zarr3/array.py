@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.errors import CorruptionError, StoreError
+from unistore.errors import CorruptionError, StoreError, without_fix
 from unistore.system.types import AnyArray, Attributes, Int64s, Rows, Shape
 from unistore.zarr3.chunks import ChunkReader, RowRange, SharedChunks
 from unistore.zarr3.documents import DocumentError, parse_document
@@ -67,7 +67,7 @@ class StoredArray:
         try:
             return cls(storage, path, read_metadata(storage, path))
         except CorruptionError as error:
-            msg = f"{error}. Fix: unistore verify STORE"
+            msg = f"{without_fix(error)}. Fix: unistore verify STORE"
             raise CorruptionError(msg) from error
 
     @property

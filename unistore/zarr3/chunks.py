@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from unistore.errors import CorruptionError, StoreError
+from unistore.errors import CorruptionError, StoreError, without_fix
 from unistore.system.types import AnyArray, Dtype, Shape
 from unistore.zarr3.codecs import CRC_BYTES, Blosc, FrameError, check_chunk, decoder, max_encoded_size
 from unistore.zarr3.metadata import ArrayMetadata, decode_index, index_bytes, shard_key
@@ -258,10 +258,10 @@ class ChunkReader:
     def _chunk_error(self, located: ChunkLocations, position: int, error: Exception) -> StoreError:
         coordinates = self._coordinates_of(located.numbers[position])
         where = f"shard {located.keys[position]} of {self.storage}"
-        msg = f"array {self._path!r}: {where}, chunk {coordinates}: {error}"
+        place = f"array {self._path!r}: {where}, chunk {coordinates}"
         if isinstance(error, FrameError | CorruptionError):
-            return CorruptionError(f"{msg}. {self._fix()}")
-        return StoreError(msg)
+            return CorruptionError(f"{place}: {without_fix(error)}. {self._fix()}")
+        return StoreError(f"{place}: {error}")
 
     def _fix(self) -> str:
         # a part of a versioned store is repaired with the others: STORE/parts/NAME

@@ -81,7 +81,7 @@ def match(head: FileSummary) -> Claim:
     name of the file or its folder says ct, hu, volume or scan, or if there is a label of the same shape
     under a name that other data do not use. Arrays with a label for each of their rows are plain arrays.
     """
-    # Plain arrays may look the same: without such a name nothing tells them apart.
+    # Plain arrays may have the same shapes and values, so only such a name shows that these are volumes
     file = head.file
     if not is_voxels(file.path):
         return _match_points(head)

@@ -84,9 +84,9 @@ def match(head: FileSummary, mapping: Mapping[str, str]) -> Claim:
 
 
 def group(files: Sequence[SourceFile]) -> Grouping:
-    """Group files with the columns beside them, and leave out arrays that are not clouds.
+    """Group clouds with the files of their columns, and skip arrays that are not clouds.
 
-    Arrays that may be clouds only by their shape are taken if no other file is a cloud, or if the user
+    Arrays that may be clouds only by their shape are clouds if no other file is one, or if the user
     named them. Lists among the files name their splits.
     """
     matches = {

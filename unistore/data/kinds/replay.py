@@ -30,7 +30,7 @@ from unistore.order.sequences import Weighted
 from unistore.store.reader import Store
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, wrong_argument
 from unistore.system.types import Int64s, JsonObject, PathLike
-from unistore.system.workers import resolve_ranks
+from unistore.system.workers import distributed_ranks, resolve_ranks
 
 # The flat layout of replay buffers: which observations its tuple has, and images in another size.
 
@@ -178,8 +178,8 @@ class ReplayBuffer:
         Device of the batches. None: host memory.
     rank, world_size : int, optional
         Number of this process, and number of processes that draw together, as in `unistore.Loader`. None:
-        from ``torch.distributed`` if it is initialised, otherwise from ``RANK`` and ``WORLD_SIZE``,
-        otherwise 0 and 1.
+        from ``torch.distributed`` if it is initialised when a batch is drawn, otherwise from ``RANK`` and
+        ``WORLD_SIZE``, otherwise 0 and 1.
 
     Raises
     ------
@@ -223,6 +223,7 @@ class ReplayBuffer:
         check.integer("seed", seed, None)
         check.integer("prefetch", prefetch, most=MAX_WORKERS)
         self.rank, self.world_size = resolve_ranks(check, rank, world_size)
+        self._are_ranks_stated = rank is not None or world_size is not None
         try:
             self._device = None if device is None else torch.device(device)
         except (RuntimeError, TypeError) as error:
@@ -317,6 +318,7 @@ class ReplayBuffer:
             return self._next(int(batch_size))
 
     def _next(self, batch_size: int) -> Any:
+        self._follow_ranks()
         if self._prefetched and self._prefetched[0][0] != batch_size:
             self._discard_prefetched()
         number = self._next_number
@@ -433,6 +435,13 @@ class ReplayBuffer:
         is_vector = len(dataset.parts[0].store.array("steps/action").shape) > 1
         return dataset.statistics("action", axis=-1 if is_vector else None)
 
+    def _follow_ranks(self) -> None:
+        # Trainers may start the processes, or initialise torch.distributed, after the buffer was made
+        ranks = None if self._are_ranks_stated else distributed_ranks()
+        if ranks is not None and ranks != (self.rank, self.world_size):
+            self._discard_prefetched()
+            self.rank, self.world_size = ranks
+
     def _discard_prefetched(self) -> None:
         for _, future in self._prefetched:
             future.cancel()
@@ -494,6 +503,7 @@ class ReplayBuffer:
             raise wrong_argument("weights", str(error).removeprefix("weights ")) from error
 
     def _identity(self) -> JsonObject:
+        self._follow_ranks()
         # What the draws depend on besides the number of the batch, its size and the rank
         chosen = "" if self._chosen is None else xxhash.xxh3_128_hexdigest(self._chosen.tobytes())
         weighted = None if self._first_draws is None else self._first_draws.describe()["weights"]

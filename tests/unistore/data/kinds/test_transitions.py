@@ -406,6 +406,23 @@ def test_a_state_of_a_replay_serves_every_rank(make_store: Any) -> None:
         unistore.ReplayBuffer(path, output="dict").load_state_dict(state)
 
 
+def test_a_replay_takes_ranks_that_are_initialised_after_it_was_made(
+    make_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"output": "dict", "fields": ["index"], "seed": 5}
+    path = record(make_store).path
+    with unistore.ReplayBuffer(path, **options) as replay:
+        replay.sample(6)  # batches of one process are prefetched now
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        drawn = replay.sample(6)["index"].tolist()
+        assert (replay.rank, replay.world_size, replay.state_dict()["world_size"]) == (1, 2, 2)
+    with unistore.ReplayBuffer(path, **options, rank=1, world_size=2) as stated:
+        stated.sample(6)
+        assert drawn == stated.sample(6)["index"].tolist()
+
+
 def test_threads_share_a_replay_buffer(make_store: Any) -> None:
     path = record(make_store).path
     with unistore.ReplayBuffer(path, output="dict", fields=["action"], seed=5) as replay:
