@@ -116,7 +116,7 @@ def test_a_collation_of_batches_is_an_error(store: Path, collate: Any) -> None:
     with pytest.raises(InputError, match="packs samples into a batch") as caught:
         Loader(unistore.Dataset(store), None, collate_fn=collate)
     (problem,) = caught.value.problems
-    assert (problem.location, problem.advice) == ("collate_fn", "leave it out")
+    assert (problem.location, problem.advice) == ("collate_fn", "remove it")
 
 
 def numbered(sample: Any, rng: np.random.Generator) -> Any:
