@@ -96,7 +96,7 @@ def write_bytes(store: Path, destination: Path) -> None:
 def ways_of(name: str, family: Family, source: Path, place: Path, on_disk: Path) -> dict[str, Way]:
     """Every way of converting a family, by name; the first one's store is needed by others."""
     store = place / "store.zarr"
-    ours = ("unistore.conversion.convert", f"unistore.converters.{name}.converter", "h5py", "cv2")
+    ours = ("unistore.conversion.convert", f"unistore.converters.{name}", "h5py", "cv2")
 
     def to(destination: Path, workers: int) -> Way:
         imports = (*ours, "distributed") if workers else ours

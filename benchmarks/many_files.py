@@ -110,7 +110,7 @@ def measure(family: str, count: int, way: str, folder: Path) -> Once:
     warm([source])
     if way == WALK:
         return run_once(walk, (source,), ("h5py",))
-    asked = (f"unistore.converters.{each}.converter" for each in ("ct", "spike", *FAMILIES))
+    asked = (f"unistore.converters.{each}" for each in ("ct", "spike", *FAMILIES))
     imports = ("unistore.conversion.convert", *asked, "h5py")
     done = run_once(convert, (family, source, store, way), imports)
     shutil.rmtree(store, ignore_errors=True)
