@@ -13,6 +13,7 @@ MOVED = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/RESULTS.md": "results.md",
+    "benchmarks/ARCHIVE.md": "archive.md",
     "examples/readers/unistore.mjs": "examples/unistore.mjs",
     "examples/notebooks/look_at_a_store.ipynb": "notebooks/look_at_a_store.ipynb",
     "examples/notebooks/train_from_a_store.ipynb": "notebooks/train_from_a_store.ipynb",

@@ -13,22 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 CHART = ROOT / "docs" / "images" / "speed.svg"
 
-# What is read, what reads it today, and the line of RESULTS.md, in which the figure is the first group.
-BARS = (
-    ("spike clips", "files decoded on the fly", r"^\| clips: Dataset under .* 25\.96×; ([\d.]+)×"),
-    ("robot cameras", "LeRobot 0.4.4, equal disk", r"^\| ratio at equal disk \| ([\d.]+)× \|"),
-    ("LAZ tiles", "laspy, a tile a sample", r"^\| segments: Loader over laspy.*?\| – \| ([\d.]+)×"),
-    ("CT points", "np.load and argwhere", r"^\| sparse CT: Loader over .*?\| ([\d.]+)×;"),
-    ("robot transitions", "lazy HDF5", r"^\| transitions: Loader over the same; .*?\| ([\d.]+)×;"),
-    ("CT patches", "MONAI CacheDataset", r"^\| MONAI, `CacheDataset` .*\| ([\d.]+)× \|$"),
-    ("event windows", "h5py with ms_to_idx", r'^\| Loader, `codec="auto"` \| .*?× \(.*?\) \| ([\d.]+)×'),
-    ("CT patches", "nnU-Net's blosc2", r"^\| nnU-Net's way .*\| ([\d.]+)× \|$"),
-    (
-        "cloud segments",
-        "all preloaded into RAM",
-        r"^\| segments: Loader over preload-all's best .*?\| ([\d.]+)×",
-    ),
-)
+SECTION = "## Beside the usual readers"
+# Rows of the table: what is read, its usual reader, three figures of which the third is the ratio
+ROW_OF_TABLE = re.compile(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \| [^|]+ \| ([\d.]+)× \|", re.MULTILINE)
 WIDTH = 760
 ROW = 26
 TOP = 40
@@ -42,31 +29,32 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
 """
 
 
-def figures(results: str) -> list[float]:
-    """Return the figure of each bar. Raises ValueError if RESULTS.md has no such line, or several."""
-    values = []
-    for name, peer, pattern in BARS:
-        lines = re.findall(pattern, results, re.MULTILINE)
-        if len(lines) != 1:
-            msg = f"{len(lines)} lines of RESULTS.md are that of {name} over {peer}, expected one"
-            raise ValueError(msg)
-        values.append(float(lines[0]))
-    return values
+def bars_of(results: str) -> list[tuple[float, str, str]]:
+    """Return ratio, what is read and its usual reader of each row of the table, the largest ratio first.
+
+    Raises ValueError if RESULTS.md has no such table.
+    """
+    section = results.partition(SECTION)[2].partition("\n## ")[0]
+    bars = [(float(ratio), name, peer) for name, peer, ratio in ROW_OF_TABLE.findall(section)]
+    if not bars:
+        msg = f"RESULTS.md has no table with ratios under {SECTION!r}"
+        raise ValueError(msg)
+    return sorted(bars, reverse=True)
 
 
 def chart(results: str) -> str:
     """Return the chart as SVG, readable on light and dark pages."""
-    bars = sorted(zip(figures(results), BARS, strict=True), reverse=True)
+    bars = bars_of(results)
     scale = (WIDTH - LEFT - 60) / bars[0][0]
     title = "Samples per second of unistore's Loader with two workers, relative to …"
-    height = TOP + ROW * len(BARS) + 8
+    height = TOP + ROW * len(bars) + 8
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
         f"<title>{title}</title>",
         f"<style>{STYLE}</style>",
         f'<text class="title" x="8" y="22">{title}</text>',
     ]
-    for number, (value, (name, peer, _)) in enumerate(bars):
+    for number, (value, name, peer) in enumerate(bars):
         top = TOP + ROW * number
         width = max(2, value * scale)
         shown = f"{value:.0f}×" if value >= 10 else f"{value:.2g}×"

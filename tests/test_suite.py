@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -87,3 +89,15 @@ def test_ci_runs_what_make_test_leaves_out() -> None:
     makefile = (ROOT / "Makefile").read_text()
     assert re.search(r"^everything: .*\n\t\$\(PYTEST\)$", makefile, re.MULTILINE), "all tests, by no mark"
     assert re.search(r"^make .*\beverything\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+
+
+def test_modules_that_the_conversion_benchmark_imports_exist(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A child imports them by name, so no type checker sees a name that is gone."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    conversion = importlib.import_module("conversion")
+    for name, family in conversion.FAMILIES.items():
+        for _, _, modules in conversion.ways_of(name, family, tmp_path, tmp_path, tmp_path).values():
+            for module in modules:
+                assert importlib.util.find_spec(module), module

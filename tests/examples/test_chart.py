@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from examples.chart import CHART, RESULTS, chart
+from examples.chart import CHART, RESULTS, bars_of, chart
 
 
 def test_the_chart_is_drawn_from_the_results() -> None:
@@ -15,8 +15,15 @@ def test_the_chart_is_drawn_from_the_results() -> None:
 
 def test_another_figure_changes_its_bar() -> None:
     results = RESULTS.read_text()
-    changed, count = re.subn(r"(\| nnU-Net's way .*\| )[\d.]+(× \|)", r"\g<1>45.6\2", results)
+    changed, count = re.subn(r"(\| nnU-Net's blosc2 \|[^|]+\|[^|]+\| )[\d.]+(× \|)", r"\g<1>45.6\2", results)
     assert count == 1
     assert ">46×<" in chart(changed)
-    with pytest.raises(ValueError, match=r"0 lines of RESULTS\.md are that of CT patches"):
-        chart(results.replace("| nnU-Net's way", "| another way"))
+    with pytest.raises(ValueError, match="no table with ratios"):
+        chart(results.replace("## Beside the usual readers", "## Other readers"))
+
+
+def test_every_row_of_the_table_is_a_bar() -> None:
+    results = RESULTS.read_text()
+    table = results.partition("## Beside the usual readers")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert len(rows) - 1 == len(bars_of(results))  # without the row of names
