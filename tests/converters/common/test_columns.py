@@ -31,7 +31,7 @@ def extremes(dtype: str) -> np.ndarray:
     return np.array([info.min, info.max, info.max - 1, info.max // 2 + 2], dtype)
 
 
-def test_lossless_is_what_python_integers_and_floats_say() -> None:
+def test_is_lossless_agrees_with_the_conversion_of_python_numbers() -> None:
     for source, target in product(DTYPES, DTYPES):
         with np.errstate(all="ignore"):
             there = extremes(source).astype(target)
@@ -50,7 +50,7 @@ def test_promotion_holds_every_value(dtypes: list[str]) -> None:
     assert len(set(dtypes)) > 1 or target == np.dtype(dtypes[0])
 
 
-def test_what_can_be_stored() -> None:
+def test_numbers_and_booleans_are_storable_and_other_dtypes_are_not() -> None:
     assert all(storable(np.dtype(dtype)) for dtype in [*DTYPES, ">f4"])
     assert not any(storable(np.dtype(dtype)) for dtype in ["S4", "U2", "O", "M8[s]", "c8", "V3", "f4,i4"])
 
@@ -65,7 +65,7 @@ def test_the_table_groups_sources_that_look_alike() -> None:
     assert list(merged) == ["y"]
 
 
-def test_modes() -> None:
+def test_reconcile_unites_or_intersects_columns_and_offers_intersection_if_it_helps() -> None:
     found = [("a", {"x": SourceColumn("<f4"), "y": SourceColumn(">i2")}), ("b", {"x": SourceColumn("<f8")})]
     union, problems = reconcile(found, "union")
     assert not problems
@@ -102,7 +102,7 @@ def test_a_note_says_which_files_were_promoted_and_to_what(tmp_path: Path) -> No
     np.testing.assert_array_equal(stored, [*whole, *np.arange(4) / 8, *np.ones(4)])
 
 
-def test_what_no_dtype_holds_is_not_promoted(tmp_path: Path) -> None:
+def test_dtypes_without_a_common_lossless_dtype_are_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     np.savez(folder / "a.npz", value=np.array([2**53 + 1]))
@@ -111,7 +111,7 @@ def test_what_no_dtype_holds_is_not_promoted(tmp_path: Path) -> None:
         unistore.convert(folder, tmp_path / "store", "rows", workers=0)
 
 
-def test_volumes_of_several_dtypes_are_told(tmp_path: Path) -> None:
+def test_a_note_names_the_common_dtype_of_volumes_of_several_dtypes(tmp_path: Path) -> None:
     hu = np.random.default_rng(0).integers(-1000, 2000, (16, 16, 16))
     for name, dtype in (("ct_1", "i2"), ("ct_2", "f4")):
         np.save(tmp_path / f"{name}.npy", hu.astype(dtype))
