@@ -99,7 +99,7 @@ def test_floats_and_bytes_need_a_name_that_says_so(
         ("x_lung_w1500_l-600_sparse.npz", SPARSE, NAMED),
     ],
 )
-def test_names_decide(
+def test_the_name_of_a_file_decides_its_role(
     tmp_path: Path, name: str, content: np.ndarray | dict[str, np.ndarray], expected: tuple[str, str]
 ) -> None:
     assert taken(save(tmp_path / name, content), tmp_path) == expected
@@ -113,7 +113,7 @@ COMPANIONS: list[tuple[str, np.ndarray | dict[str, np.ndarray] | str, tuple[str,
 
 
 @pytest.mark.parametrize(("name", "content", "expected"), COMPANIONS)
-def test_companions_belong_to_their_case(
+def test_a_companion_file_is_taken_only_beside_the_volume_of_its_case(
     tmp_path: Path,
     name: str,
     content: np.ndarray | dict[str, np.ndarray] | str,
