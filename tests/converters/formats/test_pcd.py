@@ -87,7 +87,7 @@ def test_fields_are_read_in_every_form(tmp_path: Path, data: str) -> None:
 @pytest.mark.parametrize(
     ("field", "kind", "value", "read"), [("rgba", "U", 0x80010203, [[1, 2, 3, 0x80]]), ("_x", "F", 4, [4])]
 )
-def test_alpha_and_a_field_that_begins_like_padding(
+def test_rgba_is_read_as_four_bytes_and_a_field_named_like_padding_is_kept(
     tmp_path: Path, field: str, kind: str, value: int, read: list[Any]
 ) -> None:
     text = f"VERSION .7\nFIELDS x y z {field}\nSIZE 4 4 4 4\nTYPE F F F {kind}\nCOUNT 1 1 1 1\n"
@@ -96,7 +96,7 @@ def test_alpha_and_a_field_that_begins_like_padding(
         assert opened.arrays[field][:].tolist() == read
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_each_damage_of_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pcd"
     points, _ = cloud(20)
 

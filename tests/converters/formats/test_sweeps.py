@@ -79,7 +79,7 @@ def test_other_files_may_be_sweeps_by_their_size(tmp_path: Path, values: int, ce
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_sequence_becomes_a_store(tmp_path: Path) -> None:
+def test_a_sequence_is_stored_with_labels_and_instances(tmp_path: Path) -> None:
     folder = tmp_path / "sequences/00"
     written = write(folder / "velodyne/000000.bin", 4, 50)
     (folder / "labels").mkdir()
@@ -93,7 +93,7 @@ def test_a_sequence_becomes_a_store(tmp_path: Path) -> None:
     assert verify(tmp_path / "store", against=[tmp_path / "sequences"]).receipt is not None
 
 
-def test_a_raw_recording_of_kitti(tmp_path: Path) -> None:
+def test_a_raw_recording_of_kitti_is_converted_and_a_cut_sweep_is_an_error(tmp_path: Path) -> None:
     drive = tmp_path / "2011_09_26/2011_09_26_drive_0001_sync"
     sweeps = [write(drive / f"velodyne_points/data/{number:010}.bin", 4, 20 + number) for number in range(2)]
     (drive / "velodyne_points/timestamps.txt").write_text("2011-09-26 13:02:25.196\n" * 2)
