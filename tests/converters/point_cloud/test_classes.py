@@ -62,7 +62,7 @@ def test_folders_are_labels_and_splits(tmp_path: Path) -> None:
         ("train/a.npy", "train/b.npy", "test/c.npy"),
     ],
 )
-def test_other_folders_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_single_files_areas_and_split_folders_are_not_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
     scan = scan_sources(point_cloud(), [save(tmp_path, *names)])
     assert all(source.detail.label is None for source in scan.sources)
 
@@ -77,7 +77,7 @@ def test_synsets_are_classes(tmp_path: Path) -> None:
     ]
 
 
-def test_labels_of_their_own_and_options_come_first(tmp_path: Path) -> None:
+def test_labels_in_files_and_options_win_over_names_of_folders(tmp_path: Path) -> None:
     root = save(tmp_path / "a", "chair/a.npy", "chair/b.npy", "table/c.npy")
     for converter in (point_cloud(map={"label": ""}), point_cloud(segment="window:1")):
         scan = scan_sources(converter, [root])
