@@ -93,7 +93,7 @@ def test_a_store_of_bags_is_exported(tmp_path: Path) -> None:
         assert np.array_equal(frame[..., ::-1], robot.values["camera/right/image"][1])
 
 
-def test_windows_around_a_camera(tmp_path: Path) -> None:
+def test_windows_around_a_camera_have_the_latest_rows_of_other_topics(tmp_path: Path) -> None:
     robot, path = written("bag", tmp_path)
     store = tmp_path / "a.zarr"
     unistore.convert(path, store, workers=0, images="keep", map={"action": "cmd_vel/linear"})
@@ -119,7 +119,7 @@ def test_windows_around_a_camera(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_bag_larger_than_the_memory(tmp_path: Path) -> None:
+def test_a_bag_larger_than_the_memory_limit_is_converted_within_it(tmp_path: Path) -> None:
     robot = bags.Robot(seconds=0)
     dark = robot.image(bags.START, np.zeros((1000, 1000, 3), np.uint8), "rgb8")
     robot.sent = [bags.Sent(bags.START + number * 100_000_000, "camera", dark) for number in range(115)]
@@ -148,7 +148,9 @@ COMPRESSIONS = [
 
 
 @pytest.mark.parametrize(("kind", "options"), COMPRESSIONS)
-def test_compressed_bags(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+def test_compressed_bags_have_the_values_that_were_written(
+    tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
     robot, path = written(kind, tmp_path, **options)
     file = path / "metadata.yaml" if path.is_dir() else path
     with Rosbag().open(SourceFile(file, file.name, (tmp_path,))) as opened:
@@ -179,7 +181,7 @@ def damaged(path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "part"), [("bag", 0.6), ("mcap", 0.97), ("db3", 0.97)])
-def test_truncated_bags(tmp_path: Path, kind: str, part: float) -> None:
+def test_a_truncated_bag_is_a_problem_that_names_its_file(tmp_path: Path, kind: str, part: float) -> None:
     _, path = written(kind, tmp_path / "bags")
     file = path if path.is_file() else next(one for one in path.iterdir() if one.suffix != ".yaml")
     damaged(file, int(file.stat().st_size * part))
@@ -188,7 +190,7 @@ def test_truncated_bags(tmp_path: Path, kind: str, part: float) -> None:
     assert "truncated" in found
 
 
-def test_a_folder_that_lacks_messages(tmp_path: Path) -> None:
+def test_a_bag_with_fewer_messages_than_its_metadata_states_is_a_problem(tmp_path: Path) -> None:
     _, path = written("mcap", tmp_path)
     text = (path / "metadata.yaml").read_text()
     count = len(bags.Robot().sent)
@@ -203,7 +205,7 @@ def test_a_folder_that_lacks_messages(tmp_path: Path) -> None:
     assert "needs the file run.mcap" in refused(tmp_path)
 
 
-def test_messages_of_a_database_that_were_not_written_back(tmp_path: Path) -> None:
+def test_a_database_with_a_write_ahead_log_is_a_problem(tmp_path: Path) -> None:
     _, path = written("db3", tmp_path)
     file = next(path.glob("*.db3"))
     Path(f"{file}-wal").write_bytes(b"some")
@@ -237,7 +239,9 @@ def unset(number: int, message: Any) -> None:
         (unset, "imu/header_stamp: has the same time in all 50 rows: 0 ns"),
     ],
 )
-def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Path) -> None:
+def test_falling_or_unset_stamps_are_a_problem_that_offers_log_times(
+    change: Any, message: str, tmp_path: Path
+) -> None:
     robot = bags.Robot()
     changed(robot, "imu", change)
     robot.folder(tmp_path / "run")
@@ -257,7 +261,9 @@ def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Pat
         ("32FC1", np.arange(24).reshape(4, 6).astype("f4")),
     ],
 )
-def test_images(encoding: str, pixels: np.ndarray, tmp_path: Path) -> None:
+def test_images_of_every_encoding_keep_pixels_and_dtype(
+    encoding: str, pixels: np.ndarray, tmp_path: Path
+) -> None:
     robot = bags.Robot()
     robot.sent = [bags.Sent(bags.START, "depth", robot.image(bags.START, pixels, encoding))]
     path = robot.folder(tmp_path / "run") / "metadata.yaml"
@@ -267,7 +273,7 @@ def test_images(encoding: str, pixels: np.ndarray, tmp_path: Path) -> None:
     assert np.array_equal(found, pixels[None])
 
 
-def test_images_that_are_not_read(tmp_path: Path) -> None:
+def test_an_image_encoding_that_is_not_read_is_a_problem(tmp_path: Path) -> None:
     robot = bags.Robot()
     pixels = np.zeros((4, 6), "u1")
     robot.sent.append(bags.Sent(bags.START + 10**9, "raw", robot.image(bags.START, pixels, "bayer_rggb8")))
@@ -277,7 +283,7 @@ def test_images_that_are_not_read(tmp_path: Path) -> None:
     assert scan_sources(trajectory(ignore=("raw/*",)), [tmp_path])
 
 
-def test_images_that_change_their_size(tmp_path: Path) -> None:
+def test_images_that_change_their_size_are_an_error(tmp_path: Path) -> None:
     robot = bags.Robot()
     other = robot.image(bags.START + 2 * 10**9, np.zeros((4, 6, 3), "u1"), "bgr8")
     robot.sent.append(bags.Sent(bags.START + 2 * 10**9, "camera/left", other))
@@ -286,7 +292,7 @@ def test_images_that_change_their_size(tmp_path: Path) -> None:
         unistore.convert(tmp_path / "run", tmp_path / "a.zarr", workers=0)
 
 
-def test_types_that_nothing_describes(tmp_path: Path) -> None:
+def test_a_message_type_without_a_definition_is_a_problem_that_ignore_solves(tmp_path: Path) -> None:
     robot = bags.Robot()
     path = robot.folder(tmp_path / "run") / "run.mcap"
     content = path.read_bytes()
@@ -300,7 +306,7 @@ def test_types_that_nothing_describes(tmp_path: Path) -> None:
     assert scan_sources(trajectory(ignore=("imu/*",)), [tmp_path])
 
 
-def test_channels_that_are_no_messages_of_ros(tmp_path: Path) -> None:
+def test_channels_without_ros_messages_are_a_problem(tmp_path: Path) -> None:
     robot = bags.Robot()
     path = robot.folder(tmp_path / "run") / "run.mcap"
     content = (
@@ -314,7 +320,7 @@ def test_channels_that_are_no_messages_of_ros(tmp_path: Path) -> None:
     assert "mcap filter run.mcap -o ros2.mcap -n TOPIC" in found
 
 
-def test_databases_that_do_not_define_their_types(tmp_path: Path) -> None:
+def test_databases_without_definitions_have_only_the_known_types_of_ros(tmp_path: Path) -> None:
     """As ROS 2 wrote them until Iron; types of ROS itself are known."""
     robot, path = written("db3", tmp_path)
     with closing(sqlite3.connect(path / "run.db3")) as database:
@@ -335,7 +341,7 @@ def test_databases_that_do_not_define_their_types(tmp_path: Path) -> None:
         assert np.array_equal(opened.arrays["imu/orientation"][:], robot.array("imu/orientation"))
 
 
-def test_a_type_that_is_defined_in_two_ways(tmp_path: Path) -> None:
+def test_a_type_with_two_definitions_is_a_problem(tmp_path: Path) -> None:
     with rosbag1.Writer(tmp_path / "a.bag") as writer:
         for number, definition in enumerate(("float64 x", "float32 x")):
             connection = writer.add_connection(

@@ -132,7 +132,7 @@ def test_cameras_of_their_own_rate_are_decoded_and_resized(tmp_path: Path) -> No
     assert np.array_equal(small[3], cv2.resize(np.ascontiguousarray(frames[3, ..., ::-1]), (8, 8)))
 
 
-def test_equal_lengths_everywhere_are_steps_as_ever(tmp_path: Path) -> None:
+def test_columns_of_equal_length_are_stored_as_steps(tmp_path: Path) -> None:
     arrays = act(np.zeros((4, 2)), np.arange(4.0))
     store = converted(written(tmp_path / "a.h5", arrays))
     assert "clocks" not in store.group("episodes")
@@ -237,7 +237,7 @@ def changed(at: int, to: float) -> np.ndarray:
         ),
     ],
 )
-def test_times_that_cannot_be_believed(
+def test_implausible_times_are_a_problem_with_a_fix(
     arrays: dict[str, Any], attributes: dict[str, Any], message: str, fix: str, tmp_path: Path
 ) -> None:
     found = refused(written(tmp_path / "a.h5", arrays, **attributes))
@@ -324,7 +324,7 @@ def test_one_row_of_a_stream_is_no_clock_that_stands_still(tmp_path: Path) -> No
     assert converted(written(tmp_path / "b.h5", both)).array("clocks/imu/observation/imu").shape == (5,)
 
 
-def test_a_clock_that_stands_still_counts_once_other_files_have_streams(tmp_path: Path) -> None:
+def test_a_constant_clock_is_a_problem_only_if_another_file_has_streams(tmp_path: Path) -> None:
     folder = tmp_path / "all"
     folder.mkdir()
     written(folder / "a.h5", act(FORCE[:4], np.zeros(4)))
@@ -344,7 +344,7 @@ def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["observations/force", "force"])
-def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
+def test_rate_gives_a_stream_without_times_its_clock(name: str, tmp_path: Path) -> None:
     arrays = without(act(FORCE, TIMES), "observations/force_timestamps")
     path = written(tmp_path / "a.h5", arrays)
     assert "--rate NAME=HZ" in refused(path)
@@ -368,14 +368,14 @@ def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
         ({"forse": "3"}, "--rate forse=3: no dataset, group or clock has this name"),
     ],
 )
-def test_rates_that_are_none(rate: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_a_malformed_rate_is_an_error(rate: dict[str, str], message: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.h5", act(FORCE, TIMES))
     with pytest.raises(InputError) as caught:
         scan_sources(trajectory(rate=rate), [path])
     assert message in str(caught.value)
 
 
-def test_a_unit_that_the_user_states(tmp_path: Path) -> None:
+def test_time_unit_is_suggested_by_the_values_and_recorded(tmp_path: Path) -> None:
     start = 1_700_000_000_000
     arrays = act(FORCE, start + np.arange(9) * 400)
     arrays["timestamps"] = start + np.arange(4) * 1000
@@ -398,7 +398,9 @@ def test_a_unit_that_the_user_states(tmp_path: Path) -> None:
         (np.arange(9) * 0.4, ""),
     ],
 )
-def test_units_that_timestamps_look_like(times: np.ndarray, unit: str, tmp_path: Path) -> None:
+def test_a_note_suggests_the_unit_that_timestamps_look_like(
+    times: np.ndarray, unit: str, tmp_path: Path
+) -> None:
     arrays = act(FORCE, times)
     arrays["timestamps"] = times[[0, 2, 5, 7]]
     notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "a.h5", arrays)]).notes)

@@ -53,7 +53,7 @@ def test_rows_of_variable_length_are_ragged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["offsets", "vlen"])
-def test_they_come_back_and_are_compared(tmp_path: Path, form: str) -> None:
+def test_ragged_columns_are_exported_unchanged_and_compared_by_verify(tmp_path: Path, form: str) -> None:
     path = lidar(tmp_path / "a.h5", form)
     store = converted(path, images="keep")
     unistore.export(store.path, tmp_path / "again")
@@ -121,7 +121,9 @@ def test_scans_at_every_step_are_ragged_keys_of_transitions(tmp_path: Path) -> N
         ([1, 3, 5, 6, 9], "are offsets from 1 to 9"),
     ],
 )
-def test_offsets_that_divide_nothing(offsets: list[int], message: str, tmp_path: Path) -> None:
+def test_offsets_that_do_not_divide_their_arrays_are_a_problem(
+    offsets: list[int], message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         demo = file.create_group("data/demo_0")
@@ -143,7 +145,7 @@ def test_ragged_columns_have_no_role(tmp_path: Path) -> None:
     assert "actions: has rows of variable length, which action cannot have" in refused(path)
 
 
-def test_a_stream_that_is_ragged_in_some_episodes_alone(tmp_path: Path) -> None:
+def test_a_stream_that_is_ragged_in_only_some_episodes_is_a_problem(tmp_path: Path) -> None:
     path = lidar(tmp_path / "a.h5", "offsets")
     with h5py.File(path, "r+") as file:
         group = file["data/demo_1/obs/lidar"]
