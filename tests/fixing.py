@@ -712,7 +712,7 @@ NOT_PROVOKED: dict[str, str] = {
     "growing/cached_stores.py:_kept_problem": "a pinned store of the cache, which test_cached_stores.py has",
     "growing/cached_stores.py:_named": "a cache, which test_cached_stores.py has",
     "converters/adapter/gather.py:_not_anywhere": "only a family of a package declares such columns; "
-    "test_wrong_forms.py::test_a_declared_column_that_the_sources_lack runs it",
+    "test_wrong_forms.py::test_a_declared_column_that_no_source_has_is_an_error runs it",
     "converters/events/recordings.py:_units_by_index": f"{_IN_WORKER}events_of_another_unit",
     "converters/events/recordings.py:choose": f"{_IN_WORKER}events_of_float_times",
     "converters/rows/splits.py:_either": f"{_IN_WORKER}rows_in_splits_of_other_columns",
