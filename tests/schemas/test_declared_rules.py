@@ -33,7 +33,7 @@ def rule(optional: dict[str, Declared], path: str, paths: Collection[str] = ()) 
     return resolved(ArraySpecs(optional=optional), {path, *paths}).of(path)
 
 
-def test_problems_of_all_arrays_at_once() -> None:
+def test_the_problems_of_all_arrays_are_reported_together() -> None:
     arrays = {
         "rows/rate": ArrayInfo((4,), "uint16"),
         "splits/code": ArrayInfo((5,), "int8"),
@@ -68,7 +68,7 @@ def test_specs_in_a_circle_are_a_problem() -> None:
     ]
 
 
-def test_what_specs_cannot_say_is_checked_last() -> None:
+def test_the_check_of_a_family_runs_only_if_all_arrays_fit() -> None:
     specs = ArraySpecs(arrays={"rows/echo": ArraySpec()}, check=lambda arrays: [Problem("rows", "never")])
     assert [str(each) for each in specs.problems({}, 5)] == ["rows/echo: is missing"]
     assert [str(each) for each in specs.problems({"rows/echo": ArrayInfo((5,), "f4")}, 5)] == ["rows: never"]
@@ -92,7 +92,7 @@ def test_what_specs_cannot_say_is_checked_last() -> None:
         (ArraySpec(like=(Limit("rows/gone", (1,)),)), "its rule needs the array rows/gone"),
     ],
 )
-def test_kinds_and_arrays_that_belong_together(spec: ArraySpec, message: str | None) -> None:
+def test_a_wrong_kind_or_a_missing_companion_array_is_a_problem(spec: ArraySpec, message: str | None) -> None:
     rules = {"rows/mask": spec, "rows/image": ArraySpec()}
     arrays = {"rows/mask": ArrayInfo((5, 7, 2), "bool"), "rows/image": ArrayInfo((5, 7, 9), "uint8")}
     found = [each.message for each in rule_problems(rules, arrays, 5)]

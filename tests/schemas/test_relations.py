@@ -24,7 +24,9 @@ def arrays_of(store: Path) -> Arrays:
     return {path: member for path, member in members if isinstance(member, zarr.Array)}
 
 
-def test_what_attributes_say_is_true(case_name: str, make_case: MakeCase) -> None:
+def test_offsets_texts_padding_and_indexes_agree_with_their_attributes(
+    case_name: str, make_case: MakeCase
+) -> None:
     store = make_case(case_name)[1]
     arrays = arrays_of(store)
     check_offsets(arrays)

@@ -117,7 +117,7 @@ def problems(family: str, changes: dict[str, str | None], samples: int | None = 
         ("point_cloud", {"points/xyz": "float64 10 3", "sources/scale": None, "sources/offset": None}),
     ],
 )
-def test_sound_stores(family: str, changes: dict[str, str | None]) -> None:
+def test_sound_stores_of_every_family_have_no_problem(family: str, changes: dict[str, str | None]) -> None:
     assert problems(family, changes) == []
     assert [name_problem(path) for path in STORES[family]] == [None] * len(STORES[family])
 
