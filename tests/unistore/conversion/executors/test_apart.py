@@ -67,7 +67,9 @@ def worker(executor: Processes) -> int:
     return pid
 
 
-def test_the_next_command_takes_the_worker_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_command_in_the_same_environment_reuses_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pids = []
     for memory in (1 << 30, None):
         with Processes(memory=memory) as executor:
