@@ -56,7 +56,7 @@ def test_hard_links_of_one_file_are_one_source(tmp_path: Path, folder: Path) -> 
     assert (appended.version, appended.report) == (1, None)
 
 
-def test_hard_links_of_a_virtual_datasets_source(tmp_path: Path) -> None:
+def test_a_part_its_hard_link_and_its_virtual_dataset_are_one_source(tmp_path: Path) -> None:
     """A part, its hard link, and the virtual dataset that shows it: one source."""
     folder = tmp_path / "src"
     folder.mkdir()
@@ -79,7 +79,7 @@ def test_a_file_with_a_link_elsewhere_converts(tmp_path: Path, folder: Path) -> 
     assert by_source(tmp_path / "s.zarr").keys() == {"a.npy", "b.npy"}
 
 
-def test_a_copy_is_told(tmp_path: Path, folder: Path) -> None:
+def test_a_copy_is_stored_with_a_note_that_offers_exclude(tmp_path: Path, folder: Path) -> None:
     (folder / "far").mkdir()
     shutil.copy(folder / "b.npy", folder / "far" / "other.npy")
     (note,) = equal_notes(unistore.convert(folder, tmp_path / "s.zarr", split=SPLIT, split_seed=3))

@@ -104,7 +104,7 @@ def test_tables_added_by_finalize_were_expected(tmp_path: Path, family: str, opt
 
 # Of rows that are spilled, and of tables beside others
 @pytest.mark.parametrize("family", ["point_cloud", pytest.param("ct", marks=pytest.mark.nightly)])
-def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_do(
+def test_too_little_memory_is_an_error_and_the_limit_that_it_names_works(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources, options = FAMILIES[family]

@@ -60,7 +60,7 @@ def test_sources_that_are_new_are_counted_and_appended(folder: Path) -> None:
     np.testing.assert_array_equal(rows_of(Path("a.zarr")), expected)
 
 
-def test_no_append_where_nothing_is_new(folder: Path) -> None:
+def test_append_is_not_offered_if_no_source_is_new(folder: Path) -> None:
     problem = refused()
     assert problem.message.endswith("the same sources and options")
     assert fix_of(problem).arguments[:1] == ("verify",)
@@ -140,7 +140,7 @@ def test_a_grown_store_is_no_foreign_folder(folder: Path, capfd: pytest.CaptureF
     np.testing.assert_array_equal(rows_of(Path("a.zarr")), np.repeat([1.0, 2, 3, 4], [4, 6, 8, 10]))
 
 
-def test_the_error_can_be_sent(folder: Path) -> None:
+def test_a_finished_store_error_survives_pickling(folder: Path) -> None:
     import pickle
 
     from unistore.conversion.build import FinishedStoreError

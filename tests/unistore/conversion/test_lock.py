@@ -37,7 +37,7 @@ def write_owner(path: Path, age: float = 0.0, **owner: Any) -> None:
     os.utime(path, (then, then))
 
 
-def test_refused_while_another_process_lives_and_taken_over_when_it_is_dead(path: Path) -> None:
+def test_a_lock_of_a_living_process_is_an_error_and_of_a_dead_one_is_taken_over(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     holder = context.Process(target=_hold, args=(str(path), ready), daemon=True)
@@ -104,7 +104,7 @@ def test_a_torn_lock_is_believed_only_while_it_is_new(
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def test_the_heart_beats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lock_renews_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT", 0.01)
     with Lock(path):
         os.utime(path, (1, 1))
@@ -112,7 +112,9 @@ def test_the_heart_beats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert time.time() - path.stat().st_mtime < patience(10)
 
 
-def test_file_systems_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_file_locks_only_the_heartbeat_shows_an_owner(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There the heartbeat alone tells of owners, those of this machine too."""
 
     def refuse(*_: object, **__: object) -> bool:
@@ -208,7 +210,7 @@ def test_a_lock_that_the_system_cannot_take_is_named(
         assert owner_of(path) == f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def test_an_owner_that_cannot_be_read_is_not_no_owner(
+def test_a_lock_that_cannot_be_read_is_an_error_and_not_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "lock"
@@ -221,7 +223,9 @@ def test_an_owner_that_cannot_be_read_is_not_no_owner(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("plant", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("elsewhere")])
-def test_what_is_no_file_in_the_place_of_a_lock_is_named(plant: Callable[[Path], object], path: Path) -> None:
+def test_a_link_or_special_file_in_the_place_of_a_lock_is_an_error(
+    plant: Callable[[Path], object], path: Path
+) -> None:
     plant(path)
     for use in (Lock(path).__enter__, lambda: owner_of(path)):
         with pytest.raises(ConversionError, match=r"lock: is a link or a special file.*: remove it"):
@@ -238,7 +242,7 @@ def test_a_lock_that_was_replaced_by_a_pipe_is_released(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "call"), [(lock, "_opened"), (Path, "unlink")])
-def test_a_release_that_fails_is_no_failure_of_what_was_done(
+def test_a_failed_release_of_a_lock_raises_nothing(
     module: Any, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "lock"

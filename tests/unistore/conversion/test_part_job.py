@@ -55,7 +55,9 @@ def sources(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [{}, {"codec": "small", "memory": 1 << 30}])
-def test_the_store_is_the_same(sources: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_store_read_in_parts_equals_one_read_in_one_piece(
+    sources: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
     converter, executor = make_converter("rows", {"columns": "union"}), Sent()
     run(converter, [sources], tmp_path / "parts.zarr", Settings(**options), executor=executor)
     run(converter, [sources], tmp_path / "whole.zarr", Settings(**options))
@@ -115,7 +117,7 @@ def test_nothing_is_copied_where_rows_are_missing(tmp_path: Path) -> None:
         assert (out["x"] == -1).all()
 
 
-def test_files_of_rows_that_are_short_gone_or_cannot_be_written(tmp_path: Path) -> None:
+def test_short_missing_or_unwritable_files_of_rows_are_an_error(tmp_path: Path) -> None:
     rows = _read(tmp_path, (0, 20))
     (file,) = (tmp_path / "parts").rglob("flag")
     file.write_bytes(file.read_bytes()[:-1])
