@@ -70,7 +70,9 @@ def robots(make_store: Any) -> Path:
         ({"episode.length": (3, None)}, ("episode.return", 0.4), [0, 3]),
     ],
 )
-def test_conditions(robots: Path, where: Any, best: Any, episodes: list[int]) -> None:
+def test_conditions_select_the_samples_that_fulfil_them(
+    robots: Path, where: Any, best: Any, episodes: list[int]
+) -> None:
     dataset = unistore.Dataset(
         robots, unistore.Episodes(), fields=["episode", "action"], where=where, top_fraction=best
     )
@@ -116,7 +118,7 @@ def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
         ({"episode.length": (100, None)}, None, r"no sample .*episode\.length"),
     ],
 )
-def test_what_is_refused(robots: Path, where: Any, best: Any, said: str) -> None:
+def test_an_invalid_condition_is_an_error(robots: Path, where: Any, best: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         len(unistore.Dataset(robots, unistore.Episodes(), where=where, top_fraction=best))
 
