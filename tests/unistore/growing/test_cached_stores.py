@@ -89,7 +89,9 @@ def test_list_shows_each_store_the_last_opened_first(
         assert shown["bytes"] == sum(path.stat().st_size for path in files)
 
 
-def test_opening_again_is_seen(two: tuple[Path, Path], tmp_path: Path, capfd: CAPTURE) -> None:
+def test_opening_a_store_again_updates_its_time(
+    two: tuple[Path, Path], tmp_path: Path, capfd: CAPTURE
+) -> None:
     before = listed(capfd)
     unistore.Dataset(tmp_path / "small", convert={"workers": 0})
     after = listed(capfd)
@@ -108,7 +110,7 @@ def test_options_of_a_conversion_are_listed(tmp_path: Path, cache: Path, capfd: 
     assert stores[name]["convert"] == {"codec": "fast"}
 
 
-def test_an_empty_cache_is_one_line(cache: Path, capfd: CAPTURE) -> None:
+def test_an_empty_cache_is_listed_as_one_line(cache: Path, capfd: CAPTURE) -> None:
     assert call("cache", "list") == 0
     assert capfd.readouterr().out == f"{cache}: no stores\n"
     cache.mkdir(parents=True)
@@ -340,7 +342,9 @@ def test_remove_needs_names_or_a_rule(two: tuple[Path, Path], cache: Path, words
     assert everything(cache) == before
 
 
-def test_all_versions_count(two: tuple[Path, Path], tmp_path: Path, capfd: CAPTURE) -> None:
+def test_samples_of_all_versions_are_counted_and_removed_together(
+    two: tuple[Path, Path], tmp_path: Path, capfd: CAPTURE
+) -> None:
     np.savez(tmp_path / "small" / "b.npz", x=np.ones((4, 2)))
     assert unistore.Dataset(tmp_path / "small").version == 2
     assert listed(capfd)[two[0].name]["samples"] == 7

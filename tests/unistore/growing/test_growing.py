@@ -220,7 +220,7 @@ def test_refused_appends_change_nothing(
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
-def test_arguments_are_refused_by_name(tmp_path: Path, store: Path) -> None:
+def test_a_wrong_argument_is_an_error_that_names_it(tmp_path: Path, store: Path) -> None:
     with pytest.raises(unistore.InputError, match="has no version 2"):
         opened(store, version=2)
     unistore.append(tmp_path / "new", store)
@@ -243,7 +243,7 @@ def test_arguments_are_refused_by_name(tmp_path: Path, store: Path) -> None:
         unistore.Store(store)
 
 
-def test_names_of_versions_stay(tmp_path: Path, store: Path) -> None:
+def test_a_tag_stays_with_its_version(tmp_path: Path, store: Path) -> None:
     unistore.append(tmp_path / "new", store)
     unistore.versions(store, tag="paper", version=1)
     assert len(opened(store, version="paper")) == 58

@@ -289,7 +289,7 @@ def test_a_changed_header_is_a_change(tmp_path: Path) -> None:
     assert unistore.append(tmp_path / "src", tmp_path / "s.zarr").report is None
 
 
-def test_nan_and_signs_of_zero(tmp_path: Path) -> None:
+def test_nan_equals_nan_but_zero_differs_from_minus_zero(tmp_path: Path) -> None:
     stores = []
     for name, values in (("x", [0.0, np.nan]), ("y", [-0.0, np.nan]), ("z", [0.0, 1.0])):
         (tmp_path / name).mkdir()

@@ -74,7 +74,7 @@ def drawn(page: Path) -> list[str]:
     "family",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in CASES],
 )
-def test_a_store_needs_no_family(
+def test_a_store_is_verified_compacted_and_read_without_its_family(
     family: str, make_joined: Any, forge: Callable[..., None], tmp_path: Path
 ) -> None:
     _, folder = make_joined(CASES[family])
