@@ -140,7 +140,7 @@ NAMES: dict[Write, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("write", NAMES, ids=lambda write: write.__name__)
-def test_what_is_left_out_is_named(write: Write, tmp_path: Path) -> None:
+def test_content_that_is_not_stored_is_named_by_notes_and_receipt(write: Write, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     options = write(source)
