@@ -34,7 +34,7 @@ def rows(make_store):
     ("workers", "shuffle", "cache"),
     [(0, "blocks", None), (2, True, None), (2, "blocks", "10MB"), (0, False, "10MB")],
 )
-def test_every_row_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
+def test_every_row_is_delivered_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
     path, data = rows
     dataset = unistore.Dataset(path, split="train")
     with Loader(dataset, 16, shuffle, num_workers=workers, cache=cache) as loader:
