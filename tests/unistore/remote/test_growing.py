@@ -141,7 +141,7 @@ def uploaded(store: Path) -> dict[str, bytes]:
     return {f"s.zarr/{key}": content for key, content in tree(store).items()}
 
 
-def test_it_grows_as_in_a_folder(store: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_store_in_a_bucket_grows_like_one_in_a_folder(store: Objects, folder: Path, tmp_path: Path) -> None:
     sealed = ObjectClient(URL).sealed("zarr.json")
     appended = unistore.append(folder / "new", URL, work=tmp_path / "work")
     assert (appended.version, appended.report and appended.report.samples) == (2, 9)
@@ -166,7 +166,7 @@ def test_it_grows_as_in_a_folder(store: Objects, folder: Path, tmp_path: Path) -
     assert not [*Path().iterdir()]
 
 
-def test_a_server_that_fails_now_and_then(
+def test_a_removal_survives_a_server_that_fails_now_and_then(
     bucket: Any, proxy: Any, quick: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
