@@ -44,7 +44,9 @@ def test_the_size_of_the_camera_is_asked_for(
     np.testing.assert_array_equal(stored, recordings[:, ::-1])
 
 
-def test_the_fix_has_its_words_apart(recordings: np.ndarray, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_fix_in_json_names_its_options_as_a_list(
+    recordings: np.ndarray, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert recordings.nbytes == Path("in/a.dat").stat().st_size
     assert call("convert", "spike", "in", "a.zarr", "--json") == 2
     (document,) = json.loads(capfd.readouterr().out)["problems"]
