@@ -78,7 +78,7 @@ def test_a_change_is_found_before_and_after_the_first_read(
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
 
 
-def test_what_is_shared_is_kept_as_chunks(array: StoredArray, sizes: list[int]) -> None:
+def test_rows_of_shared_arrays_are_kept_as_chunks(array: StoredArray, sizes: list[int]) -> None:
     class Chunks(dict[int, Any]):
         def get(self, number: int, shape: Any, dtype: Any) -> Any:  # type: ignore[override]
             return super().get(number)

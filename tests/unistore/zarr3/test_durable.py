@@ -146,7 +146,7 @@ def test_failures_name_the_file_and_leave_nothing(
     assert (tmp_path / "c" / "0").read_bytes() == b"old"
 
 
-def test_blocks_must_be_the_shards(tmp_path: Path) -> None:
+def test_a_block_that_is_not_a_shard_is_an_error(tmp_path: Path) -> None:
     metadata = array_metadata((10, 3), "f4", (2, 3), (4, 3), "fast")
     assert encode_shard(metadata, (2, 0), np.ones((2, 3), "f4"))
     for coordinates, block in [
