@@ -201,7 +201,7 @@ def reachable(leads: Mapping[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def test_circles_are_found() -> None:
+def test_circles_finds_every_cycle_of_imports() -> None:
     assert circles({("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "d")}) == [["a", "b", "c"]]
 
 
@@ -332,7 +332,7 @@ def test_internals_of_multiprocessing_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("package", NEVER)
-def test_what_a_module_never_imports(package: str) -> None:
+def test_no_package_imports_what_the_table_forbids(package: str) -> None:
     checked = [name for name in MODULES if within(name, {package}) and name != "unistore.data.kinds.replay"]
     assert checked, f"no module {package}"
     wrong = [
@@ -344,7 +344,7 @@ def test_what_a_module_never_imports(package: str) -> None:
     assert not wrong
 
 
-def test_heavy_imports() -> None:
+def test_heavy_libraries_are_imported_only_where_the_tables_allow() -> None:
     """None at the top of a module or in functions but those of the tables."""
     wrong = []
     for name in MODULES:

@@ -74,7 +74,7 @@ SOURCES = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", SOURCES)
-def test_a_family_without_what_only_linux_has(tmp_path: Path, family: str) -> None:
+def test_every_family_works_without_features_of_linux(tmp_path: Path, family: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(TAKEN_AWAY)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

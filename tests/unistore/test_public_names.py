@@ -22,7 +22,7 @@ SOURCE = Path(unistore.__file__)
 ROOT = Path(__file__).parents[2]
 
 
-def test_exported_names() -> None:
+def test_exported_names_are_sorted_and_exist() -> None:
     assert unistore.__all__ == sorted(unistore.__all__)
     assert {name for name in unistore.__all__ if callable(getattr(unistore, name))} == set(unistore.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Datasett'"):

@@ -88,7 +88,7 @@ def test_the_first_and_the_last_sample_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
-def test_damage_is_an_error(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_an_error_of_the_reader(damage: str, tmp_path: Path) -> None:
     store = shutil.copytree(STORES / "rows.zarr", tmp_path / "rows.zarr")
     shard = store / "rows" / "data" / "c" / "0" / "0"
     data = shard.read_bytes()
