@@ -118,7 +118,7 @@ QUICK = ("rows_of_other_columns", "arrays_for_a_volume", "a_finished_store", "tw
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in CASES]
 )
-def test_a_fix_helps(
+def test_a_printed_fix_solves_its_problem(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def made() -> Words:

@@ -158,7 +158,7 @@ def relative(found: Verdicts, folders: Mapping[str, Path]) -> Verdicts:
 
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_files_are_what_they_were(
+def test_the_verdicts_of_files_are_those_recorded(
     name: str, shelf: Shelf, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     case = name.removeprefix("a file of ")
