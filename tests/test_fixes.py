@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import unistore
-from tests.fixing import CASES, NOT_PROVOKED, Words, run
+from tests.support.fix_cases import CASES, NOT_PROVOKED, Words, run
 from unistore.errors import AddOptions, Fix, Problem, RunCommand
 
 PACKAGE = Path(unistore.__file__).parent

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from tests.cases import DATA, MAKERS
-from tests.facts import facts_of
-from tests.mixtures import JUNK, SETS, Mixture, Shelf
+from tests.support.cases import DATA, MAKERS
+from tests.support.mixtures import JUNK, SETS, Mixture, Shelf
+from tests.support.problems import facts_of
 from unistore.conversion.convert import detect_family, make_converter
 from unistore.converters.detection import Answer, Claims, survey
 from unistore.converters.registry import own_families

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import DATA
-from tests.programs import call
+from tests.support.cases import DATA
+from tests.support.programs import call
 from unistore.converters.detection import survey
 from unistore.errors import InputError
 

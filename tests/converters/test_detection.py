@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.mixtures import JUNK, SETS, Mixture, Shelf, damage
+from tests.support.mixtures import JUNK, SETS, Mixture, Shelf, damage
 from unistore.conversion.convert import detect_family, make_converter
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels import needs_kernel
+from tests.support.kernel import needs_kernel
 
 PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
 MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk

@@ -20,7 +20,7 @@ import zarr
 
 import unistore
 from tests.plugins.conftest import EEG, EEG_PAGE
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore import plugin
 from unistore.converters.families import preview_of_store
 from unistore.converters.registry import get_family

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.stores import attributes_of, forge
+from tests.support.store_files import attributes_of, forge
 from unistore import plugin
 from unistore.converters.adapter.values import stored_value, value_arrays
 from unistore.converters.checking import checked_family

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.golden import STORES
+from tests.support.golden_stores import STORES
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, Limit

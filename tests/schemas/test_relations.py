@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from tests.cases import Case
+from tests.support.cases import Case
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.relations import relations
 from unistore.store.reader import Store

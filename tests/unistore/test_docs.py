@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import unistore
-from tests.programs import loaded, printed
+from tests.support.programs import loaded, printed
 from unistore.cli.main import main
 from unistore.data.kinds.protocol import SampleKind
 

@@ -27,8 +27,8 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from tests.programs import printed
-from tests.stores import tree
+from tests.support.programs import printed
+from tests.support.store_files import tree
 
 ROOT = Path(__file__).parents[2]
 FORMAT, FAMILY = (ROOT / "docs" / f"write-a-{what}.md" for what in ("format", "family"))

@@ -16,10 +16,10 @@ import pytest
 import xxhash
 
 import unistore
-from tests.cases import REAL, Case
-from tests.golden import SOURCES, STORES
-from tests.programs import printed
-from tests.stores import attributes_of
+from tests.support.cases import REAL, Case
+from tests.support.golden_stores import SOURCES, STORES
+from tests.support.programs import printed
+from tests.support.store_files import attributes_of
 from unistore.converters.trajectory.columns import Kind
 from unistore.store.manifest import Entry
 from unistore.zarr3.codecs import Blosc, codecs_document

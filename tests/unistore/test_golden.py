@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.golden import GROWN, SOURCES, STORES, write_grown_sources
-from tests.stores import attributes_of
+from tests.support.golden_stores import GROWN, SOURCES, STORES, write_grown_sources
+from tests.support.store_files import attributes_of
 
 LARGEST, TOGETHER = 110_000, 1_300_000
 

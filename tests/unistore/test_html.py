@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import REAL
-from tests.stores import flip
+from tests.support.cases import REAL
+from tests.support.store_files import flip
 from unistore.converters.preview import Preview
 from unistore.converters.views import View
 from unistore.errors import StoreError

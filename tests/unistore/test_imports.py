@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore import plugin
 
 ROOT = Path(unistore.__file__).parent

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import printed
-from tests.waiting import patience
+from tests.support.programs import printed
+from tests.support.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"

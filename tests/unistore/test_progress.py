@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from unistore.cli.main import main
 from unistore.progress import JsonLog, ProgressBar, Stage, duration
 from unistore.system.progress import StepBytes, advanced, listening, portion

@@ -15,7 +15,7 @@ import pytest
 
 import unistore
 import unistore.plugin
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore.system.lazy import names_of_stub
 
 SOURCE = Path(unistore.__file__)

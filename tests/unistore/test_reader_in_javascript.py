@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.golden import GROWN, SOURCES, STORES
+from tests.support.golden_stores import GROWN, SOURCES, STORES
 
 pytestmark = pytest.mark.nightly
 READER = Path(__file__).parents[2] / "examples" / "readers" / "unistore.mjs"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.detection import detect
+from tests.support.detection import detect
 from unistore import plugin
 from unistore.cli.convert import convert as unistore_convert
 from unistore.cli.convert_options import SharedOption, add_family_options

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.support.programs import printed
 
 ROOT = Path(unistore.__file__).parent.parent
 DESIGN = (ROOT / "docs" / "design.md").read_text()

@@ -14,8 +14,8 @@ import hdf5plugin
 import numpy as np
 import pytest
 
-from tests.extras import SOURCES
-from tests.waiting import patience
+from tests.support.extras import SOURCES
+from tests.support.waiting import patience
 from unistore.system.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]

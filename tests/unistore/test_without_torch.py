@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.programs import printed
-from tests.waiting import patience
+from tests.support.programs import printed
+from tests.support.waiting import patience
 
 PROGRAM = """
 import sys

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unistore
-from tests.family_converters import ct as ct_converter
-from tests.family_converters import rows as rows_converter
+from tests.support.family_converters import ct as ct_converter
+from tests.support.family_converters import rows as rows_converter
 from unistore.converters.common.columns import SourceColumn, is_lossless, promote, reconcile, storable
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cases import DATA
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import ct as ct_converter
-from tests.real_ct import LUNG, VOLUME, write_lung, write_volume
+from tests.support.cases import DATA
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import ct as ct_converter
+from tests.support.real_ct import LUNG, VOLUME, write_lung, write_volume
 from unistore.converters.ct import slabs as ct_points
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.family_converters import ct as ct_converter
+from tests.support.family_converters import ct as ct_converter
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 

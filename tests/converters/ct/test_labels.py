@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import ct as ct_converter
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import ct as ct_converter
 from unistore.converters.detection import survey
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.family_converters import ct as converter
+from tests.support.family_converters import ct as converter
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.names import window_in
 from unistore.converters.files.paths import list_files

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.family_converters import ct as ct_converter
+from tests.support.family_converters import ct as ct_converter
 from unistore.converters.claims import Claim
 from unistore.converters.common.faults import as_problem
 from unistore.converters.scan_types import Candidate

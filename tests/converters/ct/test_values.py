@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import unistore
-from tests.converters.contract import convert_in_memory
-from tests.family_converters import ct as ct_converter
+from tests.support.converter_contract import convert_in_memory
+from tests.support.family_converters import ct as ct_converter
 from unistore.cli.main import main
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dsec
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up, write_dsec
 from unistore.errors import InputError
 from unistore.html import STILL, sample_view
 

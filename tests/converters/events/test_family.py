@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.events.recordings import (
+from tests.support.event_recordings import (
     HEADER2,
     HEADER3,
     HEIGHT,

@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up
 from unistore import convert, export, verify
 from unistore.errors import InputError
 

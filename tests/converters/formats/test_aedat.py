@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rosbags.rosbag2.storage_mcap import zstd
 
-from tests.converters.events.recordings import made_up
+from tests.support.event_recordings import made_up
 from unistore.converters.formats.aedat import Aedat4, largest_packet
 from unistore.converters.opened import SourceFile
 

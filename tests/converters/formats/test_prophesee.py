@@ -8,7 +8,7 @@ import faery
 import numpy as np
 import pytest
 
-from tests.converters.events.recordings import HEADER2, HEADER3, made_up, words2, words3, write_dat
+from tests.support.event_recordings import HEADER2, HEADER3, made_up, words2, words3, write_dat
 from unistore.converters.formats.arrays import Raw
 from unistore.converters.formats.prophesee import Dat, Evt
 from unistore.converters.opened import Format, Metadata, SourceFile

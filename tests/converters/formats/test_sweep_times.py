@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 

@@ -11,7 +11,7 @@ import pytest
 import tifffile
 
 import unistore
-from tests.family_converters import ct as ct_converter
+from tests.support.family_converters import ct as ct_converter
 from unistore.converters.formats.tiff import Tiff
 from unistore.converters.opened import Metadata, SourceFile
 from unistore.converters.source_scan import scan_sources

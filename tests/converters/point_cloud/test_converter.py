@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import point_cloud
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import point_cloud
 from unistore.conversion.signatures import convert
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.files.hdf5 import tree

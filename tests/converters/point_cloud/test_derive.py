@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore.conversion.run import run
 from unistore.converters.point_cloud import grids
 from unistore.converters.point_cloud.derive import bounds_of
@@ -220,7 +220,7 @@ def test_a_full_disk_while_sorting_is_an_error_and_leaves_no_file(tmp_path: Path
     child = (
         "import resource, sys; from pathlib import Path\n"
         "from unistore.converters.point_cloud import grids\n"
-        "from tests.family_converters import point_cloud\n"
+        "from tests.support.family_converters import point_cloud\n"
         "from unistore.converters.source_scan import scan_sources\n"
         "grids.STEP = 40\n"
         "converter = point_cloud(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore.converters.point_cloud import derive, grids
 from unistore.converters.source_scan import scan_sources
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.contract import check_contract
-from tests.family_converters import point_cloud
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import point_cloud
 from unistore.cli.main import main
 from unistore.converters.detection import survey
 from unistore.converters.source_scan import scan_sources

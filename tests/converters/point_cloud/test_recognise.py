@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim, sure
 from unistore.converters.scan_types import Candidate

@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.cases import DATA
-from tests.converters.contract import check_contract
-from tests.family_converters import point_cloud
+from tests.support.cases import DATA
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import point_cloud
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore import export
 from unistore.conversion.signatures import convert
 from unistore.converters.families import restorer_of

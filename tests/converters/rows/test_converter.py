@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract
-from tests.family_converters import rows as rows_converter
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import rows as rows_converter
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.contract import check_contract
-from tests.family_converters import rows as rows_converter
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import rows as rows_converter
 
 RANDOM = np.random.default_rng(2)
 

@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import record, sequences, stream
-from tests.family_converters import spike as spike_converter
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, sequences, stream
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.spike.recordings import sequences
+from tests.support.spike_recordings import sequences
 
 STAND_IN = """
 import os, signal, struct, time

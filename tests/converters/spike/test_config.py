@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.converters.spike.recordings import record, stream
-from tests.family_converters import spike as spike_converter
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, stream
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 

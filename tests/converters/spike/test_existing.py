@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.converters.spike.recordings import sequences
-from tests.family_converters import spike as spike_converter
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import sequences
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 

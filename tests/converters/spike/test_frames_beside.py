@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import sequences, stream
-from tests.family_converters import spike as spike_converter
-from tests.spikes import stored_spikes
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import sequences, stream
+from tests.support.spikes import stored_spikes
 from unistore import convert, verify
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError

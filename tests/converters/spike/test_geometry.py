@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.converters.contract import convert_in_memory
-from tests.converters.spike.recordings import record, stream
-from tests.family_converters import spike as spike_converter
-from tests.spikes import stored_spikes
+from tests.support.converter_contract import convert_in_memory
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, stream
+from tests.support.spikes import stored_spikes
 from unistore.converters.source_scan import scan_sources
 from unistore.converters.spike.streams import CAMERAS, choose_resolutions
 from unistore.errors import InputError, Problem

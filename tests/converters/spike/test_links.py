@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import unistore
-from tests.converters.contract import convert_in_memory
-from tests.converters.spike.recordings import record, sequences, stream
-from tests.family_converters import spike as spike_converter
+from tests.support.converter_contract import convert_in_memory
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, sequences, stream
 from unistore.cli.main import main
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import record, stream
-from tests.family_converters import spike as spike_converter
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, stream
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
 from unistore.conversion.signatures import convert

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import record
-from tests.spikes import stored_spikes
+from tests.support.spike_recordings import record
+from tests.support.spikes import stored_spikes
 from unistore import convert, export, verify
 from unistore.errors import InputError
 from unistore.store.reader import open_zarr

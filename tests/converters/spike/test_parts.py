@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import sequences
-from tests.detection import detect
-from tests.family_converters import spike as spike_converter
+from tests.support.detection import detect
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import sequences
 from unistore.converters.claims import no
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import DATA
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.converters.spike.recordings import record, sequences, stream
-from tests.family_converters import spike as spike_converter
-from tests.spikes import stored_spikes
+from tests.support.cases import DATA
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, sequences, stream
+from tests.support.spikes import stored_spikes
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 

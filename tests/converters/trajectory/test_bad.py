@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import trajectory
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import trajectory
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 

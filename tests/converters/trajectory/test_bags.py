@@ -18,8 +18,8 @@ import pytest
 from rosbags import rosbag1, rosbag2
 
 import unistore
-from tests import bags
-from tests.family_converters import trajectory
+from tests.support import bags
+from tests.support.family_converters import trajectory
 from unistore.converters.formats.bags import Rosbag
 from unistore.converters.opened import SourceFile
 from unistore.converters.source_scan import scan_sources

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests import streams
-from tests.family_converters import trajectory
+from tests.support import streams
+from tests.support.family_converters import trajectory
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 

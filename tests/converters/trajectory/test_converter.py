@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import DATA
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import trajectory
+from tests.support.cases import DATA
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import trajectory
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.converters.source_scan import scan_sources

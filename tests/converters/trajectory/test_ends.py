@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.family_converters import trajectory
+from tests.support.family_converters import trajectory
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
 

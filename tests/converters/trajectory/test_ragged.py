@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.family_converters import trajectory
-from tests.streams import COUNTS, SCANS, STEPS, frames, lidar, points, scans_of_one_axis
+from tests.support.family_converters import trajectory
+from tests.support.streams import COUNTS, SCANS, STEPS, frames, lidar, points, scans_of_one_axis
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.family_converters import trajectory
+from tests.support.family_converters import trajectory
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim
 from unistore.converters.common.exclusion import Exclusion

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.golden import STORES
+from tests.support.golden_stores import STORES
 from unistore.errors import InputError
 from unistore.schemas.ct.fields import coords_field, mask_field
 from unistore.schemas.ct.windows import PRESETS, VALUE_SENTENCES, Window, parse_window, value_source

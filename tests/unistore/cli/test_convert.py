@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import DATA
-from tests.programs import call
+from tests.support.cases import DATA
+from tests.support.programs import call
 from unistore.cli.main import cli
 from unistore.conversion.settings import Settings
 from unistore.converters.registry import get_family

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.programs import call, printed
+from tests.support.programs import call, printed
 from unistore.cli.main import cli
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.programs import call
+from tests.support.programs import call
 from unistore.cli.main import cli
 
 DATA = Path(__file__).parents[2] / "data"

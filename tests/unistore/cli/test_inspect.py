@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 
 BETWEEN = "-- the next --"
 INSPECTING = f"""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.support.programs import printed
 
 NEVER = {
     *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich"),

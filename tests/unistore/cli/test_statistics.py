@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.store.names import STATISTICS
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.stores import attributes_of
+from tests.support.store_files import attributes_of
 from unistore.conversion import codec_choice
 from unistore.conversion.codec_choice import (
     BUCKET,

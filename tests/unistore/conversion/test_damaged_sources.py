@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.steps import Disturbed
+from tests.support.executors import Disturbed
 from unistore import verify
 from unistore.conversion.run import run
 from unistore.conversion.signatures import convert

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.facts import of_kind
-from tests.stores import tree
+from tests.support.problems import of_kind
+from tests.support.store_files import tree
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError

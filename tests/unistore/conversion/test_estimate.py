@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.facts import of_kind
+from tests.support.problems import of_kind
 from unistore.conversion.convert import make_converter
 from unistore.conversion.memory import PROCESS, estimate
 from unistore.conversion.signatures import convert

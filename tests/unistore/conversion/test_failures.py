@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.steps import Disturbed
+from tests.support.executors import Disturbed
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.facts import of_kind
-from tests.programs import call
+from tests.support.problems import of_kind
+from tests.support.programs import call
 from unistore.errors import AddOptions, InputError, Problem, RunCommand
 
 

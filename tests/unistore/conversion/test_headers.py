@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
-from tests.unistore.conversion.lying_headers import ATTACKS as HEADERS
-from tests.unistore.conversion.lying_headers import deflated_zeros, metaimage
-from tests.unistore.conversion.lying_recordings import RECORDINGS
+from tests.support.lying_headers import ATTACKS as HEADERS
+from tests.support.lying_headers import deflated_zeros, metaimage
+from tests.support.lying_recordings import RECORDINGS
+from tests.support.programs import printed
 from unistore.conversion.convert import make_converter
 from unistore.conversion.memory import PROCESS, estimate
 from unistore.conversion.signatures import convert

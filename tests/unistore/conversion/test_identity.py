@@ -13,7 +13,7 @@ import pytest
 import xxhash
 
 import unistore
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dat, write_dsec
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up, write_dat, write_dsec
 from unistore.conversion.convert import make_converter
 from unistore.conversion.keys import IDENTITY_BLOCK, ColumnDigest
 from unistore.conversion.run import run

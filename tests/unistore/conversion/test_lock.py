@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.steps import Disturbing
-from tests.waiting import patience, wait_until
+from tests.support.executors import Disturbing
+from tests.support.waiting import patience, wait_until
 from unistore.conversion import lock
 from unistore.conversion.build import Journal
 from unistore.conversion.executors.local import Serial

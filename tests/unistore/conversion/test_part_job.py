@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from tests.stores import tree
+from tests.support.store_files import tree
 from unistore.conversion import job as jobs
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import Serial

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.facts import of_kind
-from tests.waiting import wait_until
+from tests.support.problems import of_kind
+from tests.support.waiting import wait_until
 from unistore.cli.main import main
 from unistore.conversion import build
 from unistore.conversion.build import Journal

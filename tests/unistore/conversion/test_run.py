@@ -17,7 +17,7 @@ import zarr
 from numpy.typing import NDArray
 
 import unistore
-from tests.stores import attributes_of
+from tests.support.store_files import attributes_of
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import Report, run
 from unistore.converters.adapter.converter import Converter

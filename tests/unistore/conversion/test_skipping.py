@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.programs import call
-from tests.stores import attributes_of
+from tests.support.programs import call
+from tests.support.store_files import attributes_of
 from unistore.cli.main import main
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings

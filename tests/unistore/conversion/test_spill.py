@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.stores import full_disk
+from tests.support.store_files import full_disk
 from unistore.conversion.build import Journal
 from unistore.conversion.spill import SpilledBatch, SpillWriter
 from unistore.errors import ConversionError

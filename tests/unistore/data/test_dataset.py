@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore.errors import CorruptionError, InputError
 from unistore.order.permutation import EpochIndex
 

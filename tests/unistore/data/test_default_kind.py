@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import events_of_two_cameras
-from tests.golden import STORES
+from tests.support.cases import events_of_two_cameras
+from tests.support.golden_stores import STORES
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
@@ -22,7 +22,7 @@ STEPS = 3  # of a frame
 
 
 def write_sequence(folder: Path, name: str, frames: int, height: int, width: int) -> Path:
-    """Write frames with their spikes, as in `tests.cases`."""
+    """Write frames with their spikes, as in `tests.support.cases`."""
     rng = np.random.default_rng(frames)
     sequence = folder / name
     for role in ("spike", "sharp"):

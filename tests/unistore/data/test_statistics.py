@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import unistore
-from tests.spikes import stored_spikes
+from tests.support.spikes import stored_spikes
 from unistore.data.counts import codes_of, count_values, merge, values_of
 from unistore.data.statistics import kept_problem
 from unistore.errors import InputError, StoreError

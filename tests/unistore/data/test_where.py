@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.errors import InputError, RunCommand
 
 LENGTHS = (4, 2, 6, 3)

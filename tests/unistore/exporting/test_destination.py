@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.programs import call
-from tests.stores import flip
+from tests.support.programs import call
+from tests.support.store_files import flip
 from unistore import export
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.run import FileNames

@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.stores import attributes_of, tree
+from tests.support.store_files import attributes_of, tree
 from unistore import export
 from unistore.converters.common.exported import File, row_blocks
 from unistore.errors import ConversionError, StoreError

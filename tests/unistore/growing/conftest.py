@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests import cases
+from tests.support import cases
 from unistore.growing.growth import growing
 from unistore.store.versions import describe_part
 

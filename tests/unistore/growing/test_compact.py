@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import unistore
-from tests import cases
-from tests.facts import of_kind
-from tests.stores import tree
+from tests.support import cases
+from tests.support.problems import of_kind
+from tests.support.store_files import tree
 from tests.unistore.growing.conftest import CASES, Make, add_part, robots_of_which_some_have_attributes
 from unistore.conversion import build
 

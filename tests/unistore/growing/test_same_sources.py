@@ -306,7 +306,7 @@ def test_a_conversion_is_up_to_date_by_the_times_of_its_sources(
     store: Path, tmp_path: Path, change: Callable[[Path], None], carry: Callable[[Path], Path]
 ) -> None:
     command = ["convert", str(tmp_path / "src"), str(carry(store))]
-    from tests.programs import call
+    from tests.support.programs import call
 
     assert call(*command) == 0
     change(tmp_path / "src" / "a.npy")

@@ -18,8 +18,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
-from tests.programs import printed
-from tests.stores import full_disk
+from tests.support.programs import printed
+from tests.support.store_files import full_disk
 from unistore.zarr3.storage import FailedReadError
 
 OPEN = "import sys, unistore; print(len(unistore.Dataset(sys.argv[1])))"

@@ -16,14 +16,14 @@ import pytest
 import zarr
 
 import unistore
-from tests import cases
-from tests.golden import STORES
-from tests.programs import printed
-from tests.stores import attributes_of, tree
+from tests.support import cases
+from tests.support.golden_stores import STORES
+from tests.support.programs import printed
+from tests.support.store_files import attributes_of, tree
 
 Make = Callable[[Path], cases.Case]
 
-WITHOUT = Path(__file__).parent / "without_family.py"
+WITHOUT = Path(__file__).parents[2] / "support" / "without_family.py"
 """A program that cannot import a family, and prints what commands and readers do then."""
 
 CASES: dict[str, Make] = {

@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.stores import attributes_of, flip, full_disk
+from tests.support.store_files import attributes_of, flip, full_disk
 from unistore import verify
 from unistore.errors import ConversionError, InputError, StoreError
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zarr
 
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore import verify
 from unistore.errors import StoreError
 from unistore.integrity.files import check_file

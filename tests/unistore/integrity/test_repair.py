@@ -18,9 +18,9 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.cases import Case
 from tests.conftest import maker
-from tests.stores import full_disk
+from tests.support.cases import Case
+from tests.support.store_files import full_disk
 from unistore import convert, inspect, repair, verify
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run

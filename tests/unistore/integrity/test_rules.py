@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.golden import STORES
-from tests.stores import attributes_of
+from tests.support.golden_stores import STORES
+from tests.support.store_files import attributes_of
 from unistore import Clips, Dataset, Episodes, Events, export, verify
 from unistore.converters import registry
 from unistore.errors import CorruptionError, StoreError

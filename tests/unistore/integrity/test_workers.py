@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from tests.cases import REAL
-from tests.programs import call
+from tests.support.cases import REAL
+from tests.support.programs import call
 from unistore import repair, verify
 from unistore.conversion.executors.local import parallel_map
 from unistore.errors import InputError

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import unistore
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore.data.kinds import sparse_points
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader

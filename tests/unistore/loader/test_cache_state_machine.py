@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.machines import run_machine
-from tests.stores import full_disk
+from tests.support.state_machines import run_machine
+from tests.support.store_files import full_disk
 from unistore.errors import InputError
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from unistore.loader import Loader, SampleError, WorkerDiedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from unistore.data.packed import Packed
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader, LoaderError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.errors import InputError, LoaderError
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unistore
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore.data import parts
 from unistore.loader import Loader, SampleError
 

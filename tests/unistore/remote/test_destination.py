@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.facts import of_kind
-from tests.programs import call
-from tests.steps import Disturbing, Stopping
-from tests.stores import tree
+from tests.support.executors import Disturbing, Stopping
+from tests.support.problems import of_kind
+from tests.support.programs import call
+from tests.support.store_files import tree
+from tests.support.waiting import wait_until
 from tests.unistore.remote.conftest import process_of
-from tests.waiting import wait_until
 from unistore.conversion import keys, lock
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
@@ -45,7 +45,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rows() -> Any:
-    from tests.family_converters import rows as converter
+    from tests.support.family_converters import rows as converter
 
     return converter
 

@@ -15,7 +15,7 @@ import obstore
 import pytest
 
 import unistore
-from tests.stores import tree
+from tests.support.store_files import tree
 from unistore.conversion.lock import LockedError
 from unistore.conversion.run import Conversion
 from unistore.growing.growth import growing

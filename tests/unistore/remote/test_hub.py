@@ -15,9 +15,9 @@ import zarr
 from torch.utils.data import DataLoader
 
 import unistore
-from tests.hub import TOKEN, FakeHub, Repository, running_hub, use_hub, write_certificates
-from tests.programs import call
-from tests.stores import tree
+from tests.support.fake_hub import TOKEN, FakeHub, Repository, running_hub, use_hub, write_certificates
+from tests.support.programs import call
+from tests.support.store_files import tree
 from unistore.errors import InputError, NoStoreError, StoreError
 from unistore.store.names import ROOT
 from unistore.store.reader import Store

@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 import unistore
-from tests.stores import full_disk
+from tests.support.store_files import full_disk
 from tests.unistore.remote.conftest import process_of, upload
 from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.store.reader import Store

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from tests.unistore.remote.conftest import Bucket, Proxy
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store

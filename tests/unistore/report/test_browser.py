@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 import unistore
-from tests.cases import DATA, MAKERS, REAL
+from tests.support.cases import DATA, MAKERS, REAL
 from unistore.html import COLOURS
 from unistore.report.serve import ViewServer
 from unistore.store.reader import Store

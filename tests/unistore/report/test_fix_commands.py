@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.errors import AddOptions, GiveOptions, Problem
 
 # pixels of no camera that is known: 7 packed frames of 123 x 400

@@ -15,10 +15,10 @@ import pytest
 import zarr
 
 import unistore
-from tests.cases import REAL, Case
-from tests.programs import call, printed
-from tests.steps import Stopping
-from tests.stores import attributes_of
+from tests.support.cases import REAL, Case
+from tests.support.executors import Stopping
+from tests.support.programs import call, printed
+from tests.support.store_files import attributes_of
 from unistore.cli.main import cli
 from unistore.conversion.lock import Lock
 from unistore.conversion.run import run

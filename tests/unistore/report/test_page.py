@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
-from tests.stores import flip, full_disk
+from tests.support.programs import call
+from tests.support.store_files import flip, full_disk
 from unistore.cli.output import write_report
 from unistore.converters.preview import Measure
 from unistore.errors import InputError

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from unistore.errors import InputError
 from unistore.html import sample_view
 from unistore.report.page import pack, pack_error

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.converters.detection import verdict_counts
 from unistore.report.blocks import verdict_table
 from unistore.report.text import to_text

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import unistore
-from tests import cases
-from tests.programs import call
-from tests.stores import flip
+from tests.support import cases
+from tests.support.programs import call
+from tests.support.store_files import flip
 from unistore.errors import InputError, StoreError
 from unistore.side.attach import _read_npy
 from unistore.zarr3 import storage

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import Case
+from tests.support.cases import Case
 from tests.unistore.side.test_attach import CountedProgress
 from unistore.cli.main import main
 from unistore.errors import InputError, StoreError

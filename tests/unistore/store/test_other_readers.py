@@ -14,7 +14,7 @@ import xarray
 import zarr
 
 import unistore
-from tests.cases import Case
+from tests.support.cases import Case
 from unistore.store.reader import Store
 
 MakeCase = Callable[[str], tuple[Case, Path]]

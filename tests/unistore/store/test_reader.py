@@ -17,7 +17,7 @@ import xxhash
 import zarr
 
 import unistore
-from tests.programs import call, in_child
+from tests.support.programs import call, in_child
 from unistore.converters.common.exported import sources_of
 from unistore.errors import CorruptionError, StoreError
 from unistore.store.names import build_folder

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import unistore
-from tests.unistore.store.strategies import manifests, roots
+from tests.support.strategies import manifests, roots
 from unistore import verify
 from unistore.errors import CorruptionError, NoStoreError, StoreError
 from unistore.store.manifest import Entry, manifest_bytes, parse_manifest, sign_root

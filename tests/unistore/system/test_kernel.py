@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.kernels import needs_kernel
+from tests.support.kernel import needs_kernel
 from unistore.data.kinds.sparse_points import find_points
 from unistore.system import kernel as module
 from unistore.system.kernel import kernel

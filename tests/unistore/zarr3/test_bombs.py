@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from numcodecs import zstd
 
-from tests.programs import printed
-from tests.unistore.store.strategies import changed
+from tests.support.programs import printed
+from tests.support.strategies import changed
 from unistore.errors import CorruptionError, StoreError, UnsupportedError
 from unistore.zarr3 import LocalStorage, StoredArray
 from unistore.zarr3.codecs import Blosc, Decoder, FrameError, Zstd, decoder, encoder, max_encoded_size

@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder
 
 VALUES = np.arange(300, dtype="<i4")

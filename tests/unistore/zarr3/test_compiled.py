@@ -14,7 +14,7 @@ import pytest
 from google_crc32c import _crc32c
 from numcodecs import blosc
 
-from tests.kernels import needs_kernel
+from tests.support.kernel import needs_kernel
 from unistore.errors import StoreError
 from unistore.zarr3 import LocalStorage, StoredArray, compiled
 from unistore.zarr3.cache import CHUNKS

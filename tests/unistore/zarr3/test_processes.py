@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.programs import printed
-from tests.waiting import patience
+from tests.support.programs import printed
+from tests.support.waiting import patience
 
 ROOT = Path(__file__).parents[3]
 

@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.converters.files.hdf5 import read_apart as read_apart_program
-from tests.waiting import patience
+from tests.support import read_hdf5_apart
+from tests.support.waiting import patience
 from unistore.converters.files.hdf5 import filters as filters_module
 from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, read_objects, read_rows
 from unistore.errors import InputError
@@ -188,7 +188,7 @@ def test_a_chunk_of_a_wrong_size_never_shows_what_lies_in_memory(tmp_path: Path)
 def test_a_chunk_of_a_wrong_size_is_an_error_of_our_own_decoders(tmp_path: Path, name: str) -> None:
     lie(tmp_path / "a.h5", OWN[name])
     for which in LIES:
-        first, second = (read_apart_program.read(tmp_path / "a.h5", which) for _ in range(2))
+        first, second = (read_hdf5_apart.read(tmp_path / "a.h5", which) for _ in range(2))
         if "values" in first:
             assert first == second
             assert which not in ("less", "nothing")
@@ -198,7 +198,7 @@ def test_a_chunk_of_a_wrong_size_is_an_error_of_our_own_decoders(tmp_path: Path,
 
 def read_apart(seed: int, *names: str) -> list[dict[str, str]]:
     """Values, refusals and deaths of datasets, each read in a process of its own."""
-    program = Path(__file__).with_name("read_apart.py")
+    program = Path(read_hdf5_apart.__file__)
     command = [sys.executable, str(program), str(seed), *names]
     answers = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     outcomes: list[dict[str, str]] = json.loads(answers)

@@ -13,8 +13,8 @@ import pytest
 import zarr
 
 import unistore
-from tests.cases import DATA
-from tests.family_converters import rows as rows_converter
+from tests.support.cases import DATA
+from tests.support.family_converters import rows as rows_converter
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, StoreError

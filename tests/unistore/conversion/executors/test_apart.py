@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.family_converters import ct as ct_converter
-from tests.waiting import patience
+from tests.support.family_converters import ct as ct_converter
+from tests.support.waiting import patience
 from unistore.conversion import plan as planning
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes

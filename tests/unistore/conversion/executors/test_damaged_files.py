@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.errors import ConversionError, InputError

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from tests.stores import tree
-from tests.waiting import wait_until
+from tests.support.store_files import tree
+from tests.support.waiting import wait_until
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.dask_executor import Dask
 from unistore.conversion.executors.local import Job, Outcome

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 import unistore
-from tests.programs import printed
-from tests.waiting import wait_until
+from tests.support.programs import printed
+from tests.support.waiting import wait_until
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
-from tests.spikes import stored_spikes
+from tests.support.spikes import stored_spikes
 from unistore.errors import InputError
 from unistore.order.permutation import EpochIndex
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unistore
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dsec
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up, write_dsec
 from unistore.errors import InputError
 
 RECORDINGS = [made_up(60_000, 400_000), made_up(9_000, 95_000, 1), made_up(30, 1_000, 2)]

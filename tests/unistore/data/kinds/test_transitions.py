@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
-from tests.programs import in_child
+from tests.support.programs import in_child
 from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import CHANNEL
 

@@ -14,7 +14,7 @@ import SimpleITK
 import torch
 
 import unistore
-from tests.kernels import needs_kernel
+from tests.support.kernel import needs_kernel
 from unistore.data.kinds import sparse_points
 from unistore.errors import InputError
 from unistore.order.permutation import EpochIndex

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unistore
-from tests import streams
+from tests.support import streams
 from unistore.data.kinds.clocks import RowFinder, Ticks
 from unistore.errors import InputError
 
