@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
 import unistore
+from tests.support.lzf import lzf
 from unistore import verify
 from unistore.conversion.signatures import convert
 from unistore.converters.adapter.formats import calling
@@ -48,12 +48,6 @@ def cloud(count: int = 200) -> tuple[np.ndarray, np.ndarray]:
     packed[:, :3] = colours[:, ::-1]
     points["rgb"] = packed.view("<f4")[:, 0]
     return points, colours
-
-
-def lzf(content: bytes, folder: Path) -> bytes:
-    with h5py.File(folder / "packed.h5", "w") as file:
-        file.create_dataset("a", data=np.frombuffer(content, "u1"), chunks=(len(content),), compression="lzf")
-        return bytes(file["a"].id.read_direct_chunk((0,))[1])
 
 
 def body(points: np.ndarray, data: str, folder: Path) -> bytes:

@@ -10,15 +10,9 @@ import pytest
 
 from tests.support.converter_contract import check_contract, convert_in_memory
 from tests.support.family_converters import trajectory
+from tests.support.trajectories import problems_of
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
-
-
-def problems_of(*paths: Path, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        scan_sources(trajectory(**options), paths)
-    assert caught.value.exit_code == 2
-    return str(caught.value)
 
 
 def robomimic(path: Path, demos: int = 2) -> Path:

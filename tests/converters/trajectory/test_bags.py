@@ -20,6 +20,7 @@ from rosbags import rosbag1, rosbag2
 import unistore
 from tests.support import bags
 from tests.support.family_converters import trajectory
+from tests.support.trajectories import problems_of
 from unistore.converters.formats.bags import Rosbag
 from unistore.converters.opened import SourceFile
 from unistore.converters.source_scan import scan_sources
@@ -42,12 +43,6 @@ def written(kind: str, folder: Path, **options: Any) -> tuple[bags.Robot, Path]:
         return robot, robot.bag(folder / "run.bag", **options)
     robot = bags.Robot()
     return robot, robot.folder(folder / "run", kind, **options)
-
-
-def refused(path: Path, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        scan_sources(trajectory(**options), [path])
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["bag", "mcap", "db3"])
@@ -163,7 +158,7 @@ def test_compressed_bags_have_the_values_that_were_written(
 def test_files_compressed_as_a_whole_are_refused(tmp_path: Path) -> None:
     options = {"mode": rosbag2.CompressionMode.FILE, "fmt": rosbag2.CompressionFormat.ZSTD}
     written("db3", tmp_path, **options)
-    assert "compressed as a whole, which is not supported" in refused(tmp_path)
+    assert "compressed as a whole, which is not supported" in problems_of(tmp_path)
 
 
 def test_a_file_of_ros_2_is_a_bag_by_itself(tmp_path: Path) -> None:
@@ -185,7 +180,7 @@ def test_a_truncated_bag_is_a_problem_that_names_its_file(tmp_path: Path, kind: 
     _, path = written(kind, tmp_path / "bags")
     file = path if path.is_file() else next(one for one in path.iterdir() if one.suffix != ".yaml")
     damaged(file, int(file.stat().st_size * part))
-    found = refused(tmp_path / "bags")
+    found = problems_of(tmp_path / "bags")
     assert file.name in found
     assert "truncated" in found
 
@@ -198,18 +193,18 @@ def test_a_bag_with_fewer_messages_than_its_metadata_states_is_a_problem(tmp_pat
     (path / "metadata.yaml").write_text(
         text.replace(f"\n  message_count: {count}", f"\n  message_count: {count + 5}")
     )
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert f"states {count + 5} messages, but its files contain {count}" in found
     for file in path.glob("*.mcap"):
         file.unlink()
-    assert "needs the file run.mcap" in refused(tmp_path)
+    assert "needs the file run.mcap" in problems_of(tmp_path)
 
 
 def test_a_database_with_a_write_ahead_log_is_a_problem(tmp_path: Path) -> None:
     _, path = written("db3", tmp_path)
     file = next(path.glob("*.db3"))
     Path(f"{file}-wal").write_bytes(b"some")
-    assert "PRAGMA wal_checkpoint" in refused(tmp_path)
+    assert "PRAGMA wal_checkpoint" in problems_of(tmp_path)
 
 
 def changed(robot: bags.Robot, topic: str, change: Any) -> None:
@@ -245,7 +240,7 @@ def test_falling_or_unset_stamps_are_a_problem_that_offers_log_times(
     robot = bags.Robot()
     changed(robot, "imu", change)
     robot.folder(tmp_path / "run")
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert message in found
     assert "--stamps log to read the times at which messages were logged" in found
     scan = scan_sources(trajectory(stamps="log"), [tmp_path])
@@ -278,7 +273,7 @@ def test_an_image_encoding_that_is_not_read_is_a_problem(tmp_path: Path) -> None
     pixels = np.zeros((4, 6), "u1")
     robot.sent.append(bags.Sent(bags.START + 10**9, "raw", robot.image(bags.START, pixels, "bayer_rggb8")))
     robot.folder(tmp_path / "run")
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert "raw/image: has the encoding 'bayer_rggb8', " in found
     assert scan_sources(trajectory(ignore=("raw/*",)), [tmp_path])
 
@@ -299,7 +294,7 @@ def test_a_message_type_without_a_definition_is_a_problem_that_ignore_solves(tmp
     assert content.count(b"sensor_msgs/msg/Imu") > 1
     known, unknown = b"geometry_msgs/Quaternion orientation", b"geometry_msgs/Quaternjon orientation"
     path.write_bytes(content.replace(known, unknown))
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert "imu/messages: has messages of the type sensor_msgs/msg/Imu" in found
     assert "does not define geometry_msgs/msg/Quaternjon" in found
     assert "--ignore 'imu/*'" in found
@@ -315,7 +310,7 @@ def test_channels_without_ros_messages_are_a_problem(tmp_path: Path) -> None:
         .replace(b"\x03\x00\x00\x00cdr", b"\x03\x00\x00\x00jsn")
     )
     path.write_bytes(content)
-    found = refused(path)
+    found = problems_of(path)
     assert "do not contain ROS 2 messages: they are described in 'jsonsch'" in found
     assert "mcap filter run.mcap -o ros2.mcap -n TOPIC" in found
 
@@ -331,7 +326,7 @@ def test_databases_without_definitions_have_only_the_known_types_of_ros(tmp_path
     metadata = path / "metadata.yaml"
     text = metadata.read_text().replace("geometry_msgs/msg/Twist", "own_msgs/msg/Command")
     metadata.write_text(text)
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert (
         "cmd_vel/messages: has messages of the type own_msgs/msg/Command, but the bag does not define"
         in found
@@ -348,4 +343,4 @@ def test_a_type_with_two_definitions_is_a_problem(tmp_path: Path) -> None:
                 f"/{number}", "own_msgs/msg/X", msgdef=definition, md5sum="0" * 32
             )
             writer.write(connection, bags.START + number, bytes(8 - 4 * number))
-    assert "'own_msgs/msg/X' is already present with different definition" in refused(tmp_path)
+    assert "'own_msgs/msg/X' is already present with different definition" in problems_of(tmp_path)

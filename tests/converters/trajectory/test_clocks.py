@@ -13,6 +13,7 @@ import pytest
 import unistore
 from tests.support import streams
 from tests.support.family_converters import trajectory
+from tests.support.trajectories import converted, problems_of
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
@@ -40,17 +41,6 @@ def act(force: Any, times: Any, steps: int = 4) -> dict[str, Any]:
 
 def without(arrays: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: values for name, values in arrays.items() if name not in names}
-
-
-def converted(path: Path, **options: Any) -> unistore.Store:
-    unistore.convert(path, path.with_suffix(".zarr"), "trajectory", **options)
-    return unistore.Store(path.with_suffix(".zarr"))
-
-
-def refused(path: Path, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        scan_sources(trajectory(**options), [path])
-    return str(caught.value)
 
 
 CLOCKS = {
@@ -160,7 +150,7 @@ def test_an_episode_without_the_stream_has_no_rows_of_it(tmp_path: Path) -> None
     for name in ("obs/force", "obs/force_timestamps"):
         del episodes[1][name]
     path = streams.write(tmp_path / "a.h5", episodes)
-    assert "columns differ" in refused(path)
+    assert "columns differ" in problems_of(path)
     offsets = converted(path, columns="union").array("episodes/clocks/force/offsets").read()
     assert np.diff(offsets).tolist() == [len(episodes[0]["obs/force"]), 0, len(episodes[2]["obs/force"])]
 
@@ -240,7 +230,7 @@ def changed(at: int, to: float) -> np.ndarray:
 def test_implausible_times_are_a_problem_with_a_fix(
     arrays: dict[str, Any], attributes: dict[str, Any], message: str, fix: str, tmp_path: Path
 ) -> None:
-    found = refused(written(tmp_path / "a.h5", arrays, **attributes))
+    found = problems_of(written(tmp_path / "a.h5", arrays, **attributes))
     assert message in found
     assert fix in found
 
@@ -284,7 +274,7 @@ def test_a_clock_that_stands_still_is_refused_and_a_rate_takes_its_place(
     arrays = act(np.arange(18.0).reshape(9, 2), times)
     unit = "s" if times.dtype != np.int64 or times[0] != times[-1] else "ns"
     path = written(tmp_path / "a.h5", arrays, observations__force_timestamps={"unit": unit})
-    assert f"observations/force_timestamps: {message}" in refused(path)
+    assert f"observations/force_timestamps: {message}" in problems_of(path)
     store = converted(path, rate={"force": "3"})
     around = unistore.Windows({"force": (0,), "action": (0,)}, align="previous", pad="edge")
     data = unistore.Dataset(store.path, around, fields=["observation.force", "force_valid"])
@@ -300,7 +290,7 @@ def test_a_clock_that_stands_still_is_refused_and_a_rate_takes_its_place(
 def test_steps_that_stand_still_are_refused(tmp_path: Path) -> None:
     arrays = act(FORCE, TIMES) | {"timestamps": np.zeros(4)}
     path = written(tmp_path / "a.h5", arrays)
-    found = refused(path)
+    found = problems_of(path)
     assert "timestamps: has the same time in all 4 rows" in found
     assert "add --rate steps=HZ" in found
     assert converted(path, rate={"steps": "1"}).group("episodes")["clocks"]["steps"] == {"rate": 1.0}
@@ -330,7 +320,7 @@ def test_a_constant_clock_is_a_problem_only_if_another_file_has_streams(tmp_path
     written(folder / "a.h5", act(FORCE[:4], np.zeros(4)))
     assert converted(folder / "a.h5").array("steps/observation/force").shape == (4, 2)  # rows are steps
     written(folder / "b.h5", act(FORCE, TIMES))
-    assert "a.h5: observations/force_timestamps: has the same time in all 4 rows" in refused(folder)
+    assert "a.h5: observations/force_timestamps: has the same time in all 4 rows" in problems_of(folder)
 
 
 def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
@@ -339,7 +329,7 @@ def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
     written(folder / "a.h5", act(FORCE, TIMES))
     arrays = act(FORCE, (TIMES * 1000).astype("i8"))
     written(folder / "b.h5", arrays, observations__force_timestamps={"unit": "ms"})
-    assert "the clock force has timestamps" in refused(folder)
+    assert "the clock force has timestamps" in problems_of(folder)
     assert converted(folder / "b.h5").group("episodes")["clocks"]["force"]["unit"] == "ms"
 
 
@@ -347,12 +337,12 @@ def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
 def test_rate_gives_a_stream_without_times_its_clock(name: str, tmp_path: Path) -> None:
     arrays = without(act(FORCE, TIMES), "observations/force_timestamps")
     path = written(tmp_path / "a.h5", arrays)
-    assert "--rate NAME=HZ" in refused(path)
+    assert "--rate NAME=HZ" in problems_of(path)
     store = converted(path, rate={name: "2.5"})
     assert store.group("episodes")["clocks"]["force"] == {"rate": 2.5}
     assert store.attributes["options"]["rate"] == {name: "2.5"}
     assert store.array("clocks/force/observation/force").shape == (9, 2)
-    found = refused(path, rate={name: "500"})
+    found = problems_of(path, rate={name: "500"})
     assert "force: 9 rows at 500 per second last 0.016 s, but the steps last 3 s" in found
     assert "--rate force=HZ" in found
 

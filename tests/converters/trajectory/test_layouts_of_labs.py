@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import unistore
-from tests.converters.trajectory.test_bad import problems_of
+from tests.support.trajectories import problems_of
 from unistore.errors import InputError
 from unistore.plugin import whole
 

@@ -25,9 +25,9 @@ import zarr
 from pydicom.data import get_testdata_file
 from rosbags import rosbag1
 
-from tests.converters.formats.test_pcd import lzf
 from tests.support.bags import ROS1, Robot
 from tests.support.event_recordings import made_up, write_dat, write_dsec
+from tests.support.lzf import lzf
 from unistore.converters.adapter.formats import formats
 from unistore.converters.events import EventsFamily
 

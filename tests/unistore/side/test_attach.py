@@ -18,6 +18,7 @@ import pytest
 import unistore
 from tests.support import cases
 from tests.support.programs import call
+from tests.support.progress import CountedProgress
 from tests.support.store_files import flip
 from unistore.errors import InputError, StoreError
 from unistore.side.attach import _read_npy
@@ -65,23 +66,6 @@ def test_clips_read_columns_of_frames(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch["prediction"], expected)
     with pytest.raises(InputError, match="the samples have no 'other'"):
         unistore.Dataset(path, clips, fields=["other"])
-
-
-class CountedProgress:
-    """Counts what is told."""
-
-    def __init__(self) -> None:
-        self.begun: list[tuple[str, int]] = []
-        self.done = 0
-
-    def begin(self, stage: str, total: int) -> None:
-        self.begun.append((stage, total))
-
-    def advance(self, amount: int) -> None:
-        self.done += amount
-
-    def tell(self, line: str) -> None:
-        raise AssertionError(line)
 
 
 def test_a_function_tells_its_progress(golden: Callable[[str], Path]) -> None:

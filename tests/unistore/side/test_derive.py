@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from tests.support.cases import Case
-from tests.unistore.side.test_attach import CountedProgress
+from tests.support.progress import CountedProgress
 from unistore.cli.main import main
 from unistore.errors import InputError, StoreError
 

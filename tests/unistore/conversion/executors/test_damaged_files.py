@@ -6,9 +6,7 @@ That the files do so is seen in a process of its own that opens them with h5py a
 from __future__ import annotations
 
 import os
-import re
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -16,64 +14,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
 import unistore
+from tests.support.damaged_hdf5 import (
+    CRASHES,
+    HANGS_IT,
+    WRONG,
+    changed,
+    free_space_of_nothing,
+    own_branch,
+    own_neighbour_of_chunks,
+    write,
+    write_damaged,
+)
 from tests.support.programs import printed
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.errors import ConversionError, InputError
 from unistore.system.foreign import BYTES_PER_SECOND, SECONDS, begin_reading, opening
 
-NODE = 24
-"""Bytes of a tree's node before its entries."""
 FEW_SECONDS = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 1)); import h5py; "
 LOOK = "f = h5py.File(sys.argv[1]); [dict(each.attrs) for each in (f, *map(f.get, f))]"
-CRASHES = "is damaged: it crashes the HDF5 library (signal 11)"
-HANGS_IT = "is damaged: it hangs the HDF5 library"
-
-Change = Callable[[bytearray], None]
-
-
-def write(path: Path) -> Path:
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(3)
-        file.create_dataset("chunked", data=np.arange(3), chunks=(1,))
-        file.attrs["text"] = "text"
-    return path
-
-
-def tree(data: bytearray, kind: int) -> int:
-    return next(found.start() for found in re.finditer(b"TREE", data) if data[found.start() + 4] == kind)
-
-
-def own_branch(data: bytearray) -> None:
-    """The root group's tree has itself for its only branch."""
-    at = tree(data, 0)
-    data[at + 5] = 1
-    struct.pack_into("<Q", data, at + NODE + 8, at)
-
-
-def own_neighbour_of_chunks(data: bytearray) -> None:
-    at = tree(data, 1)
-    struct.pack_into("<QQ", data, at + 8, at, at)
-
-
-def free_space_of_nothing(data: bytearray) -> None:
-    """The global heap, which holds texts and mappings of virtual datasets, ends in 0 bytes of free space."""
-    at = data.index(b"GCOL") + 16
-    while struct.unpack_from("<H", data, at)[0]:
-        at += 16 + -(-struct.unpack_from("<Q", data, at + 8)[0] // 8) * 8
-    struct.pack_into("<Q", data, at + 8, 0)
-
-
-def changed(path: Path, change: Change) -> Path:
-    data = bytearray(write(path).read_bytes())
-    change(data)
-    path.write_bytes(data)
-    return path
 
 
 def ends_itself(path: Path) -> bool:
@@ -111,19 +73,6 @@ def test_a_file_that_crashes_the_library_is_a_problem_until_it_is_replaced(tmp_p
         assert problems(path) == [("a.h5", CRASHES, "damaged")]
     assert ends_itself(write(path))
     assert not problems(path)
-
-
-def write_damaged(folder: Path) -> Path:
-    """Two sound files, one that crashes the library and one that hangs it."""
-    (folder / "sources").mkdir()
-    for name in ("a", "d"):
-        write(folder / "sources" / f"{name}.h5")
-    changed(folder / "sources" / "b.h5", own_branch)
-    changed(folder / "sources" / "c.h5", free_space_of_nothing)
-    return folder / "sources"
-
-
-WRONG = [("b.h5", CRASHES, "damaged"), ("c.h5", HANGS_IT, "damaged")]
 
 
 def test_skip_converts_the_sound_files_beside_damaged_ones(tmp_path: Path) -> None:

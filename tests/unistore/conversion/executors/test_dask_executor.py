@@ -337,7 +337,7 @@ def test_damaged_files_are_problems_and_leave_the_workers_of_a_cluster_alive(
 ) -> None:
     """HDF5 runs below the cluster's workers, which go on."""
     # not at the top: workers import this module
-    from tests.unistore.conversion.executors.test_damaged_files import WRONG, write_damaged
+    from tests.support.damaged_hdf5 import WRONG, write_damaged
 
     folder = write_damaged(tmp_path)
     with Client(sound_cluster.address, set_as_default=False) as client:
