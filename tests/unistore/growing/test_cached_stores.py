@@ -28,12 +28,6 @@ CAPTURE = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UNISTORE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "stores"
-
-
-@pytest.fixture
 def two(tmp_path: Path, cache: Path, capfd: CAPTURE) -> tuple[Path, Path]:
     """Stores of two folders, of 3 and of 50,000 samples, opened 40 and 10 days ago."""
     stores = (made(tmp_path / "small", 3), made(tmp_path / "large", 50_000))

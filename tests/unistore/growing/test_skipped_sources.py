@@ -17,12 +17,6 @@ CAPTURE = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UNISTORE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "stores"
-
-
-@pytest.fixture
 def folder(tmp_path: Path, cache: Path) -> Path:
     """Two sound files, and one that is cut off."""
     folder = tmp_path / "recordings"

@@ -26,12 +26,6 @@ OPEN = "import sys, unistore; print(len(unistore.Dataset(sys.argv[1])))"
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UNISTORE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "stores"
-
-
-@pytest.fixture
 def folder(tmp_path: Path, cache: Path) -> Path:
     folder = tmp_path / "recordings"
     folder.mkdir()
