@@ -90,7 +90,7 @@ class Trainer:
         return batches
 
     def check_resuming(self, ranks: int, stop: int, shuffle: Any = True) -> list[dict[str, Batches]]:
-        """Stop a run after some batches and check that a second run continues with the next batch of each rank.
+        """Stop a run after some batches and check that a second one continues with the next batch.
 
         Parameters
         ----------
