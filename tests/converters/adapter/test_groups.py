@@ -73,7 +73,7 @@ def test_roles_and_details_reach_the_scan_of_a_source(tmp_path: Path) -> None:
     ]
 
 
-def test_no_split_divides_a_unit(tmp_path: Path) -> None:
+def test_sources_of_one_unit_stay_in_one_split(tmp_path: Path) -> None:
     write(tmp_path, "a_1", "a_2", "b_1")
     scan = scan_sources(Converter(Walks()), [tmp_path])
     assert list(scan.units) == ["a", "a", "b"]

@@ -40,7 +40,7 @@ def test_is_lossless_agrees_with_the_conversion_of_python_numbers() -> None:
 
 
 @given(st.lists(st.sampled_from(DTYPES), min_size=1, max_size=4))
-def test_promotion_holds_every_value(dtypes: list[str]) -> None:
+def test_the_promoted_dtype_represents_every_value_of_all_dtypes(dtypes: list[str]) -> None:
     target = promote([np.dtype(dtype) for dtype in dtypes])
     if target is None:
         assert {"u8", "i8"} & set(dtypes)
@@ -55,7 +55,7 @@ def test_numbers_and_booleans_are_storable_and_other_dtypes_are_not() -> None:
     assert not any(storable(np.dtype(dtype)) for dtype in ["S4", "U2", "O", "M8[s]", "c8", "V3", "f4,i4"])
 
 
-def test_the_table_groups_sources_that_look_alike() -> None:
+def test_the_table_of_differing_columns_groups_equal_sources() -> None:
     found = [(f"{n}.h5", {"x": SourceColumn("<f4", (3,)), "y": SourceColumn("<i4")}) for n in range(3)]
     found += [("odd.h5", {"x": SourceColumn("<f4", (2,))})]
     merged, (problem,) = reconcile(found, "exact")

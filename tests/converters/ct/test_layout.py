@@ -132,7 +132,7 @@ def test_case_folders_and_loose_files_of_one_folder_are_grouped_apart(tmp_path: 
     }
 
 
-def test_given_windows_folder_is_no_case(tmp_path: Path) -> None:
+def test_a_given_windows_folder_is_grouped_without_its_volume(tmp_path: Path) -> None:
     lay(tmp_path, "case/ct_original.npy", "case/windows/lung_w1500_l-600.npy", "case/windows/b_c_w9_l9.npy")
     assert grouped(tmp_path, "case/windows") == {
         "case/windows/b_c_w9_l9.npy": {"b_c_w9_l9.npy", "lung_w1500_l-600.npy"}

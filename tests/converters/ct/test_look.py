@@ -127,7 +127,7 @@ def test_a_companion_file_is_taken_only_beside_the_volume_of_its_case(
     assert taken(path, path, partner) == expected
 
 
-def test_a_case_is_known_by_its_windows(tmp_path: Path) -> None:
+def test_a_case_without_a_named_volume_is_recognised_by_its_windows(tmp_path: Path) -> None:
     case = {
         "volume": save(tmp_path / "w/any.npy", FLOATS),
         "mask": save(tmp_path / "w/masks/1_binary.npy", MASK),

@@ -41,7 +41,7 @@ from unistore.converters.rows.grouping import group_files
         ("b-1-seg", ["b-1-t2w"], "seg", True),
     ],
 )
-def test_labels_are_called_after_their_images(
+def test_a_label_is_paired_with_the_image_in_its_name(
     label: str, images: list[str], name: str, certain: bool
 ) -> None:
     there = {f"set/{name}" for name in [*images, label]}

@@ -80,7 +80,7 @@ def scaled(path: Path, slope: float, intercept: float, dtype: str = "i2") -> Non
         (2, 1, "f4", "f8"),
     ],
 )
-def test_whole_slopes_stay_whole(
+def test_whole_slopes_give_integers_and_fractions_give_floats(
     tmp_path: Path, slope: float, intercept: float, dtype: str, expected: str
 ) -> None:
     path = tmp_path / "a.nii"

@@ -148,7 +148,7 @@ def test_types_may_be_in_small_letters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stated", [199, 201, 200])
-def test_lines_of_points_are_as_many_as_the_header_states(tmp_path: Path, stated: int) -> None:
+def test_another_number_of_lines_than_the_header_states_is_an_error(tmp_path: Path, stated: int) -> None:
     points, _ = cloud(200)
     write(tmp_path / "a.pcd", "ascii", points, stated)
     content = (tmp_path / "a.pcd").read_text().replace("HEIGHT 2", "HEIGHT 1")
@@ -164,7 +164,7 @@ def test_lines_of_points_are_as_many_as_the_header_states(tmp_path: Path, stated
     assert raised.value.problems[0].kind == ("truncated" if stated > 200 else "damaged")
 
 
-def test_width_and_height_are_as_many_points_as_the_header_states(tmp_path: Path) -> None:
+def test_a_width_and_height_that_contradict_the_points_are_an_error(tmp_path: Path) -> None:
     points, _ = cloud(200)
     write(tmp_path / "a.pcd", "binary", points)
     content = (tmp_path / "a.pcd").read_bytes()

@@ -54,7 +54,7 @@ def test_faces_are_left_out(tmp_path: Path, form: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("stated", [299, 301])
-def test_lines_are_as_many_as_the_header_tells_of(tmp_path: Path, stated: int) -> None:
+def test_another_number_of_lines_than_the_header_states_is_an_error(tmp_path: Path, stated: int) -> None:
     write(tmp_path / "a.ply", faces=True, text=True, order="=")
     content = (tmp_path / "a.ply").read_bytes()
     (tmp_path / "a.ply").write_bytes(content.replace(b"element vertex 300", b"element vertex %d" % stated))

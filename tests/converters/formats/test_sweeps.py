@@ -40,7 +40,7 @@ def read(path: Path, root: Path) -> dict[str, np.ndarray]:
         ("b.pcd.bin", (*KITTI, "ring")),
     ],
 )
-def test_names_tell_how_many_values_a_point_has(tmp_path: Path, name: str, columns: tuple[str, ...]) -> None:
+def test_the_name_of_a_sweep_decides_its_columns(tmp_path: Path, name: str, columns: tuple[str, ...]) -> None:
     written = write(tmp_path / name, len(columns), 20)
     found = read(tmp_path / name, tmp_path)
     assert tuple(found) == columns
@@ -72,7 +72,9 @@ def test_classes_are_the_low_half_of_a_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "certainty"), [(4 * 3, "maybe"), (5 * 3, "maybe"), (20, "no"), (7, "no"), (0, "no")]
 )
-def test_other_files_may_be_sweeps_by_their_size(tmp_path: Path, values: int, certainty: str) -> None:
+def test_a_bin_file_of_any_name_may_be_a_sweep_by_its_size(
+    tmp_path: Path, values: int, certainty: str
+) -> None:
     write(tmp_path / "a.bin", values, 1)
     file = SourceFile(tmp_path / "a.bin", "a.bin")
     assert Sweep().recognise(file).certainty == certainty

@@ -33,7 +33,7 @@ def labels_of(converted: Any) -> dict[str, int]:
     return dict(zip(names, converted.arrays["segments/label"].tolist(), strict=True))
 
 
-def test_folders_are_labels_and_splits(tmp_path: Path) -> None:
+def test_folders_of_modelnet_give_labels_and_splits(tmp_path: Path) -> None:
     names = ("table/train/b.npy", "chair/train/a.npy", "chair/test/b.npy", "night_stand/test/a.npy")
     root = save(tmp_path / "modelnet", *names)
     converted = check_contract(point_cloud(), [root])
@@ -67,7 +67,7 @@ def test_single_files_areas_and_split_folders_are_not_classes(tmp_path: Path, na
     assert all(source.detail.label is None for source in scan.sources)
 
 
-def test_synsets_are_classes(tmp_path: Path) -> None:
+def test_folders_of_synsets_are_classes(tmp_path: Path) -> None:
     root = save(tmp_path, "02691156/a.npy", "02691156/b.npy", "03001627/a.npy")
     scan = scan_sources(point_cloud(), [root])
     assert [source.detail.label for source in scan.sources] == [

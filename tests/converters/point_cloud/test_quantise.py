@@ -58,7 +58,7 @@ def test_coordinates_that_integers_cannot_reproduce_are_not_quantised(value: flo
     assert quantise(np.zeros((1, 3), np.float32), [0.01] * 3, [0.0] * 3) is None
 
 
-def test_bounds_skip_segments_without_points() -> None:
+def test_bounds_of_segments_without_points_are_zero() -> None:
     axis = np.array([3.0, 1.0, 2.0, 9.0])
     bounds = bounds_of([axis, -axis, axis], np.array([0, 0, 3, 3, 4, 4]))
     expected = np.zeros((5, 2, 3))

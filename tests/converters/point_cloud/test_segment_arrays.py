@@ -145,7 +145,7 @@ def test_an_array_of_pairs_per_point_is_not_read_as_segments(tmp_path: Path) -> 
     assert stored_segments(path, tmp_path / "s.zarr") == [list(range(N))]
 
 
-def test_ends_that_may_count_their_row_are_noted(tmp_path: Path) -> None:
+def test_a_note_names_ends_that_may_include_their_last_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", segments__start=[0, 60], segments__end=[49, N - 1])
     assert "the last end is the number of the last row" in "\n".join(
         scan_sources(point_cloud(), [path]).notes

@@ -86,7 +86,7 @@ def test_npy_files_are_columns_of_a_split_or_parts_by_number(tmp_path: Path) -> 
     assert "y  8" in message
 
 
-def test_structured_arrays_give_a_column_a_field(tmp_path: Path) -> None:
+def test_structured_arrays_give_one_column_per_field(tmp_path: Path) -> None:
     points = np.zeros(9, [("xyz", "<f4", 3), ("class", ">u2")])
     points["xyz"], points["class"] = RANDOM.random((9, 3)), np.arange(9)
     np.save(tmp_path / "p.npy", points)

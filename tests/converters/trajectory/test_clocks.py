@@ -296,7 +296,7 @@ def test_steps_that_stand_still_are_refused(tmp_path: Path) -> None:
     assert converted(path, rate={"steps": "1"}).group("episodes")["clocks"]["steps"] == {"rate": 1.0}
 
 
-def test_times_that_tell_rows_apart_are_taken_in_any_dtype(tmp_path: Path) -> None:
+def test_times_that_distinguish_rows_are_stored_in_any_dtype(tmp_path: Path) -> None:
     for dtype, start in (("f4", 0.0), ("f4", 1e4), ("f2", 0.0), ("f8", EPOCH)):
         times = (start + np.arange(9) * 0.4).astype(dtype)
         arrays = act(FORCE, times) | {"timestamps": start + np.arange(4.0)}

@@ -264,7 +264,7 @@ def test_frames_with_channels_first_are_resized_with_channels_last(tmp_path: Pat
     assert axes == ("step", "image_24_y", "image_24_x", "channel")
 
 
-def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path) -> None:
+def test_a_camera_with_a_number_in_its_name_keeps_its_own_images(tmp_path: Path) -> None:
     large, small = (np.stack([picture(side, side) for _ in range(6)]) for side in (16, 8))
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["data/demo_0/actions"] = np.zeros((5, 2))

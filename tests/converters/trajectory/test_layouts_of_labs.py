@@ -56,7 +56,7 @@ OBSERVED = {
 }
 
 
-def test_maniskill_has_an_observation_more_than_actions(tmp_path: Path) -> None:
+def test_maniskill_gives_each_step_the_observation_that_follows(tmp_path: Path) -> None:
     source, store = maniskill(tmp_path / "in"), tmp_path / "out.zarr"
     report = unistore.convert(source, store)
     assert [(one["verdict"], one["files"]) for one in report.verdicts] == [("taken", 2)]

@@ -123,7 +123,7 @@ def test_offsets_that_do_not_divide_their_arrays_are_a_problem(
     assert "--ignore" in found
 
 
-def test_ragged_columns_have_no_role(tmp_path: Path) -> None:
+def test_actions_of_variable_length_are_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["data/demo_0/obs/state"] = np.zeros((3, 2))
