@@ -185,7 +185,7 @@ def test_computed_rows_that_are_not_as_declared_are_an_error(
         unistore.convert(frames / "b.h5", tmp_path / "b.zarr", "every")
 
 
-def test_sources_that_mean_other_classes_are_not_joined(
+def test_sources_whose_classes_differ_are_an_error(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = get_family("every")
@@ -201,7 +201,7 @@ def test_sources_that_mean_other_classes_are_not_joined(
         unistore.convert(frames, tmp_path / "m.zarr", "every")
 
 
-def test_rows_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_samples_that_are_rows_have_the_rows_of_their_tables(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     counts = [[2, 0, 3], [0], [1, 1]]
     every: list[tuple[np.ndarray, np.ndarray, list[str]]] = []

@@ -57,7 +57,9 @@ def family_of(
     return family
 
 
-def test_columns_of_their_forms_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_of_the_declared_forms_are_stored_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     family_of(monkeypatch, COLUMNS)
     source = write(tmp_path / "in" / "a.h5", SOUND)
     unistore.convert(source, tmp_path / "o.zarr", "boxes")

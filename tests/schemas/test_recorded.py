@@ -48,7 +48,7 @@ PLAIN = [path for path in sorted(STORES.iterdir()) if (path / "zarr.json").exist
     "rule",
     [ArraySpec(), ArraySpec(rows=(SAMPLES, 1), offsets_of="points/xyz"), ArraySpec(row_shape=()), EVERYTHING],
 )
-def test_a_rule_is_json_and_back(rule: ArraySpec) -> None:
+def test_a_rule_is_read_back_from_json(rule: ArraySpec) -> None:
     assert parse_rule(json.loads(json.dumps(rule_of(rule)))) == rule
 
 

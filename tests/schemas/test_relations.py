@@ -98,7 +98,7 @@ def check_padding(arrays: Arrays) -> None:
                     assert not np.moveaxis(values, at, 0)[length:].any()
 
 
-def test_rows_that_are_counted_by_others_are_divided_too() -> None:
+def test_columns_counted_by_a_ragged_column_are_marked_as_ragged() -> None:
     offsets = ArraySpec(rows=(SAMPLES, 1), offsets_of="hits/time")
     arrays = {
         "hits/time": ArraySpec(),

@@ -207,7 +207,7 @@ WIDE = "has shape (264, 396, 80), expected (…, 360, 80), because frames/voxel/
         ("trajectory", "episodes/source", "int32 4", "has 4 rows, expected 3, the number of samples"),
     ],
 )
-def test_a_fault_of_one_array_is_said_of_it_alone(
+def test_a_fault_of_one_array_is_the_only_problem(
     family: str, path: str, changed: str | None, said: str
 ) -> None:
     assert problems(family, {path: changed}) == [f"{path}: {said}"]
