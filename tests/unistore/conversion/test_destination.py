@@ -56,7 +56,7 @@ def test_a_kill_between_the_two_renames_recovers(
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_kill_after_both_renames_is_done(
+def test_a_kill_after_both_renames_leaves_only_the_cleanup(
     tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch, restart: bool
 ) -> None:
     """The new store stands, its build folder and the old store too: the same command only tidies up."""

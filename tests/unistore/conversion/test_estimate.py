@@ -85,7 +85,9 @@ def episodes(path: Path) -> Path:
         ("trajectory", {}),
     ],
 )
-def test_tables_added_by_finalize_were_expected(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
+def test_arrays_added_by_finalize_are_within_the_announced_ones(
+    tmp_path: Path, family: str, options: dict[str, Any]
+) -> None:
     sources = DATA / family if family == "ct" else episodes(tmp_path / "a.hdf5")
     scan = scan_sources(make_converter(family, options), [sources])
     convert(sources, tmp_path / "out", family, **options)

@@ -215,7 +215,7 @@ def test_a_staging_folder_that_cannot_be_removed_is_an_error_after_the_seal(
     assert [path.name for path in store.parent.iterdir() if path.name.startswith(store.name)] == [store.name]
 
 
-def test_bad_sources_are_told_also_if_the_build_folder_stays(
+def test_bad_sources_are_an_error_even_if_the_staging_folder_cannot_be_removed(
     toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing(toy):  # type: ignore[misc]

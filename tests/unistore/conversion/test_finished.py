@@ -78,7 +78,7 @@ def test_append_is_not_offered_if_no_source_is_new(folder: Path) -> None:
     assert problem.fixes == (AddOptions(("--overwrite",), "to replace it by a store without 2.npz"),)
 
 
-def test_a_split_that_is_not_given_again_is_a_difference(folder: Path) -> None:
+def test_a_split_that_is_not_given_again_is_reported_as_a_changed_option(folder: Path) -> None:
     split = {"train": 0.5, "val": 0.5}
     unistore.convert(folder, "a.zarr", overwrite=True, split="exact:train=0.5,val=0.5")
     difference = "with other options: --split was exact:train=0.5,val=0.5, is none"
@@ -90,7 +90,7 @@ def test_a_split_that_is_not_given_again_is_a_difference(folder: Path) -> None:
     assert problem.fixes == (AddOptions(("--overwrite",), "to replace it"),)
 
 
-def test_overwriting_says_what_the_new_store_has_not(folder: Path) -> None:
+def test_overwriting_notes_options_splits_and_sources_that_the_new_store_lacks(folder: Path) -> None:
     def replaced(sources: object = "in", **options: object) -> tuple[str, ...]:
         report = unistore.convert(sources, "a.zarr", overwrite=True, **options)  # type: ignore[arg-type]
         return tuple(note for note in report.notes if "the replaced store" in note)
@@ -126,7 +126,9 @@ def test_a_touched_source_is_no_new_version(folder: Path) -> None:
     assert Path("a.zarr/zarr.json").exists()
 
 
-def test_a_grown_store_is_no_foreign_folder(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_versioned_store_at_the_destination_offers_append(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     write(folder, 3)
     unistore.append("in", "a.zarr")
     write(folder, 4)

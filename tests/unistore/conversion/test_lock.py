@@ -68,7 +68,7 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize("elsewhere", ELSEWHERE, ids=["another name", "the same name"])
 @pytest.mark.parametrize(("age", "refused"), [(5.0, True), (3600.0, False)])
-def test_an_owner_elsewhere_lives_by_its_heartbeat(
+def test_a_lock_of_another_machine_is_free_once_its_heartbeat_is_old(
     path: Path, elsewhere: dict[str, str], age: float, refused: bool
 ) -> None:
     write_owner(path, age, **elsewhere, pid=77)
@@ -81,7 +81,9 @@ def test_an_owner_elsewhere_lives_by_its_heartbeat(
             assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def test_this_machine_s_clock_does_not_matter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fast_clock_of_this_machine_does_not_free_a_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is fast must not take an owner on another machine for dead."""
     write_owner(path, 5.0, **ELSEWHERE[0])
     monkeypatch.setattr("time.time", lambda now=time.time: now() + 3600)
@@ -130,7 +132,7 @@ def test_without_file_locks_only_the_heartbeat_shows_an_owner(
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def test_many_that_come_at_once_get_it_one_by_one(path: Path) -> None:
+def test_threads_that_race_for_a_lock_hold_it_one_by_one(path: Path) -> None:
     """Threads of one process that race for a dead owner's lock: never two inside."""
     write_owner(path, 3600, **ELSEWHERE[0])
     inside, most, done = 0, 0, 0

@@ -57,7 +57,7 @@ def test_a_text_that_is_not_a_size_is_an_error(text: str) -> None:
 
 @pytest.mark.parametrize("limit", [PROCESS, PROCESS + 10, 10**9, 4 * 10**9, 10**12])
 @pytest.mark.parametrize("need", [0, 10, 10**8, 10**9])
-def test_workers_never_pass_the_limit_and_no_fewer_are_taken(limit: int, need: int) -> None:
+def test_as_many_workers_are_started_as_the_memory_limit_allows(limit: int, need: int) -> None:
     count = most_workers(limit, 5, need)
     assert 0 <= count <= 5
     assert not count or PROCESS + count * (PROCESS + need) <= limit
@@ -77,7 +77,7 @@ def test_the_error_of_a_memory_limit_adds_up_its_parts() -> None:
     )
 
 
-def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) -> None:
+def test_the_estimate_counts_a_chunk_of_the_file_that_is_larger_than_a_shard(tmp_path: Path) -> None:
     values = np.zeros((1 << 18, 64), "f4")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("data", data=values, chunks=values.shape, compression="gzip")

@@ -109,7 +109,7 @@ def test_rows_that_were_read_are_copied_from_wherever_they_are(tmp_path: Path, l
         np.testing.assert_array_equal(out["flag"], FLAG[lo:hi])
 
 
-def test_nothing_is_copied_where_rows_are_missing(tmp_path: Path) -> None:
+def test_fill_copies_nothing_if_some_rows_are_missing(tmp_path: Path) -> None:
     rows = _read(tmp_path, (0, 5), (6, 9))
     for table, lo, hi in (("t", 0, 9), ("t", 8, 10), ("other", 0, 5)):
         out = _blank(hi - lo)

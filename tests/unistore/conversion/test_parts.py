@@ -112,7 +112,7 @@ def test_jobs_repeated_during_the_seal_wait_and_succeed(
     assert not store.with_name(BUILD).exists()
 
 
-def test_a_part_whose_lock_a_seal_removes_locks_again(
+def test_a_job_whose_lock_the_seal_removed_locks_again_and_succeeds(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The part that seals removes the folder while another one has just made its lock there."""
@@ -133,7 +133,9 @@ def test_a_part_whose_lock_a_seal_removes_locks_again(
     assert not store.with_name(BUILD).exists()
 
 
-def test_parts_divide_the_work(toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_divide_the_shards_evenly_and_derive_each_source_once(
+    toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps: list[tuple[str, str]] = []
     append = Journal.append
 
@@ -345,7 +347,7 @@ def rows(tmp_path: Path) -> Path:
     return folder
 
 
-def test_one_job_scans_for_all(rows: Path, store: Path) -> None:
+def test_the_first_job_scans_for_all_jobs(rows: Path, store: Path) -> None:
     assert scan_in_part(rows, store, "1/3") == 6, "who takes each file, and what it holds"
     assert scan_in_part(rows, store, "2/3") == 0
     os.utime(rows / "1.npy")

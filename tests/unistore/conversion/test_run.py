@@ -157,7 +157,7 @@ def test_statistics_are_those_of_numpy(converted: Converted) -> None:
     assert (found["ddof"], found["accumulator"]) == (0, "float64")
 
 
-def test_tables_may_be_empty(tmp_path: Path, toy: Any) -> None:
+def test_sources_without_rows_give_arrays_without_shards(tmp_path: Path, toy: Any) -> None:
     """No row anywhere: every array is there, with no shard."""
     folder = tmp_path / "sources/train"
     folder.mkdir(parents=True)

@@ -50,7 +50,7 @@ def test_a_large_offset_does_not_swallow_the_spread() -> None:
     assert found["std"] == pytest.approx(exact_std, rel=1e-9)
 
 
-def test_blocks_inside_a_shard_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_do_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).normal(5, 2, (1000, 7)).astype(np.float32)
     whole = Moments.of(rows).summary()
     monkeypatch.setattr(running_statistics, "BLOCK", 70)
