@@ -157,7 +157,7 @@ def test_a_dataset_pickles_small_and_opens_no_file_until_it_reads(rows: Path) ->
     assert torch.equal(thawed[5]["data"], dataset[5]["data"])
 
 
-def test_a_kind_asks_for_arrays_and_not_for_the_family(make_store: Any) -> None:
+def test_volumes_and_patches_read_stores_of_an_unknown_family(make_store: Any) -> None:
     voxels = np.random.default_rng(0).integers(-1000, 1000, (2, 8, 8, 8)).astype(np.int16)
     path = make_store(
         "nifti",

@@ -228,7 +228,7 @@ def test_weights_are_shares_of_an_epoch(weighted: unistore.Dataset) -> None:
         unistore.Shuffle(10, samples_per_epoch=77)
 
 
-def test_weights_hold_for_a_subset(weighted: unistore.Dataset) -> None:
+def test_weights_of_stores_apply_to_a_subset(weighted: unistore.Dataset) -> None:
     subset = np.array([1009, 500, 3, 12])
     with unistore.Loader(
         weighted, 100, shuffle=True, subset=subset, samples_per_epoch=2000, num_workers=0
@@ -238,7 +238,7 @@ def test_weights_hold_for_a_subset(weighted: unistore.Dataset) -> None:
     assert abs((values == 3).sum() - 1500) < 5 * 20
 
 
-def test_a_state_covers_stores_and_weights(weighted: unistore.Dataset) -> None:
+def test_a_state_resumes_and_rejects_other_stores_or_weights(weighted: unistore.Dataset) -> None:
     paths = [part.store.path for part in weighted.parts]
 
     def loader(stores: Any = paths, weights: Any = (3, 1, 0), workers: int = 0) -> unistore.Loader:

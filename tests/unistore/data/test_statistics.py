@@ -66,7 +66,7 @@ def test_quantiles_are_within_their_bound(values: NDArray[np.float64]) -> None:
     assert (np.abs(found - exact) <= BOUND * np.abs(exact) + 1e-307).all()
 
 
-def test_small_whole_numbers_are_exact() -> None:
+def test_histogram_codes_of_small_whole_numbers_are_exact() -> None:
     values = np.arange(-255.0, 256.0)
     codes = codes_of(values).astype(np.int64)
     np.testing.assert_array_equal(values_of(codes, whole=True), values)
@@ -597,7 +597,7 @@ def test_frames_of_spike_cameras_have_channels(
     assert dataset.statistics("spike").axis is None
 
 
-def test_the_result_shows_its_axis(make_store: Any) -> None:
+def test_statistics_show_the_axis_of_their_components(make_store: Any) -> None:
     path = rows_store(make_store, axes=("channel", "y", "x"), x=np.zeros((2, 3, 5, 6)))
     dataset = unistore.Dataset(path)
     assert (

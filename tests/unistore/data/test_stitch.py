@@ -38,7 +38,7 @@ def test_stitched_boxes_of_a_volume_are_the_volume(
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("weights", ["constant", "gaussian"])
-def test_what_cells_disagree_on_is_the_weighted_mean(
+def test_overlapping_cells_are_joined_by_the_weighted_mean(
     make_scans: Callable[..., Any], weights: Any, library: str
 ) -> None:
     scans = make_scans([(13, 17, 25)])

@@ -82,14 +82,14 @@ def test_conditions_select_the_samples_that_fulfil_them(
     assert [int(steps[number]["episode"]) for number in range(len(steps))] == expected.tolist()
 
 
-def test_a_share_that_is_whole_is_taken_exactly(make_store: Any) -> None:
+def test_top_fraction_selects_exactly_a_whole_number_of_samples(make_store: Any) -> None:
     values = np.arange(100, dtype=np.int64)
     path = make_store("rows", {"rows/data": values}, count=100, table="rows")
     for share, count in ((0.07, 7), (0.55, 55), (0.071, 8)):
         assert len(unistore.Dataset(path, top_fraction=("row.data", share))) == count
 
 
-def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
+def test_conditions_combine_with_splits_and_change_the_digest(robots: Path) -> None:
     where = {"episode.length": (3, None)}
     dataset = unistore.Dataset(robots, unistore.Episodes(), split="train", where=where)
     assert len(dataset) == 2

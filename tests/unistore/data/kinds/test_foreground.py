@@ -178,7 +178,7 @@ def test_draws_depend_on_seed_epoch_and_index_alone(store: Path) -> None:
         ]
 
 
-def test_steps_count_the_voxels_that_are_taken(store: Path, sources: Path) -> None:
+def test_foreground_boxes_with_a_step_are_centred_in_the_coarser_grid(store: Path, sources: Path) -> None:
     kind = unistore.Patches(4, per_volume=20, step=2, foreground="tumour")
     for sample in unistore.Dataset(store, kind, fields=["image", "corner", "foreground"]):
         volume = np.load(sources / "imagesTr" / f"c{int(sample['index']) // 20}_0000.npy")[::2, ::2, ::2]

@@ -108,7 +108,7 @@ some_ticks = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(
     st.integers(-3, 3),
 )
 @settings(max_examples=60, deadline=None)
-def test_rows_around_ticks_are_those_of_the_reference(
+def test_rows_around_ticks_equal_the_plain_reference(
     episodes: Any, steps: list[int], align: Any, in_time: bool, tolerance: int | None, shift: int
 ) -> None:
     in_time = in_time or align == "linear"
@@ -348,7 +348,7 @@ def test_rotations_and_stores_without_times_are_refused(make_store: Any, rotatio
         unistore.Dataset(path, unistore.Windows({name: (0.0,)}, align="linear"))
 
 
-def test_a_column_called_as_the_counts_of_texts_is_delivered(make_store: Any) -> None:
+def test_a_column_named_like_the_counts_of_a_text_is_delivered(make_store: Any) -> None:
     notes = ["go", "", "söll", "go"]
     encoded = [note.encode() for note in notes]
     group = "steps/observation/note"
