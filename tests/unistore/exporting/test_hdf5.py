@@ -137,7 +137,9 @@ def test_an_error_in_the_values_closes_the_file(tmp_path: Path) -> None:
         write_hdf5(file, tmp_path / "a.h5")
 
 
-def test_close_tells_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_close_is_raised_with_the_file_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As network file systems do."""
     wanted = tmp_path / "a.h5"
 

@@ -226,7 +226,9 @@ def test_links_in_the_cache_are_not_followed(
 
 
 @pytest.mark.parametrize("place", ["request", "staging"])
-def test_a_store_at_work_stays(two: tuple[Path, Path], cache: Path, capfd: CAPTURE, place: str) -> None:
+def test_a_store_in_use_is_not_removed(
+    two: tuple[Path, Path], cache: Path, capfd: CAPTURE, place: str
+) -> None:
     small, large = two
     request = cache / f"{small.name.removesuffix('-1.zarr')}.lock"
     lock = request if place == "request" else Path(f"{small}.unistore-build") / "lock"
@@ -315,7 +317,7 @@ def test_the_least_recently_opened_go_until_the_rest_fits(
     assert [*listed(capfd)] == [newest.name, two[0].name]
 
 
-def test_a_limit_that_pinned_stores_exceed_is_told(two: tuple[Path, Path], capfd: CAPTURE) -> None:
+def test_remove_reports_a_limit_that_pinned_stores_exceed(two: tuple[Path, Path], capfd: CAPTURE) -> None:
     call("cache", "pin", *(store.name for store in two))
     total = sum(store["bytes"] for store in listed(capfd).values())
     assert call("cache", "remove", "--limit", total - 1000) == 0

@@ -30,7 +30,7 @@ def check_equal(path: Path, expected: Path) -> None:
     assert store.splits()[1] == one.splits()[1]
 
 
-def test_attributes_of_sources_may_differ(tmp_path: Path) -> None:
+def test_attributes_that_differ_between_sources_are_compacted_like_one_conversion(tmp_path: Path) -> None:
     for number in range(3):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             file["data/demo_0/actions"] = np.full((4, 2), number)

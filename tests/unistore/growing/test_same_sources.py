@@ -151,7 +151,9 @@ def _cut(document: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_absent, _of_another_seal, _short, _cut])
-def test_without_the_times_values_are_read(store: Path, tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_without_valid_times_sources_are_compared_by_their_values(
+    store: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     harm(store / SOURCES)
     assert unistore.verify(store).ok
     assert unistore.append(tmp_path / "src", store).skipped == ("a.npy", "b.npy")
