@@ -443,7 +443,7 @@ def strings(node: ast.AST) -> set[str]:
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
 
 
-def test_every_kind_has_an_anchor_in_the_guide() -> None:
+def test_every_kind_of_error_has_a_heading_in_the_guide() -> None:
     guide = (ROOT / "cli" / "errors.md").read_text()
     assert (ROOT.parent / "docs" / "errors.md").read_text() == guide, "cp unistore/cli/errors.md docs/"
     kinds = kinds_of_problems()

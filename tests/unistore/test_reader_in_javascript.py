@@ -56,7 +56,7 @@ def digest(values: np.ndarray[Any, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_array_is_read(name: str) -> None:
+def test_the_reader_reads_every_array_of_golden_stores(name: str) -> None:
     (part,) = parts_read(STORES / f"{name}.zarr")
     expected = {path: digest(values) for path, values in arrays_of(STORES / f"{name}.zarr").items()}
     assert len(expected) > 5
@@ -64,7 +64,7 @@ def test_every_array_is_read(name: str) -> None:
     assert part["removed"] == []
 
 
-def test_every_part_of_a_grown_store_is_read() -> None:
+def test_the_reader_reads_every_part_of_a_versioned_store() -> None:
     store = STORES / f"{GROWN}.zarr"
     parts = parts_read(store)
     document = json.loads((store / "versions" / "3.json").read_text())["parts"]

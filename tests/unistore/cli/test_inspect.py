@@ -74,7 +74,7 @@ def test_a_broken_seal_exits_with_1(store: Path, capsys: pytest.CaptureFixture[s
     assert "DAMAGED" in capsys.readouterr().out
 
 
-def test_a_terminal_gets_tables(store: Path) -> None:
+def test_a_terminal_shows_coloured_tables_within_its_width(store: Path) -> None:
     """Through a real pseudo-terminal: colours and boxes, every fact that it has room for."""
     cases = ((160, ["--all"]), (80, ["--all"]), (80, []))
     ours, theirs = pty.openpty()

@@ -94,7 +94,7 @@ def test_permuted_images_keep_their_strides(data):
             assert batch["image"].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_an_iteration_that_was_replaced_says_so(data):
+def test_an_iterator_that_was_replaced_by_a_newer_one_raises_an_error(data):
     with Loader(data.Batched(), 8, shuffle=True, num_workers=1) as loader:
         old = iter(loader)
         next(old)

@@ -47,7 +47,7 @@ def test_every_row_is_delivered_once_an_epoch(rows, nothing_left, workers, shuff
             assert sorted(seen) == list(range(0, 300, 2))
 
 
-def test_states_know_the_store_and_its_split(rows):
+def test_a_state_of_another_split_or_seed_is_an_error(rows):
     path, _ = rows
     train = unistore.Dataset(path, split="train")
     state = Loader(train, 16, shuffle=True, num_workers=0).state_dict()

@@ -77,7 +77,7 @@ def test_every_sample_once_an_epoch(number):
         ("aaadd923fa0bb382", Weighted([1, 0, 3], offsets=[0, 10, 10, 1000], length=3_000, seed=1)),
     ],
 )
-def test_orders_are_those_of_earlier_versions(digest, order):
+def test_orders_equal_those_of_earlier_versions(digest, order):
     """A saved state goes on where the run stopped only if its order stays as it was."""
     indices = [order.indices(epoch, 0, len(order)) for epoch in (0, 1, 1 << 33)]
     assert xxhash.xxh3_64_hexdigest(np.concatenate(indices).astype("<i8").tobytes()) == digest

@@ -190,7 +190,9 @@ ACTIONS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("name", "stride"), [("append", 12), ("remove", 1)])
-def test_killed_at_any_write_it_is_old_or_new(store: Objects, folder: Path, name: str, stride: int) -> None:
+def test_growth_killed_at_any_write_leaves_the_old_version_or_the_new_one(
+    store: Objects, folder: Path, name: str, stride: int
+) -> None:
     plain = store.content("p")
     grown = uploaded(folder / f"{name}.zarr")
     new = values(folder / f"{name}.zarr")
@@ -218,7 +220,7 @@ def test_killed_at_any_write_it_is_old_or_new(store: Objects, folder: Path, name
     assert seen.index(new) > 5, "some were killed before and some after the root was deleted"
 
 
-def test_one_writer_at_a_time(store: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_second_writer_of_a_store_is_an_error(store: Objects, folder: Path, tmp_path: Path) -> None:
     with growing(URL):
         with pytest.raises(LockedError):
             unistore.remove(URL, "a.npz")

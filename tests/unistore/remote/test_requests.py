@@ -166,7 +166,9 @@ RANGES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400), st.inte
 
 @settings(max_examples=200)
 @given(ranges=RANGES, gap=st.integers(0, 50), limit=st.integers(1, 200))
-def test_requests_cover_the_ranges(ranges: list[tuple[str, int, int]], gap: int, limit: int) -> None:
+def test_coalesced_requests_cover_each_range_once_within_gap_and_limit(
+    ranges: list[tuple[str, int, int]], gap: int, limit: int
+) -> None:
     keys, offsets, sizes = ([each[part] for each in ranges] for part in range(3))
     requests = coalesce(keys, offsets, sizes, gap=gap, limit=limit)  # type: ignore[arg-type]
     members = [at for request in requests for at in request.members]

@@ -73,7 +73,9 @@ def test_a_written_manifest_is_parsed_to_the_same_entries(entries: list[Entry]) 
 
 
 @given(ENTRIES, st.randoms(use_true_random=False))
-def test_the_order_of_writing_plays_no_part(entries: list[Entry], chance: random.Random) -> None:
+def test_the_bytes_of_a_manifest_do_not_depend_on_the_order_of_writing(
+    entries: list[Entry], chance: random.Random
+) -> None:
     shuffled = chance.sample(entries, len(entries))
     assert manifest_bytes(shuffled) == manifest_bytes(entries)
     assert make_seal(shuffled, b"x") == make_seal(entries, b"x")

@@ -54,7 +54,7 @@ def change(tmp_path: Path, offset: int) -> None:
         os.utime(file.fileno(), ns=(1, 1))  # a clock may be too coarse for two changes
 
 
-def test_rows_are_read_alone_once_their_chunks_were_checked(array: StoredArray, sizes: list[int]) -> None:
+def test_rows_are_read_without_their_chunk_once_it_was_checked(array: StoredArray, sizes: list[int]) -> None:
     for seed in range(3):
         sizes.clear()
         rows = one_of_each_chunk(seed)
