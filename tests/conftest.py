@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.machines import HISTORIES
-from tests.waiting import patience
+from tests.support.state_machines import HISTORIES
+from tests.support.waiting import patience
 from unistore.store.names import SOURCES
 from unistore.system.extras import is_installed
 from unistore.zarr3 import durable
 
 if TYPE_CHECKING:
-    from tests.cases import Case
+    from tests.support.cases import Case
 
 WITHOUT_TORCH = "torch is not installed"
 
@@ -207,7 +207,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that asks for `case_name` runs for every case, one for `family_case` for one a family."""
     if {"case_name", "family_case"} & set(metafunc.fixturenames):
-        from tests.cases import MAKERS, REAL
+        from tests.support.cases import MAKERS, REAL
 
         if "case_name" in metafunc.fixturenames:
             metafunc.parametrize("case_name", list(MAKERS))
@@ -217,7 +217,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def maker(folder: Path) -> Callable[[str], tuple[Case, Path]]:
     """Return a function that makes the case of a name and its sealed store, once for all processes."""
-    from tests.cases import MAKERS
+    from tests.support.cases import MAKERS
 
     @cache
     def make(name: str) -> tuple[Case, Path]:

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from tests.cases import DATA, MAKERS, Case
-from tests.real_ct import VOLUME, write_volume
+from tests.support.cases import DATA, MAKERS, Case
+from tests.support.real_ct import VOLUME, write_volume
 from unistore.conversion.keys import CONTENT
 from unistore.conversion.split_rule import SplitRule
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import unistore
-from tests.fixing import CASES, NOT_PROVOKED, Words, run
+from tests.support.fix_cases import CASES, NOT_PROVOKED, Words, run
 from unistore.errors import AddOptions, Fix, Problem, RunCommand
 
 PACKAGE = Path(unistore.__file__).parent
@@ -118,7 +118,7 @@ QUICK = ("rows_of_other_columns", "arrays_for_a_volume", "a_finished_store", "tw
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in CASES]
 )
-def test_a_fix_helps(
+def test_a_printed_fix_solves_its_problem(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def made() -> Words:

@@ -31,7 +31,7 @@ def test_all_files_state_one_version() -> None:
     assert len(set(stated.values())) == 1, stated
 
 
-def test_a_release_is_checked(project: Path) -> None:
+def test_a_release_needs_its_own_version_and_no_open_fragments(project: Path) -> None:
     version = release.stated_versions(project)["pyproject.toml"]
     release.check(f"v{version}", project)
     assert release.notes(f"v{version}", project).startswith("The first release.")

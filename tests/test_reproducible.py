@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from tests.cases import MAKERS
-from tests.programs import printed
+from tests.support.cases import MAKERS
+from tests.support.programs import printed
 from tests.test_digests import store_digests
 
 CASES = ("rows_npy", "cloud_mixed", "ct_cases", "spike_tiles", "robot_act")

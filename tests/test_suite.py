@@ -38,7 +38,7 @@ BUSY_THEN_QUIET = """
 import os, time
 from pathlib import Path
 import pytest
-from tests.waiting import patience, wait_until
+from tests.support.waiting import patience, wait_until
 
 os.getloadavg = lambda: (100_000, 0, 0)
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from tests.cases import DATA, MAKERS
-from tests.facts import facts_of
-from tests.mixtures import JUNK, SETS, Mixture, Shelf
+from tests.support.cases import DATA, MAKERS
+from tests.support.mixtures import JUNK, SETS, Mixture, Shelf
+from tests.support.problems import facts_of
 from unistore.conversion.convert import detect_family, make_converter
 from unistore.converters.detection import Answer, Claims, survey
 from unistore.converters.registry import own_families
@@ -158,7 +158,7 @@ def relative(found: Verdicts, folders: Mapping[str, Path]) -> Verdicts:
 
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_files_are_what_they_were(
+def test_the_verdicts_of_files_are_those_recorded(
     name: str, shelf: Shelf, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     case = name.removeprefix("a file of ")

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import boto3
 import numpy as np
 
-from tests.extras import SOURCES
+from tests.support.extras import SOURCES
 from tests.unistore.remote.conftest import SERVER
 from unistore.system.extras import EXTRAS
 

@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.cases import MAKERS
-from tests.stores import tree
+from tests.support.cases import MAKERS
+from tests.support.store_files import tree
 
 _CONVERT = """
 import pickle, sys

@@ -89,6 +89,31 @@ class Trainer:
                 batches.append([batch for _ in range(epochs) for batch in loader])
         return batches
 
+    def check_resuming(self, ranks: int, stop: int, shuffle: Any = True) -> list[dict[str, Batches]]:
+        """Stop a run after some batches and check that a second one continues with the next batch.
+
+        Parameters
+        ----------
+        ranks : int
+            How many processes train.
+        stop : int
+            After how many batches of training the first run stops.
+        shuffle : bool or str, default True
+            The order that the script trains in.
+
+        Returns
+        -------
+        list
+            The batches of every stage of the second run, for each rank.
+        """
+        begun = self.run("stopped", ranks, stop)
+        rest = self.run("stopped", ranks)
+        expected = self.expected(ranks, epochs=2, shuffle=shuffle)
+        for rank in range(ranks):
+            assert same(begun[rank]["train"], expected[rank][:stop])
+            assert same(rest[rank]["train"], expected[rank][stop:])
+        return rest
+
 
 @pytest.fixture
 def trainer(request: pytest.FixtureRequest, store: Path, tmp_path: Path) -> Trainer:

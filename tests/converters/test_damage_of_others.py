@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import DATA
-from tests.programs import call
+from tests.support.cases import DATA
+from tests.support.programs import call
 from unistore.converters.detection import survey
 from unistore.errors import InputError
 
@@ -60,7 +60,9 @@ def check_volume(store: str = "a.zarr") -> None:
 @pytest.mark.parametrize(
     "ending", [end if end in QUICK else pytest.param(end, marks=pytest.mark.nightly) for end in WRONG]
 )
-def test_a_wrong_beginning_is_damage(folder: Path, ending: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_with_a_wrong_beginning_is_a_problem_and_can_be_skipped(
+    folder: Path, ending: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     (folder / f"bad.{ending}").write_bytes(WRONG[ending])
     with pytest.raises(InputError) as error:
         unistore.convert(folder, "a.zarr")
@@ -74,7 +76,9 @@ def test_a_wrong_beginning_is_damage(folder: Path, ending: str, capfd: pytest.Ca
     check_volume("b.zarr")
 
 
-def test_the_options_that_leave_it_out_are_printed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_exclude_option_printed_for_a_damaged_file_works(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (folder / "case_1" / "bad.las").write_bytes(WRONG["las"])
     assert call("convert", folder, "a.zarr") == 2
     said = capfd.readouterr().err
@@ -102,7 +106,7 @@ def test_sound_files_that_no_family_takes_are_left_out(folder: Path) -> None:
     check_volume()
 
 
-def test_sound_files_of_another_family_are_told_as_such(folder: Path) -> None:
+def test_sound_files_of_two_families_are_an_error_that_names_several_families(folder: Path) -> None:
     cloud = laspy.create()
     cloud.x = cloud.y = cloud.z = np.arange(9.0)
     cloud.write(folder / "good.las")
@@ -147,7 +151,7 @@ def test_what_cannot_be_read_is_skipped_with_a_report(
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_nothing_but_what_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skip_is_an_error_if_no_file_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(DATA / "pointcloud" / "thin_a.h5", tmp_path / "a.las")
     failing(monkeypatch, "a.las")
     with pytest.raises(InputError, match="cannot be read"):

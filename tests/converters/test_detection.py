@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.mixtures import JUNK, SETS, Mixture, Shelf, damage
+from tests.support.mixtures import JUNK, SETS, Mixture, Shelf, damage
 from unistore.conversion.convert import detect_family, make_converter
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim
@@ -214,7 +214,7 @@ def test_an_exclusion_that_matches_nothing_is_refused(folder: Path) -> None:
     assert scan_sources(make_converter("ct", {"exclude": ("gone",)}), [folder], must_exclude=()).sources
 
 
-def test_options_that_may_change_a_claim_make_the_table_anew(folder: Path) -> None:
+def test_an_option_that_may_change_a_claim_needs_a_new_table(folder: Path) -> None:
     (folder / "frames").mkdir()
     path = folder / "frames" / "0.npy"
     np.save(path, np.ones((4, 5, 6), "u1"))
@@ -228,7 +228,7 @@ def test_options_that_may_change_a_claim_make_the_table_anew(folder: Path) -> No
     assert (claims.answer(row).taker, with_options.answer(row).taker) == ("rows", "spike")
 
 
-def test_a_path_that_is_not_in_the_table_is_nobodys(tmp_path: Path) -> None:
+def test_a_path_outside_of_the_table_has_no_family(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((3, 2)))
     for claims in (survey([tmp_path]), survey([tmp_path / "absent"])):
         (row,) = claims.rows(["/somewhere/else.npy"]).tolist()
@@ -236,7 +236,9 @@ def test_a_path_that_is_not_in_the_table_is_nobodys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-def test_folders_of_two_families_are_taken_as_their_parent_is(tmp_path: Path, order: tuple[str, str]) -> None:
+def test_folders_of_two_families_give_the_sources_that_their_parent_gives(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
     for name in order:
         (tmp_path / name).mkdir()
     with h5py.File(tmp_path / "a" / "run.h5", "w") as file:

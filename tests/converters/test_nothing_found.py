@@ -48,7 +48,7 @@ def text(folder: Path) -> None:
         (text, "Fix: unistore inspect"),
     ],
 )
-def test_what_lies_there_is_told(
+def test_a_folder_without_sources_is_an_error_that_names_its_content(
     tmp_path: Path, make: Callable[[Path], None], said: str, family: str | None
 ) -> None:
     source = tmp_path / "src"

@@ -151,7 +151,7 @@ def raw_storage(folder: Path) -> None:
         (raw_storage, {"a.h5": 1}),
     ],
 )
-def test_values_that_a_file_shows_of_others_are_taken_once(
+def test_values_that_several_files_contain_or_show_are_stored_once(
     make: Callable[[Path], None], left_out: dict[str, int], tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -424,7 +424,7 @@ def test_files_of_one_name_with_other_rows_are_sources(tmp_path: Path) -> None:
     assert len(stored(tmp_path / "in")) == 17
 
 
-def test_a_twin_of_what_the_store_has_is_not_appended(tmp_path: Path) -> None:
+def test_appending_a_file_with_the_name_of_a_stored_one_is_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     nifti(folder, "a.nii", "b.nii")
     convert(folder, tmp_path / "o.zarr", family="ct")
@@ -433,6 +433,6 @@ def test_a_twin_of_what_the_store_has_is_not_appended(tmp_path: Path) -> None:
         unistore.append(folder, tmp_path / "o.zarr")
 
 
-def test_formats_that_are_loaded_later_have_the_same_twins() -> None:
+def test_formats_declare_the_same_twins_before_and_after_loading() -> None:
     assert {one.name: one.twins for one in LATER} == {one.name: one._format.twins for one in LATER}
     assert sum(bool(one.twins) for one in LATER) > 5

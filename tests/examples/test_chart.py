@@ -13,7 +13,7 @@ def test_the_chart_is_drawn_from_the_results() -> None:
     assert CHART.read_text() == chart(RESULTS.read_text()), "run examples/chart.py"
 
 
-def test_another_figure_changes_its_bar() -> None:
+def test_a_changed_result_changes_its_bar_and_a_missing_one_is_an_error() -> None:
     results = RESULTS.read_text()
     changed, count = re.subn(r"(\| nnU-Net's blosc2 \|[^|]+\|[^|]+\| )[\d.]+(× \|)", r"\g<1>45.6\2", results)
     assert count == 1

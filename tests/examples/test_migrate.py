@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import printed
+from tests.support.programs import printed
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {
@@ -27,7 +27,7 @@ SCRIPTS = {
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_before_and_after_give_the_same_batches() -> None:
+def test_scripts_before_and_after_the_migration_give_the_same_batches() -> None:
     """All in one process: importing torch takes longer than any of them."""
     folder = ROOT / "examples" / "migrate"
     code = (

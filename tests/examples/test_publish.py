@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.hub import TOKEN, FakeHub, running_hub, use_hub
-from tests.programs import loaded
+from tests.support.fake_hub import TOKEN, FakeHub, running_hub, use_hub
+from tests.support.programs import loaded
 from unistore.errors import NoStoreError
 
 ROOT = Path(__file__).parents[2]

@@ -90,7 +90,7 @@ def problems_of(read, text: str, name: str = "config.yaml", **options) -> str:
     return str(caught.value)
 
 
-def test_the_spike_document_in_full(read) -> None:
+def test_the_complete_spike_document_becomes_dataset_and_loader_arguments(read) -> None:
     config = read(FULL, ranks=3)
     assert config.train.dataset == {
         "path": "data/processed/gopro_spike_unified",
@@ -138,7 +138,9 @@ def test_the_spike_document_in_full(read) -> None:
     ("total", "workers", "prefetch"),
     [('"cpu*0.9"   # 90 %', 36, 6), ('"auto"', 32, 4), ("24", 24, 2), ('"24"', 24, 2)],
 )
-def test_the_spike_document_in_pieces(read, total: str, workers: int, prefetch: int) -> None:
+def test_total_workers_and_prefetch_are_computed_from_the_spike_document(
+    read, total: str, workers: int, prefetch: int
+) -> None:
     config = read(f"DATALOADER:\n  TOTAL_WORKERS: {total}\n  TRAIN_PREFETCH_FACTOR: {prefetch}\n")
     assert config.train.dataloader["num_workers"] == workers
     assert config.train.dataloader["prefetch_factor"] == prefetch
@@ -146,7 +148,7 @@ def test_the_spike_document_in_pieces(read, total: str, workers: int, prefetch: 
     assert config.validation is None
 
 
-def test_precomputed_voxels(read) -> None:
+def test_precomputed_voxels_name_the_column_and_the_voxel_dir(read) -> None:
     config = read(
         "DATA:\n  USE_PRECOMPUTED_VOXELS: true\n  VOXEL_CACHE_DIRNAME: spike_vox\n", store="gopro.zarr"
     )
@@ -161,7 +163,7 @@ def test_precomputed_voxels(read) -> None:
 
 
 @pytest.mark.parametrize("text", [CT, f"{{{CT}}}", f"/* stage 1 */ {CT.replace('100000', '500000')}"])
-def test_the_ct_document(read, text: str) -> None:
+def test_the_ct_document_becomes_dataset_and_loader_arguments(read, text: str) -> None:
     config = read(text, "ct_vqvae_stage1.json", store="ct.zarr", samples=20)
     most = 500_000 if "500000" in text else 100_000
     assert config.train.dataset == {
@@ -176,7 +178,7 @@ def test_the_ct_document(read, text: str) -> None:
 
 
 @pytest.mark.parametrize(("samples", "workers"), [(49, 2), (50, 4), (200, 4), (201, 8)])
-def test_workers_by_the_size_of_a_ct_set(read, samples: int, workers: int) -> None:
+def test_workers_follow_from_the_size_of_a_ct_set(read, samples: int, workers: int) -> None:
     config = read(CT, "c.json", samples=samples)
     assert config.train.loader["num_workers"] == workers
 
@@ -190,7 +192,9 @@ def test_workers_by_the_size_of_a_ct_set(read, samples: int, workers: int) -> No
         ("10", '"0"', (10, 0)),
     ],
 )
-def test_workers_of_a_side_in_words(read, train: str, validation: str, workers: tuple[int, int]) -> None:
+def test_workers_in_words_are_divided_among_training_and_validation(
+    read, train: str, validation: str, workers: tuple[int, int]
+) -> None:
     text = f"DATALOADER:\n  TOTAL_WORKERS: 32\n  TRAIN_WORKERS: {train}\n  VAL_WORKERS: {validation}\n"
     if "0.9" in train:
         text = text.replace("TOTAL_WORKERS: 32", "TOTAL_WORKERS: auto")
@@ -224,7 +228,7 @@ def test_workers_of_a_side_in_words(read, train: str, validation: str, workers: 
         ("DATALOADER: {TOTAL_WORKERS: many}", "is 'many', expected 'auto', 'cpu*0.9' or a number"),
     ],
 )
-def test_what_is_refused(read, text: str, said: str) -> None:
+def test_an_invalid_value_is_one_line_that_names_the_key(read, text: str, said: str) -> None:
     lines = problems_of(read, text).splitlines()
     assert len(lines) == 1
     assert "config.yaml" in lines[0]
@@ -264,7 +268,7 @@ MERGES = "a: &a {x: 1}\n" + "".join(
         ("c.json", '{"a": 1} /* the end', "Extra data"),
     ],
 )
-def test_hostile_text(read, name: str, text: str, said: str) -> None:
+def test_a_hostile_text_is_a_short_error_within_seconds(read, name: str, text: str, said: str) -> None:
     began = time.process_time()
     (line,) = problems_of(read, text, name).splitlines()
     assert time.process_time() - began < 5
@@ -279,7 +283,7 @@ def refusal(load, path: Path) -> str:
     return str(caught.value)
 
 
-def test_what_is_no_file(load, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_readable_regular_file_is_an_error(load, tmp_path: Path) -> None:
     said = refusal(load, tmp_path / "none.yaml")
     assert "none.yaml: cannot be read as a configuration: [Errno 2] No such file" in said
     for path in (tmp_path, Path("/dev/zero"), Path("/dev/tty")):
@@ -292,7 +296,7 @@ def test_what_is_no_file(load, tmp_path: Path) -> None:
     assert "can't decode byte 0xe9" in refusal(load, tmp_path / "latin.yaml")
 
 
-def test_what_it_comes_to_is_printed(
+def test_the_resulting_settings_are_printed_once_and_without_secrets(
     read, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = read(CT, "c.json", store="s3://me:secret@here/printed.zarr", samples=20)

@@ -26,11 +26,11 @@ def run(*options: str) -> str:
 
 
 @pytest.mark.timeout(120)
-def test_the_first_cells_and_every_format_has_a_sample() -> None:
+def test_the_first_cells_of_the_matrix_have_no_failure() -> None:
     assert ", 0 failed" in run("--count", "6", "--processes", "1")
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-def test_every_format_with_every_fault_is_refused_by_name_or_right() -> None:
+def test_every_fault_of_every_format_is_read_right_or_an_error() -> None:
     assert ", 0 failed" in run()

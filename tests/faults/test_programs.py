@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernels import needs_kernel
+from tests.support.kernel import needs_kernel
 
 PROGRAMS = Path(__file__).parents[2] / "tools" / "faults"
 MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
@@ -67,12 +67,14 @@ def test_sound_files_are_read_as_h5py_reads_them() -> None:
         ),
     ],
 )
-def test_cases_are_refused_by_name_or_right(program: str, count: str, seed: str, least: int) -> None:
+def test_fuzzed_sources_are_read_right_or_an_error_that_names_them(
+    program: str, count: str, seed: str, least: int
+) -> None:
     options = ("--count", count, "--seed", seed, "--processes", "1")
     assert min(counts(rf"^{count} cases: (\d+) accepted, (\d+) refused", program, *options)) >= least
 
 
-def test_findings_are_refused_by_name(tmp_path: Path) -> None:
+def test_recorded_findings_of_the_fuzzer_are_errors_that_name_the_file(tmp_path: Path) -> None:
     command = ("fuzz_stores.py", "--corpus", "--work", str(tmp_path), "--limit", "60")
     assert counts(r"(\d+) findings replayed, 0 otherwise", *command) > [25]
 

@@ -98,7 +98,7 @@ def assert_clips(path: Path) -> None:
     assert batch["spans_offsets"].diff().tolist() == [len(clip["spans"]) for clip in expected]
 
 
-def test_every_form_in_every_table(frames: Path, tmp_path: Path) -> None:
+def test_columns_of_every_form_are_stored_grown_and_compacted(frames: Path, tmp_path: Path) -> None:
     store = tmp_path / "every.zarr"
     unistore.convert(frames, store, "every")
     assert_clips(store)
@@ -133,7 +133,7 @@ def arrays_of(store: Path) -> list[str]:
         ({"spans_ragged": ["a"]}, r"returned the spans_ragged \['a'\] for sample 0, not a list"),
     ],
 )
-def test_values_of_samples_that_are_not_as_declared(
+def test_a_value_of_a_sample_that_is_not_as_declared_is_an_error(
     numbers: dict[str, Any], message: str, frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = get_family("every")
@@ -153,7 +153,7 @@ def test_values_of_samples_that_are_not_as_declared(
         ({"bounds": [0.5]}, r"states bounds as \[0\.5\], not as a list of whole numbers"),
     ],
 )
-def test_values_of_sources_that_are_not_as_declared(
+def test_a_value_of_a_source_that_is_not_as_declared_is_an_error(
     metadata: dict[str, Any], message: str, frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = get_family("every")
@@ -173,7 +173,7 @@ def test_values_of_sources_that_are_not_as_declared(
         ({"kind": np.array([2], "u1")}, "kind: row 0 is 2, expected at most 1"),
     ],
 )
-def test_computed_rows_that_are_not_as_declared(
+def test_computed_rows_that_are_not_as_declared_are_an_error(
     rows: dict[str, Any], message: str, frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = get_family("every")
@@ -185,7 +185,7 @@ def test_computed_rows_that_are_not_as_declared(
         unistore.convert(frames / "b.h5", tmp_path / "b.zarr", "every")
 
 
-def test_sources_that_mean_other_classes_are_not_joined(
+def test_sources_whose_classes_differ_are_an_error(
     frames: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = get_family("every")
@@ -201,7 +201,7 @@ def test_sources_that_mean_other_classes_are_not_joined(
         unistore.convert(frames, tmp_path / "m.zarr", "every")
 
 
-def test_rows_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_samples_that_are_rows_have_the_rows_of_their_tables(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     counts = [[2, 0, 3], [0], [1, 1]]
     every: list[tuple[np.ndarray, np.ndarray, list[str]]] = []
@@ -233,7 +233,7 @@ def test_rows_have_tables_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["h5", "npz"])
-def test_texts_of_sources_of_several_files(
+def test_texts_are_read_from_any_file_of_a_group(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boxes = get_family("boxes")
@@ -261,7 +261,9 @@ def test_texts_of_sources_of_several_files(
     assert unistore.verify(tmp_path / "b.zarr", against=folder).problems == ()
 
 
-def test_classes_and_texts_of_numpy_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_and_texts_of_npz_files_are_stored_and_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     boxes = get_family("boxes")
     columns = {"xyxy": plugin.Column(kinds="f", axes=None), "name": plugin.Column(classes=KINDS)}
     schema = plugin.Schema(table="boxes", columns=columns | {"note_utf8": plugin.Column(ragged=True)})

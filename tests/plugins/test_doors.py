@@ -242,7 +242,7 @@ OPENED: list[tuple[Callable[[plugin.OpenFile], Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), OPENED)
-def test_what_a_format_opens_is_checked(
+def test_a_malformed_open_file_of_a_format_is_an_error_that_names_its_package(
     change: Callable[[plugin.OpenFile], Any], message: str, packs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unistore_pack import Pack
@@ -253,7 +253,9 @@ def test_what_a_format_opens_is_checked(
     assert "unistore_pack" in said
 
 
-def test_numbers_of_numpy_are_numbers(packs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_numpy_in_metadata_are_stored_as_json(
+    packs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from unistore_pack import Pack
 
     metadata = {
@@ -316,7 +318,9 @@ def test_whatever_a_format_raises_names_its_package(
 
 
 @pytest.mark.parametrize("claim", [None, True, "is a pack"])
-def test_a_claim_is_a_claim(claim: Any, packs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recognise_that_returns_no_claim_is_named(
+    claim: Any, packs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from unistore_pack import Pack
 
     monkeypatch.setattr(Pack, "recognise", lambda *_: claim)
@@ -366,7 +370,7 @@ def test_a_claim_is_a_claim(claim: Any, packs: Path, monkeypatch: pytest.MonkeyP
         ),
     ],
 )
-def test_what_a_family_returns_is_checked_before_the_conversion(
+def test_a_malformed_result_of_a_family_is_an_error_before_the_conversion(
     method: str, given: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unistore_records import Tracks
@@ -408,7 +412,7 @@ NUMBER = plugin.Column()
         ({"per_sample": {"n": NUMBER}}, "numbers per sample, but no table of samples"),
     ],
 )
-def test_a_schema_that_no_store_can_have(schema: dict[str, Any], message: str) -> None:
+def test_a_schema_that_no_store_can_have_is_an_error(schema: dict[str, Any], message: str) -> None:
     from unistore_records import Tracks
 
     whole = replace(plugin.Schema(table="points", columns={"x": NUMBER}), **schema)
@@ -425,7 +429,7 @@ def test_a_schema_that_no_store_can_have(schema: dict[str, Any], message: str) -
         (({"v": plugin.Array(ROWS)}, {"a": {1}}), "which is not JSON"),
     ],
 )
-def test_what_restore_gives_is_checked(
+def test_a_malformed_result_of_restore_is_an_error(
     restored: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unistore_records import Tracks
@@ -463,7 +467,7 @@ def _packed_of(*ends: int, values: int = 4) -> plugin.Packed:
         (_packed_of(0, 2, 4), _packed_of(0, 1, 4), "returned start and pcm of one group"),
     ],
 )
-def test_what_a_kind_reads_is_checked(
+def test_a_malformed_batch_of_a_kind_is_an_error(
     pcm: Any, start: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unistore_window import Window
@@ -494,7 +498,9 @@ def test_what_a_kind_reads_is_checked(
 
 
 @pytest.mark.parametrize("counts", [[1, 2], np.ones(8), np.full(8, -1), np.ones(3, int)])
-def test_counts_of_samples_are_checked(counts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_counts_of_a_kind_are_an_error(
+    counts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from unistore_window import Window
 
     np.save(tmp_path / "a.npy", ROWS)

@@ -20,7 +20,7 @@ import zarr
 
 import unistore
 from tests.plugins.conftest import EEG, EEG_PAGE
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore import plugin
 from unistore.converters.families import preview_of_store
 from unistore.converters.registry import get_family
@@ -138,7 +138,9 @@ def test_the_default_kind_delivers_every_table(store: Path, nights: tuple[Path, 
     assert (len(few["value"]), few["notes.text"]) == (5, expected[0]["notes.text"])
 
 
-def test_the_store_has_the_values(store: Path, nights: tuple[Path, list[Night]]) -> None:
+def test_texts_classes_and_offsets_equal_what_zarr_reads(
+    store: Path, nights: tuple[Path, list[Night]]
+) -> None:
     arrays = zarr.open_group(store, mode="r")
     found = nights[1]
     texts = [text.encode() for one in found for text in one.texts]
@@ -177,7 +179,7 @@ def test_verify_and_export_give_the_files_back(
     assert "notes/text_utf8/data" in {problem.file for problem in wrong}
 
 
-def test_a_store_that_grew_is_one_conversion(
+def test_a_store_that_grew_equals_one_conversion(
     store: Path, nights: tuple[Path, list[Night]], tmp_path: Path
 ) -> None:
     folder, found = nights
@@ -210,7 +212,7 @@ def test_texts_of_several_stores_are_whole(nights: tuple[Path, list[Night]], tmp
             assert batch["notes.text"] == [text for one in expected for text in one["notes.text"]]
 
 
-def test_other_classes_are_not_appended(
+def test_appending_other_classes_is_an_error_and_more_classes_are_not(
     nights: tuple[Path, list[Night]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eeg = get_family("eeg")
@@ -228,7 +230,9 @@ def test_other_classes_are_not_appended(
     assert len(unistore.Dataset(tmp_path / "a.zarr")) == len(nights[1][0].stages) + len(nights[1][2].stages)
 
 
-def test_pages_and_statistics(store: Path, nights: tuple[Path, list[Night]]) -> None:
+def test_pages_and_statistics_show_the_values_of_epochs(
+    store: Path, nights: tuple[Path, list[Night]]
+) -> None:
     page = unistore.inspect(store).to_html()
     assert "<img" in page
     view = preview_of_store(unistore.Store(store)).view

@@ -52,7 +52,7 @@ def pack(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, 
     return path
 
 
-def test_the_format_itself(tmp_path: Path) -> None:
+def test_the_pack_format_keeps_its_promises(tmp_path: Path) -> None:
     check_format(
         formats.formats()["pack"], pack(tmp_path / "a.pack", TABLE, {"by": "me"}), TABLE, {"by": "me"}
     )
@@ -85,7 +85,7 @@ def test_rows_keep_metadata_and_give_the_same_file_back(tmp_path: Path) -> None:
     check_format(formats.formats()["pack"], tmp_path / "out/a.pack", TABLE, {"unit": "m/s"})
 
 
-def test_what_no_family_takes_is_left_out(tmp_path: Path) -> None:
+def test_a_file_that_fits_no_family_is_skipped(tmp_path: Path) -> None:
     pack(tmp_path / "a.pack", {"names": np.array([b"a", b"b"])})
     assert not survey([tmp_path]).detected()
 

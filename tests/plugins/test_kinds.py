@@ -132,7 +132,7 @@ def test_a_kind_that_forgets_a_key_is_named(store: Path, monkeypatch: pytest.Mon
         ),
     ],
 )
-def test_what_is_no_kind_is_left_out(
+def test_an_entry_point_that_is_not_a_kind_is_skipped_with_a_line(
     code: str, reason: str, site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from importlib.metadata import EntryPoint
@@ -148,7 +148,7 @@ def test_what_is_no_kind_is_left_out(
 
 
 @pytest.mark.parametrize("samples", ["Ragged", "Rows", "Window"])
-def test_what_a_source_says_is_given_on_request(store: Path, samples: str) -> None:
+def test_values_of_sources_are_delivered_only_if_requested(store: Path, samples: str) -> None:
     dataset = unistore.Dataset(store, samples, fields=["sources.rate", "sources.facts", "source"])
     first, last = dataset[0], dataset[-1]
     assert first == {"index": 0, "sources.rate": 4000, "sources.facts": '{"rate": 4000}', "source": "a.wav"}

@@ -91,7 +91,9 @@ def main_inspect(folder: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("word", FATES)
-def test_comparison_with_sources_that_end_the_library(folder: Path, tmp_path: Path, word: bytes) -> None:
+def test_verify_names_a_source_that_ends_the_library_in_any_way(
+    folder: Path, tmp_path: Path, word: bytes
+) -> None:
     for name in ("b", "c"):
         (folder / f"{name}.native").unlink()
     unistore.convert(folder, tmp_path / "out.zarr", "bytes")
@@ -100,7 +102,7 @@ def test_comparison_with_sources_that_end_the_library(folder: Path, tmp_path: Pa
     assert [(each.location, each.message) for each in verified.problems] == [("d.native", FATES[word])]
 
 
-def test_all_of_them_are_told(folder: Path, tmp_path: Path) -> None:
+def test_all_files_that_crash_the_library_are_problems(folder: Path, tmp_path: Path) -> None:
     (folder / "c.native").write_bytes(b"CRASHc")
     with pytest.raises(InputError) as refused:
         unistore.convert(folder, tmp_path / "all.zarr", "bytes", workers=0)
@@ -108,7 +110,7 @@ def test_all_of_them_are_told(folder: Path, tmp_path: Path) -> None:
     assert problems == [CRASHES, ("c.native", *CRASHES[1:])]
 
 
-def test_comparison_with_sources(folder: Path, tmp_path: Path) -> None:
+def test_verify_names_a_source_that_hangs_the_library(folder: Path, tmp_path: Path) -> None:
     for name in ("b", "c"):
         (folder / f"{name}.native").unlink()
     unistore.convert(folder, tmp_path / "out.zarr", "bytes")
@@ -118,7 +120,9 @@ def test_comparison_with_sources(folder: Path, tmp_path: Path) -> None:
     assert [(each.location, each.message) for each in verified.problems] == [("d.native", HANGS[1])]
 
 
-def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_names_the_file_that_crashes_the_library(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["inspect", str(folder)])
     assert "b.native: is damaged: it crashes libnative (signal 11)" in capsys.readouterr().out

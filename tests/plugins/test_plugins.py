@@ -63,7 +63,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np
     return folder, {name: np.concatenate(values) for name, values in columns.items()}
 
 
-def test_the_format_of_a_package(recordings: tuple[Path, dict[str, np.ndarray]]) -> None:
+def test_the_wav_format_keeps_its_promises(recordings: tuple[Path, dict[str, np.ndarray]]) -> None:
     from unistore_audio import Wav
 
     folder, pcm = recordings
@@ -119,7 +119,9 @@ def test_a_store_is_read_without_its_package(
         ({"t": np.arange(5)[::-1]}, r"dvs/t: falls\. Fix: sort the events by time"),
     ],
 )
-def test_files_that_the_schema_does_not_fit(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_file_that_does_not_fit_the_schema_is_an_error(
+    columns: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     values = {name: np.zeros(5, "u2") for name in ("x", "y", "t", "p")} | {"t_offset": np.int64(7)} | columns
     with h5py.File(tmp_path / "e.h5", "w") as file:
         for name, value in values.items():
@@ -251,7 +253,7 @@ def test_values_below_the_bounds_of_a_schema_are_not_sealed(
     ],
 )
 @pytest.mark.usefixtures("in_this_process")
-def test_numbers_of_a_sample_that_the_schema_does_not_declare(
+def test_numbers_of_a_sample_that_differ_from_the_schema_are_an_error(
     numbers: dict[str, Any],
     message: str,
     events: tuple[Path, dict[str, np.ndarray]],
@@ -366,7 +368,7 @@ def logs(tmp_path: Path) -> Path:
     return folder
 
 
-def test_columns_that_depend_on_files_in_groups(logs: Path, tmp_path: Path) -> None:
+def test_columns_that_only_some_groups_have_are_united_or_intersected(logs: Path, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"2 sources: their columns differ:(.*\n)*.*rain: int16 in a, missing"
     ):

@@ -79,7 +79,7 @@ def test_a_family_of_several_tables_keeps_its_promises(
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_columns_of_tables_that_only_some_sources_have(
+def test_columns_of_tables_that_only_some_sources_have_are_united(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unistore_robot import Robot
@@ -124,7 +124,9 @@ def store(robots: tuple[Path, list[dict[str, np.ndarray]]], tmp_path: Path) -> P
         ({"force/value": np.zeros(8)}, r"force/value: is float64 \(n\), but must have 2 axes of float"),
     ],
 )
-def test_tables_that_the_schema_does_not_fit(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_table_that_does_not_fit_the_schema_is_an_error(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     values = episode(tmp_path / "r.h5", 0, 5, 8) | change
     with h5py.File(tmp_path / "r.h5", "w") as file:
         for name, array in values.items():
@@ -207,7 +209,7 @@ def test_tables_of_forward_only_files_are_the_same(
         ),
     ],
 )
-def test_a_family_whose_tables_cannot_be(tables: Mapping[str, Any], message: str) -> None:
+def test_a_family_with_impossible_tables_is_an_error(tables: Mapping[str, Any], message: str) -> None:
     from unistore_robot import Robot
 
     wrong = type("Wrong", (Robot,), {"schema": replace(Robot.schema, tables=tables)})

@@ -83,7 +83,7 @@ def test_patches_are_boxes_inside(store: Path, scans: tuple[Path, Volumes]) -> N
         assert np.array_equal(sample["mask"].numpy(), mask[box])
 
 
-def test_attributes_say_what_is_padding(store: Path) -> None:
+def test_padded_volumes_record_the_array_of_their_extents(store: Path) -> None:
     documents = json.loads((store / "zarr.json").read_text())["consolidated_metadata"]["metadata"]
     (padding,) = documents["scans/density"]["attributes"]["padded"]
     assert padding == {
@@ -115,7 +115,7 @@ def test_a_mask_of_another_extent_is_refused(
 
 
 @pytest.mark.parametrize("change", [{"samples": "boxes"}, {"columns": {"v": plugin.Column(spatial=True)}}])
-def test_a_schema_whose_volumes_cannot_be(change: dict[str, object]) -> None:
+def test_a_schema_of_volumes_without_three_axes_is_an_error(change: dict[str, object]) -> None:
     from unistore_scans import Scans
 
     schema = replace(Scans.schema, **change)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.stores import attributes_of, forge
+from tests.support.store_files import attributes_of, forge
 from unistore import plugin
 from unistore.converters.adapter.values import stored_value, value_arrays
 from unistore.converters.checking import checked_family
@@ -57,7 +57,9 @@ def family_of(
     return family
 
 
-def test_columns_of_their_forms_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_of_the_declared_forms_are_stored_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     family_of(monkeypatch, COLUMNS)
     source = write(tmp_path / "in" / "a.h5", SOUND)
     unistore.convert(source, tmp_path / "o.zarr", "boxes")
@@ -90,7 +92,7 @@ def test_arrays_of_other_forms_are_refused(
 
 
 @pytest.mark.parametrize(("kinds", "is_sound"), [("f", False), ("i", True)])
-def test_kinds_hold_of_ragged_columns_and_of_any_axes(
+def test_kinds_are_checked_for_ragged_columns_and_any_number_of_axes(
     kinds: str, is_sound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = {
@@ -129,7 +131,7 @@ def records(names: list[str]) -> np.ndarray:
     ("names", "message"),
     [(["low", "high", "low"], ""), (["low", "odd", "low"], "is 'odd', which is not one of the cl")],
 )
-def test_classes_of_fields_of_records(
+def test_classes_in_fields_of_records_are_stored_and_unknown_ones_an_error(
     names: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = {
@@ -152,7 +154,7 @@ def test_classes_of_fields_of_records(
 @pytest.mark.parametrize(
     ("codes", "message"), [([0, 1, 1], ""), ([0, 2, 1], "row 1: is 2"), ([0, 1, -1], "-1")]
 )
-def test_numbers_of_classes_that_files_choose(
+def test_numbers_beyond_the_classes_are_an_error_of_convert_and_verify(
     codes: list[int], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = {"x": COLUMNS["x"], "kind": plugin.Column(classes=KINDS)}
@@ -174,7 +176,9 @@ def test_numbers_of_classes_that_files_choose(
 
 
 @pytest.mark.parametrize("first", ["a.h5", "b.h5"])
-def test_classes_that_one_source_lacks(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_that_differ_between_sources_are_an_error(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     family = family_of(monkeypatch, {})
 
     def choose(_: Any, head: plugin.FileSummary) -> plugin.Chosen:
@@ -222,7 +226,9 @@ def test_numbers_of_classes_may_be_any_numbers(value: Any) -> None:
         assert stored_value("kind", column, wrong) is None
 
 
-def test_kinds_of_numbers_of_sources_and_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_sources_and_samples_keep_their_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     of_each = {"count": plugin.Column(kinds="u"), "good": plugin.Column(kinds="b")}
     family = family_of(
         monkeypatch, {"x": COLUMNS["x"]}, samples="clips", per_sample=of_each, per_source=of_each
@@ -255,7 +261,7 @@ def test_ragged_columns_have_units_and_sentences(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("mode", "fix"), [("union", "add a file that contains them"), ("intersection", "union")]
 )
-def test_a_declared_column_that_the_sources_lack(
+def test_a_declared_column_that_no_source_has_is_an_error(
     mode: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared_columns = {"x": COLUMNS["x"], "y": COLUMNS["x"]}
@@ -279,7 +285,7 @@ def test_a_declared_column_that_the_sources_lack(
 
 
 @pytest.mark.parametrize("lacks", [True, False])
-def test_a_table_of_samples_that_no_source_has(
+def test_a_table_without_rows_is_stored_and_a_missing_one_is_an_error(
     lacks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = {"notes": {"at": plugin.Column(kinds="f")}}
@@ -298,7 +304,7 @@ def test_a_table_of_samples_that_no_source_has(
 
 
 @pytest.mark.parametrize("rows", [[4, -1], [1, 1], [1, 2]])
-def test_samples_of_fewer_rows_than_none(
+def test_samples_with_negative_or_too_few_rows_are_an_error(
     rows: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family = family_of(monkeypatch, {"x": COLUMNS["x"]}, samples="clips")
@@ -339,7 +345,7 @@ NUMBER = plugin.Column()
         ({"tables": {"t": {"x": NUMBER}}}, ""),
     ],
 )
-def test_names_of_one_schema_that_clash(schema: dict[str, Any], message: str) -> None:
+def test_a_schema_with_two_equal_keys_is_an_error(schema: dict[str, Any], message: str) -> None:
     columns = {"x": NUMBER, "note_utf8": TEXT}
     whole = plugin.Schema(table="rows", columns=columns, **schema)
     kind = type("Odd", (get_family("boxes"),), {"name": "odd", "schema": whole})

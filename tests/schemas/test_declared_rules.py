@@ -33,7 +33,7 @@ def rule(optional: dict[str, Declared], path: str, paths: Collection[str] = ()) 
     return resolved(ArraySpecs(optional=optional), {path, *paths}).of(path)
 
 
-def test_problems_of_all_arrays_at_once() -> None:
+def test_the_problems_of_all_arrays_are_reported_together() -> None:
     arrays = {
         "rows/rate": ArrayInfo((4,), "uint16"),
         "splits/code": ArrayInfo((5,), "int8"),
@@ -68,7 +68,7 @@ def test_specs_in_a_circle_are_a_problem() -> None:
     ]
 
 
-def test_what_specs_cannot_say_is_checked_last() -> None:
+def test_the_check_of_a_family_runs_only_if_all_arrays_fit() -> None:
     specs = ArraySpecs(arrays={"rows/echo": ArraySpec()}, check=lambda arrays: [Problem("rows", "never")])
     assert [str(each) for each in specs.problems({}, 5)] == ["rows/echo: is missing"]
     assert [str(each) for each in specs.problems({"rows/echo": ArrayInfo((5,), "f4")}, 5)] == ["rows: never"]
@@ -92,14 +92,14 @@ def test_what_specs_cannot_say_is_checked_last() -> None:
         (ArraySpec(like=(Limit("rows/gone", (1,)),)), "its rule needs the array rows/gone"),
     ],
 )
-def test_kinds_and_arrays_that_belong_together(spec: ArraySpec, message: str | None) -> None:
+def test_a_wrong_kind_or_a_missing_companion_array_is_a_problem(spec: ArraySpec, message: str | None) -> None:
     rules = {"rows/mask": spec, "rows/image": ArraySpec()}
     arrays = {"rows/mask": ArrayInfo((5, 7, 2), "bool"), "rows/image": ArrayInfo((5, 7, 9), "uint8")}
     found = [each.message for each in rule_problems(rules, arrays, 5)]
     assert [each[: len(message or "")] for each in found] == ([] if message is None else [message])
 
 
-def test_holes_of_a_template_have_the_same_text_in_its_spec() -> None:
+def test_placeholders_of_a_template_are_filled_in_its_spec() -> None:
     declared: dict[str, Declared] = {
         "voxels/<size>/counts": spec_of("uint32", rows=("voxels/<size>/coords", 0)),
         "clocks/<clock>/<column>": ArraySpec(beside=("clocks/<clock>/offsets", "texts/<column>")),
@@ -112,7 +112,7 @@ def test_holes_of_a_template_have_the_same_text_in_its_spec() -> None:
         assert rule(declared, path) == ArraySpec()
 
 
-def test_the_first_template_that_fits_holds_and_an_exact_path_before_it() -> None:
+def test_an_exact_path_wins_over_templates_and_the_first_template_over_later_ones() -> None:
     declared: dict[str, Declared] = {
         "rows/<name>_file": ArraySpec(kinds="u"),
         "rows/<name>": ArraySpec(kinds="f"),
@@ -121,14 +121,14 @@ def test_the_first_template_that_fits_holds_and_an_exact_path_before_it() -> Non
     assert [rule(declared, f"rows/{name}").kinds for name in ("a_file", "b_file", "b")] == ["i", "u", "f"]
 
 
-def test_a_hole_of_digits_may_be_an_extent() -> None:
+def test_a_placeholder_of_digits_is_filled_as_an_extent() -> None:
     declared: dict[str, Declared] = {"frames/voxel/<#bins>": ArraySpec(row_shape=("<#bins>", None))}
     assert rule(declared, "frames/voxel/12").row_shape == (12, None)
     for path in ("frames/voxel/x", "frames/voxel/1x", "frames/voxel/١"):
         assert rule(declared, path) == ArraySpec()
 
 
-def test_limits_are_those_whose_arrays_are_there_exact_paths_first() -> None:
+def test_only_limits_of_present_arrays_apply_and_exact_paths_come_first() -> None:
     limits = (Limit("z/image", (1,)), Limit("<group>/label", (1,), 2), Limit("<group>/mask", (1,), 8))
     declared: dict[str, Declared] = {"z/extent": ArraySpec(limits=limits, like=limits)}
     paths = ("b/mask", "a/label", "z/image", "b/other")
@@ -138,7 +138,7 @@ def test_limits_are_those_whose_arrays_are_there_exact_paths_first() -> None:
     assert rule(declared, "z/extent") == ArraySpec()
 
 
-def test_of_several_specs_the_first_whose_arrays_are_there_else_the_last() -> None:
+def test_the_first_of_several_specs_with_present_arrays_applies_else_the_last() -> None:
     bits = Limit("w/<name>/mask", (1, 2, 3), 8)
     declared: dict[str, Declared] = {
         "w/<name>/offsets": (ArraySpec(offsets_of="w/<name>/coords"), ArraySpec(offsets_of=bits))
@@ -159,7 +159,7 @@ CLIPS: dict[str, Declared] = {
 }
 
 
-def test_a_table_stands_for_the_column_that_counts_its_rows() -> None:
+def test_a_table_is_resolved_to_the_column_that_counts_its_rows() -> None:
     rules = resolved(
         ArraySpecs(optional=CLIPS),
         [
@@ -194,7 +194,7 @@ def test_rows_of_a_table_of_ragged_columns_alone_are_counted_by_the_first_of_the
     assert rules["frames/b_ragged/offsets"].rows == (bounds, 0)
 
 
-def test_a_ragged_column_has_data_and_offsets_and_another_one_is_plain() -> None:
+def test_a_column_is_ragged_only_if_it_has_both_data_and_offsets() -> None:
     declared = table_columns("rows", SAMPLES)
     plain = ArraySpec(rows=(SAMPLES, 0))
     for suffix in ("_ragged", "_utf8"):
@@ -207,7 +207,7 @@ def test_a_ragged_column_has_data_and_offsets_and_another_one_is_plain() -> None
     assert rule(declared, "rows/a_ragged/data") == rule(declared, "rows/a/data", ["rows/a/offsets"]) == plain
 
 
-def test_arrays_of_sources_are_texts_offsets_of_tables_or_one_value_each() -> None:
+def test_arrays_of_sources_have_rules_as_texts_offsets_or_one_value_each() -> None:
     assert rule({}, "sources/note", ()) == ArraySpec(rows=("sources/path/offsets", -1))
     assert rule({}, "sources/note/data", ["sources/note/offsets"]) == TEXT
     bounds = rule({}, "sources/note/offsets", ["sources/note/data"])
@@ -217,7 +217,7 @@ def test_arrays_of_sources_are_texts_offsets_of_tables_or_one_value_each() -> No
     assert rule({}, "sources/voxels/0.5/offsets") == replace(bounds, offsets_of=None)
 
 
-def test_a_column_may_say_more_of_its_values() -> None:
+def test_a_declared_column_adds_bounds_to_its_rule() -> None:
     specs = ArraySpecs(optional={"rows/<column>": ArraySpec(rows=(SAMPLES, 0))})
     columns = {"rows/a": ArraySpec(least=0, most=3), "rows/b": None}
     rules = resolved(specs, ["rows/a", "rows/b"], columns)
@@ -227,7 +227,7 @@ def test_a_column_may_say_more_of_its_values() -> None:
     assert rules.of("rows/b") == ArraySpec(rows=(SAMPLES, 0))
 
 
-def test_a_recorded_rule_may_say_more_of_values_and_nothing_else() -> None:
+def test_a_recorded_rule_may_only_restrict_the_values_of_the_declared_one() -> None:
     declared = ArraySpec(rows=(SAMPLES, 0), least=0)
     assert is_kept(declared, replace(declared, kinds="u", row_shape=(3,), most=4))
     for other in (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.golden import STORES
+from tests.support.golden_stores import STORES
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, Limit
@@ -48,7 +48,7 @@ PLAIN = [path for path in sorted(STORES.iterdir()) if (path / "zarr.json").exist
     "rule",
     [ArraySpec(), ArraySpec(rows=(SAMPLES, 1), offsets_of="points/xyz"), ArraySpec(row_shape=()), EVERYTHING],
 )
-def test_a_rule_is_json_and_back(rule: ArraySpec) -> None:
+def test_a_rule_is_read_back_from_json(rule: ArraySpec) -> None:
     assert parse_rule(json.loads(json.dumps(rule_of(rule)))) == rule
 
 
@@ -58,7 +58,7 @@ def test_a_rule_says_nothing_that_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.stem)
-def test_a_golden_store_records_what_its_family_says(path: Any) -> None:
+def test_a_golden_store_records_the_rules_that_its_family_declares(path: Any) -> None:
     store = Store(path)
     declared = resolved(specs_of(get_family(store.family)), store.paths()).rules()
     fields = store.attributes["fields"]
@@ -103,7 +103,7 @@ def test_a_rule_bounds_numbers_of_classes() -> None:
         ({"offsets_of": 3}, "member 'offsets_of'"),
     ],
 )
-def test_what_is_no_rule(document: Any, message: str) -> None:
+def test_a_malformed_recorded_rule_is_an_error_that_names_its_array(document: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_rule(document)
     rules = StatedRules({"rows/x": {"axes": ["row"], "rule": document}}, "a.zarr")
@@ -115,7 +115,7 @@ def test_what_is_no_rule(document: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("absent", [-1, 0.5, False, "{}"])
-def test_what_rows_have_without_an_array_is_recorded_beside_its_rule(absent: float | str) -> None:
+def test_the_value_of_an_absent_array_is_recorded_beside_its_rule(absent: float | str) -> None:
     field = json.loads(json.dumps(recorded(ArraySpec(least=0, absent=absent))))
     assert field == {"rule": {"least": 0}, "absent": absent}
     rule = StatedRules({"rows/x": field}, "a.zarr")["rows/x"]
@@ -123,7 +123,7 @@ def test_what_rows_have_without_an_array_is_recorded_beside_its_rule(absent: flo
 
 
 @pytest.mark.parametrize("absent", [[], {}, ["{}"]])
-def test_what_no_row_can_have(absent: Any) -> None:
+def test_a_malformed_absent_member_is_an_error(absent: Any) -> None:
     rules = StatedRules({"rows/x": {"rule": {}, "absent": absent}}, "a.zarr")
     with pytest.raises(
         RuleError,

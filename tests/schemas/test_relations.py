@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from tests.cases import Case
+from tests.support.cases import Case
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.relations import relations
 from unistore.store.reader import Store
@@ -24,7 +24,9 @@ def arrays_of(store: Path) -> Arrays:
     return {path: member for path, member in members if isinstance(member, zarr.Array)}
 
 
-def test_what_attributes_say_is_true(case_name: str, make_case: MakeCase) -> None:
+def test_offsets_texts_padding_and_indexes_agree_with_their_attributes(
+    case_name: str, make_case: MakeCase
+) -> None:
     store = make_case(case_name)[1]
     arrays = arrays_of(store)
     check_offsets(arrays)
@@ -96,7 +98,7 @@ def check_padding(arrays: Arrays) -> None:
                     assert not np.moveaxis(values, at, 0)[length:].any()
 
 
-def test_rows_that_are_counted_by_others_are_divided_too() -> None:
+def test_columns_counted_by_a_ragged_column_are_marked_as_ragged() -> None:
     offsets = ArraySpec(rows=(SAMPLES, 1), offsets_of="hits/time")
     arrays = {
         "hits/time": ArraySpec(),

@@ -57,7 +57,7 @@ def test_locations_have_offsets_of_each_class_of_each_volume() -> None:
     assert said(points, View(arrays, class_numbers=[1, 2])) == [f"{group}/offsets: {words}"]
 
 
-def test_success_is_one_of_three_numbers() -> None:
+def test_success_must_be_1_0_or_minus_1() -> None:
     arrays = {"episodes/success": np.array([1, 0, -1, 5])}
     words = "episode 3 is 5, expected 1 (success), 0 (no success) or -1 (unknown)"
     assert said(success, View(arrays)) == [f"episodes/success: {words}"]
@@ -131,7 +131,9 @@ BITS = ArraySpec(offsets_of=Limit("windows/w/mask", (1, 2, 3), 8))
         (BITS, [0], [1_153], "row 0 counts 1,153 bits, but a row of windows/w/mask has only 1,152"),
     ],
 )
-def test_ranges_of_some_rows(spec: ArraySpec, lo: list[int], hi: list[int], words: str | None) -> None:
+def test_span_error_names_the_row_whose_range_does_not_fit(
+    spec: ArraySpec, lo: list[int], hi: list[int], words: str | None
+) -> None:
     rows = np.arange(7, 7 + len(lo))
     assert spec.span_error(np.array(lo), np.array(hi), rows, SHAPES.__getitem__) == words
 
@@ -153,11 +155,13 @@ def test_ranges_of_some_rows(spec: ArraySpec, lo: list[int], hi: list[int], word
         (OFFSETS, (4, 2), f"has dtype int64 and shape (4, 2), {NO_OFFSETS}"),
     ],
 )
-def test_rows_and_axes(spec: ArraySpec, shape: tuple[int, ...], words: str | None) -> None:
+def test_array_error_names_a_wrong_number_of_rows_or_axes(
+    spec: ArraySpec, shape: tuple[int, ...], words: str | None
+) -> None:
     assert spec.array_error(ArrayInfo(shape, "int64"), SHAPES.__getitem__) == words
 
 
-def test_offsets_begin_somewhere() -> None:
+def test_empty_offsets_are_a_problem() -> None:
     assert list(OFFSETS.value_errors(np.zeros(0, np.int64), SHAPES.__getitem__)) == [
         "is empty, expected 0 first"
     ]

@@ -117,7 +117,7 @@ def problems(family: str, changes: dict[str, str | None], samples: int | None = 
         ("point_cloud", {"points/xyz": "float64 10 3", "sources/scale": None, "sources/offset": None}),
     ],
 )
-def test_sound_stores(family: str, changes: dict[str, str | None]) -> None:
+def test_sound_stores_of_every_family_have_no_problem(family: str, changes: dict[str, str | None]) -> None:
     assert problems(family, changes) == []
     assert [name_problem(path) for path in STORES[family]] == [None] * len(STORES[family])
 
@@ -207,7 +207,7 @@ WIDE = "has shape (264, 396, 80), expected (…, 360, 80), because frames/voxel/
         ("trajectory", "episodes/source", "int32 4", "has 4 rows, expected 3, the number of samples"),
     ],
 )
-def test_a_fault_of_one_array_is_said_of_it_alone(
+def test_a_fault_of_one_array_is_the_only_problem(
     family: str, path: str, changed: str | None, said: str
 ) -> None:
     assert problems(family, {path: changed}) == [f"{path}: {said}"]

@@ -19,8 +19,8 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from tests.programs import call, loaded
-from tests.stores import forge as forged
+from tests.support.programs import call, loaded
+from tests.support.store_files import forge as forged
 from unistore.conversion.new_store import tables_of
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.registry import find_family
@@ -382,5 +382,5 @@ def make_scans(make_store: StoreMaker) -> Callable[..., Scans]:
 
 @pytest.fixture
 def forge() -> Callable[..., None]:
-    """``forge(store, {path: array})``: see `tests.stores.forge`."""
+    """``forge(store, {path: array})``: see `tests.support.store_files.forge`."""
     return forged

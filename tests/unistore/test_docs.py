@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import unistore
-from tests.programs import loaded, printed
+from tests.support.programs import loaded, printed
 from unistore.cli.main import main
 from unistore.data.kinds.protocol import SampleKind
 
@@ -138,7 +138,7 @@ FRAMEWORKS = {"rerun": "inspect"}
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_frameworks(demo_stores: Path, tmp_path: Path, framework: str) -> None:
+def test_the_example_of_each_framework_runs(demo_stores: Path, tmp_path: Path, framework: str) -> None:
     guide = ROOT / "docs" / f"{FRAMEWORKS[framework]}.md"
     pytest.importorskip(
         framework, reason=f"{framework} is not installed: its example in {guide.name} is not run"
@@ -207,7 +207,7 @@ def anchors(document: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", [ROOT / "README.md", *GUIDES], ids=lambda p: p.name)
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_of_guides_have_a_target(document: Path) -> None:
     wrong = []
     for path, anchor in LINK.findall(document.read_text()):
         if "://" in path or path.startswith("../../actions/"):  # runs, on the page of the repository
@@ -230,7 +230,7 @@ def test_the_site_has_every_guide() -> None:
     assert sorted(listed) == sorted(made | {path.relative_to(ROOT / "docs").as_posix() for path in GUIDES})
 
 
-def test_links_of_the_site() -> None:
+def test_links_are_rewritten_for_the_site() -> None:
     moved_links = loaded(ROOT / "mkdocs_pages.py").moved_links
     readme, index, design = ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "design.md"
     assert (

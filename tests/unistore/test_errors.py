@@ -80,7 +80,7 @@ def test_control_characters_of_a_file_name_are_escaped() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=())))  # lone surrogates, too
-def test_printable_text_is_printable(text: str) -> None:
+def test_printable_escapes_only_characters_that_are_not_printable(text: str) -> None:
     shown = printable(text)
     assert shown.isprintable()
     assert (shown == text) == text.isprintable()
@@ -96,7 +96,7 @@ def test_problems_that_are_alike_are_shown_once() -> None:
     ]
 
 
-def test_a_problem_as_commands_print_it() -> None:
+def test_a_paragraph_has_place_problem_and_an_indented_fix() -> None:
     problem = Problem("a.h5", "is truncated: 20 bytes", "copy it again")
     assert problem.paragraph == "a.h5: is truncated: 20 bytes.\n  fix: copy it again"
     assert Problem("a.h5", "which are the coordinates?").paragraph == "a.h5: which are the coordinates?"

@@ -14,7 +14,7 @@ import torch
 from nbclient import NotebookClient
 
 import unistore
-from tests.programs import loaded
+from tests.support.programs import loaded
 
 ROOT = Path(__file__).parents[2]
 

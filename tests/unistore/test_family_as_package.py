@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import printed
+from tests.support.programs import printed
 
 ROOT = Path(__file__).parents[2]
 # Families that are complete behind `unistore.plugin`

@@ -27,8 +27,8 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from tests.programs import printed
-from tests.stores import tree
+from tests.support.programs import printed
+from tests.support.store_files import tree
 
 ROOT = Path(__file__).parents[2]
 FORMAT, FAMILY = (ROOT / "docs" / f"write-a-{what}.md" for what in ("format", "family"))
@@ -166,7 +166,7 @@ def test_the_package_is_short_and_imports_the_one_module() -> None:
 
 
 @pytest.mark.nightly
-def test_commands_and_code_of_the_page(installed: Installed) -> None:
+def test_commands_and_code_of_the_page_run_with_the_installed_package(installed: Installed) -> None:
     (console,) = blocks(FAMILY, "console")
     for line in console.splitlines():
         prompt, program, *arguments = shlex.split(line)
@@ -189,7 +189,7 @@ def test_commands_and_code_of_the_page(installed: Installed) -> None:
 
 
 @pytest.mark.nightly
-def test_the_store_has_the_values(installed: Installed) -> None:
+def test_the_store_of_the_installed_family_equals_the_values_written(installed: Installed) -> None:
     store = zarr.open_group(installed.folder / "reference.zarr", mode="r")
     np.testing.assert_array_equal(store["pings/echoes"][:], np.concatenate(list(installed.pings.values())))
     assert store["sources/rate"][:].tolist() == [rate for rate, _ in PINGS.values()]

@@ -16,10 +16,10 @@ import pytest
 import xxhash
 
 import unistore
-from tests.cases import REAL, Case
-from tests.golden import SOURCES, STORES
-from tests.programs import printed
-from tests.stores import attributes_of
+from tests.support.cases import REAL, Case
+from tests.support.golden_stores import SOURCES, STORES
+from tests.support.programs import printed
+from tests.support.store_files import attributes_of
 from unistore.converters.trajectory.columns import Kind
 from unistore.store.manifest import Entry
 from unistore.zarr3.codecs import Blosc, codecs_document
@@ -88,7 +88,7 @@ RULE = ("attributes", "unistore", "fields", "segments/offsets", "rule")
         ("Version 3 of `tests/data/golden/grown.zarr`", "grown.zarr/versions/3.json", ()),
     ],
 )
-def test_its_documents_are_those_of_golden_stores(
+def test_documents_of_the_page_equal_those_of_golden_stores(
     sentence: str, document: str, members: tuple[str, ...]
 ) -> None:
     real = json.loads((STORES / document).read_text())
@@ -97,7 +97,7 @@ def test_its_documents_are_those_of_golden_stores(
     assert_shown(json_after(sentence), real)
 
 
-def test_a_value_that_is_not_shown_as_it_is_fails() -> None:
+def test_a_document_with_a_changed_value_is_noticed() -> None:
     real = {"a": {"b": [1, "abc"], "c": 2}}
     assert_shown({"a": {"b": [1, "ab…"], "…": None}}, real)
     for shown in ({"a": {"b": [1, "abd"], "…": None}}, {"a": {"b": [1, "abc"]}}, {"a": {"x": 1, "…": None}}):
@@ -105,7 +105,7 @@ def test_a_value_that_is_not_shown_as_it_is_fails() -> None:
             assert_shown(shown, real)
 
 
-def test_its_lines_of_the_manifest_are_those_of_the_golden_store() -> None:
+def test_manifest_lines_of_the_page_equal_those_of_the_golden_store() -> None:
     manifest = (STORES / "rows_split.zarr" / "unistore-manifest.jsonl").read_text().splitlines()
     lines = block_after("These are two lines of").splitlines()
     assert len(lines) == 2
@@ -116,12 +116,12 @@ def test_its_lines_of_the_manifest_are_those_of_the_golden_store() -> None:
     ("sentence", "shard"),
     [("`splits/code/c/0` of", "splits/code"), ("The only chunk of", "sources/path/data")],
 )
-def test_its_bytes_are_those_of_the_golden_store(sentence: str, shard: str) -> None:
+def test_bytes_on_the_page_equal_those_of_the_golden_store(sentence: str, shard: str) -> None:
     shown = bytes.fromhex(block_after(sentence))
     assert (STORES / "rows_split.zarr" / shard / "c" / "0").read_bytes().startswith(shown)
 
 
-def test_its_hashes_of_short_inputs() -> None:
+def test_hashes_of_short_inputs_on_the_page_are_right() -> None:
     found = dict(re.findall(r"(?m)^\| (none|`abc`) \| `(\w{32})` \|$", TEXT))
     assert found == {"none": xxhash.xxh3_128_hexdigest(b""), "`abc`": xxhash.xxh3_128_hexdigest(b"abc")}
 
@@ -178,13 +178,13 @@ class RowsOfSamples:
         ("events", 1, "marks/t", None),
     ],
 )
-def test_its_steps_find_the_rows_of_a_sample(
+def test_the_steps_of_the_page_find_the_rows_of_a_sample(
     store: str, sample: int, path: str, rows: tuple[int, int] | None
 ) -> None:
     assert RowsOfSamples(f"{store}.zarr").find(sample, path) == rows
 
 
-def test_its_examples_of_offsets_are_those_of_golden_stores() -> None:
+def test_examples_of_offsets_equal_those_of_golden_stores() -> None:
     for name, sentence in (
         ("point_cloud_scaled", "*A segment that is no sample.*"),
         ("trajectory_ragged", "*Two offsets.*"),
@@ -194,7 +194,7 @@ def test_its_examples_of_offsets_are_those_of_golden_stores() -> None:
             assert json.loads(values) == unistore.Store(STORES / f"{name}.zarr").array(path).read().tolist()
 
 
-def test_its_code_runs(stores: dict[str, Path], tmp_path: Path) -> None:
+def test_the_code_of_the_page_reads_a_store(stores: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "clouds.zarr").symlink_to(stores["point_cloud"])
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     (block,) = blocks
@@ -202,7 +202,7 @@ def test_its_code_runs(stores: dict[str, Path], tmp_path: Path) -> None:
     assert "files intact" in output
 
 
-def test_its_check_finds_damage(stores: dict[str, Path], tmp_path: Path) -> None:
+def test_the_check_of_the_page_finds_damage(stores: dict[str, Path], tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(stores["point_cloud"], tmp_path / "clouds.zarr")
@@ -247,14 +247,16 @@ def spread(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_names_every_array(stores: dict[str, Path], family: str) -> None:
+def test_the_page_names_every_array(stores: dict[str, Path], family: str) -> None:
     fields = attributes_of(stores[family])["fields"]
     assert [path for path in fields if not documented(path, family)] == []
     assert not documented("nonsense/x", family)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_names_every_member_of_the_root_and_every_attribute(stores: dict[str, Path], family: str) -> None:
+def test_the_page_names_every_member_of_the_root_and_every_attribute(
+    stores: dict[str, Path], family: str
+) -> None:
     about = attributes_of(stores[family])
     for member in (*about, *about["seal"], *about["samples"]):
         assert f"`{member}`" in TEXT or f'"{member}"' in TEXT, member
@@ -280,7 +282,7 @@ def assert_described(root: Any) -> None:
     assert set(root["attributes"]["unistore"]) <= set(SCHEMA["$defs"]["root"]["properties"])
 
 
-def test_the_schema_is_one() -> None:
+def test_the_schema_is_a_valid_json_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -316,7 +318,7 @@ def test_the_schema_describes_every_store(case_name: str, make_case: MakeCase) -
         ("consolidated_metadata/metadata/splits/attributes/names", ["train", "train"]),
     ],
 )
-def test_the_schema_refuses(stores: dict[str, Path], path: str, value: Any) -> None:
+def test_the_schema_rejects_a_wrong_root(stores: dict[str, Path], path: str, value: Any) -> None:
     root = root_of(stores["point_cloud"])
     *way, last = (part.replace("\\", "/") for part in path.split("/"))
     node = root
@@ -327,7 +329,7 @@ def test_the_schema_refuses(stores: dict[str, Path], path: str, value: Any) -> N
     assert not VALIDATOR.is_valid(root)
 
 
-def test_it_names_every_member_of_a_manifest_line() -> None:
+def test_the_page_names_every_member_of_a_manifest_line() -> None:
     for member in Entry.__dataclass_fields__:
         assert f"| `{member}` |" in section(3)
 
@@ -337,7 +339,7 @@ def test_it_names_every_member_of_a_manifest_line() -> None:
     ("dtype", "chunk"),
     [("uint8", (4096,)), ("int32", (4096, 3)), ("float64", (1, 32, 32, 32)), ("bool", (4096, 3))],
 )
-def test_its_table_of_codecs(preset: str, dtype: str, chunk: tuple[int, ...]) -> None:
+def test_the_table_of_codecs_agrees_with_the_code(preset: str, dtype: str, chunk: tuple[int, ...]) -> None:
     import numpy as np
 
     row = next(line for line in section(4).splitlines() if line.startswith(f"| `{preset}`"))

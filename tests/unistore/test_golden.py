@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.golden import GROWN, SOURCES, STORES, write_grown_sources
-from tests.stores import attributes_of
+from tests.support.golden_stores import GROWN, SOURCES, STORES, write_grown_sources
+from tests.support.store_files import attributes_of
 
 LARGEST, TOGETHER = 110_000, 1_300_000
 
@@ -69,7 +69,7 @@ def test_a_golden_store_of_versions_is_read_and_grows(tmp_path: Path) -> None:
     assert unistore.append(tmp_path / "d.npz", store).version == 4
 
 
-def test_they_are_small_and_of_every_family() -> None:
+def test_golden_stores_are_small_and_of_every_family() -> None:
     sizes = {store: sum(path.stat().st_size for path in files_of(store)) for store in STORES.iterdir()}
     assert {store.stem for store in sizes} == {*SOURCES, GROWN}
     assert max(sizes.values()) < LARGEST

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import REAL
-from tests.stores import flip
+from tests.support.cases import REAL
+from tests.support.store_files import flip
 from unistore.converters.preview import Preview
 from unistore.converters.views import View
 from unistore.errors import StoreError
@@ -111,7 +111,7 @@ def test_planes_are_named_only_where_a_direction_says_so(
     assert size in view.title
 
 
-def test_spikes_are_those_of_the_file(make_case: Any) -> None:
+def test_spikes_of_a_view_equal_those_of_the_dataset(make_case: Any) -> None:
     store = Store(make_case("spike_real")[1])
     view = sample_view(store, 0, STILL)
     height, width = view.head["shape"]
@@ -120,7 +120,7 @@ def test_spikes_are_those_of_the_file(make_case: Any) -> None:
     np.testing.assert_array_equal(pixels.reshape(-1, height, width), with_bits[0]["spike"].numpy()[0])
 
 
-def test_texts_and_rows_of_any_length(tmp_path: Path) -> None:
+def test_a_view_shows_texts_and_rows_of_any_length(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["caption"] = ["a cat", "</script> dog"]
         scans = file.create_dataset("scan", 2, h5py.vlen_dtype(np.float32))
@@ -134,7 +134,7 @@ def test_texts_and_rows_of_any_length(tmp_path: Path) -> None:
     np.testing.assert_array_equal(view.arrays[columns["scan"]["array"]], [[4], [5]])
 
 
-def test_what_is_sent_is_what_is_shown() -> None:
+def test_a_packed_view_contains_its_arrays_and_cleaned_texts() -> None:
     arrays = {
         "flags": np.array([True, False]),
         "big": np.arange(6, dtype=">i2").reshape(2, 3),
@@ -174,12 +174,12 @@ def rows(make_store: Any) -> Store:
     return Store(make_store("rows", {"rows/x": np.arange(40.0).reshape(10, 4)}, count=10))
 
 
-def test_names_of_columns_may_be_any(tmp_path: Path, make_store: Any) -> None:
+def test_a_picture_is_drawn_whatever_the_names_of_columns(tmp_path: Path, make_store: Any) -> None:
     path = make_store("rows", {"rows/$_{$": np.ones((3, 5, 5)), "rows/名前": np.ones((3, 2))}, count=3)
     assert pixels(sample_picture(Store(path), 1)).std() > 8
 
 
-def test_what_is_damaged_is_said_beside_what_is_not(tmp_path: Path) -> None:
+def test_a_damaged_sample_is_named_beside_the_pictures_of_others(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.random.default_rng(0).random((6, 64, 64)))
     unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows", codec="none")
     shard = max((tmp_path / "a.zarr/rows").rglob("c/*/*/*"), key=lambda file: file.stat().st_size)
@@ -189,7 +189,9 @@ def test_what_is_damaged_is_said_beside_what_is_not(tmp_path: Path) -> None:
     assert "<img" in shown
 
 
-def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_family_while_drawing_is_reported_and_escaped(
+    rows: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("<b>oops</b>")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore import plugin
 
 ROOT = Path(unistore.__file__).parent
@@ -201,7 +201,7 @@ def reachable(leads: Mapping[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def test_circles_are_found() -> None:
+def test_circles_finds_every_cycle_of_imports() -> None:
     assert circles({("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "d")}) == [["a", "b", "c"]]
 
 
@@ -332,7 +332,7 @@ def test_internals_of_multiprocessing_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("package", NEVER)
-def test_what_a_module_never_imports(package: str) -> None:
+def test_no_package_imports_what_the_table_forbids(package: str) -> None:
     checked = [name for name in MODULES if within(name, {package}) and name != "unistore.data.kinds.replay"]
     assert checked, f"no module {package}"
     wrong = [
@@ -344,7 +344,7 @@ def test_what_a_module_never_imports(package: str) -> None:
     assert not wrong
 
 
-def test_heavy_imports() -> None:
+def test_heavy_libraries_are_imported_only_where_the_tables_allow() -> None:
     """None at the top of a module or in functions but those of the tables."""
     wrong = []
     for name in MODULES:
@@ -443,7 +443,7 @@ def strings(node: ast.AST) -> set[str]:
     return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
 
 
-def test_every_kind_has_an_anchor_in_the_guide() -> None:
+def test_every_kind_of_error_has_a_heading_in_the_guide() -> None:
     guide = (ROOT / "cli" / "errors.md").read_text()
     assert (ROOT.parent / "docs" / "errors.md").read_text() == guide, "cp unistore/cli/errors.md docs/"
     kinds = kinds_of_problems()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import printed
-from tests.waiting import patience
+from tests.support.programs import printed
+from tests.support.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -74,7 +74,7 @@ SOURCES = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", SOURCES)
-def test_a_family_without_what_only_linux_has(tmp_path: Path, family: str) -> None:
+def test_every_family_works_without_features_of_linux(tmp_path: Path, family: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(TAKEN_AWAY)
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from unistore.cli.main import main
 from unistore.progress import JsonLog, ProgressBar, Stage, duration
 from unistore.system.progress import StepBytes, advanced, listening, portion
@@ -74,7 +74,7 @@ def test_a_log_says_how_far_a_long_stage_is(
     assert duration(12600) == "3.5 h"
 
 
-def test_machines_read_a_log(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_log_json_prints_one_event_a_line(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["convert", "rows", str(source), str(source.with_name("a.zarr")), "--log", "json", "--json"])
     out, err = capfd.readouterr()
@@ -190,7 +190,7 @@ def test_parts_of_a_step_are_passed_on_some_times_a_second() -> None:
     assert done.told == 1_000
 
 
-def test_a_portion_counts_as_what_it_is() -> None:
+def test_bytes_of_a_portion_are_scaled_to_its_share() -> None:
     told: list[int] = []
     with listening(told.append):
         advanced(50)  # outside of a portion: nobody knows how much there is

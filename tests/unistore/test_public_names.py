@@ -15,14 +15,14 @@ import pytest
 
 import unistore
 import unistore.plugin
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore.system.lazy import names_of_stub
 
 SOURCE = Path(unistore.__file__)
 ROOT = Path(__file__).parents[2]
 
 
-def test_exported_names() -> None:
+def test_exported_names_are_sorted_and_exist() -> None:
     assert unistore.__all__ == sorted(unistore.__all__)
     assert {name for name in unistore.__all__ if callable(getattr(unistore, name))} == set(unistore.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Datasett'"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.golden import GROWN, SOURCES, STORES
+from tests.support.golden_stores import GROWN, SOURCES, STORES
 
 pytestmark = pytest.mark.nightly
 READER = Path(__file__).parents[2] / "examples" / "readers" / "unistore.mjs"
@@ -56,7 +56,7 @@ def digest(values: np.ndarray[Any, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_array_is_read(name: str) -> None:
+def test_the_reader_reads_every_array_of_golden_stores(name: str) -> None:
     (part,) = parts_read(STORES / f"{name}.zarr")
     expected = {path: digest(values) for path, values in arrays_of(STORES / f"{name}.zarr").items()}
     assert len(expected) > 5
@@ -64,7 +64,7 @@ def test_every_array_is_read(name: str) -> None:
     assert part["removed"] == []
 
 
-def test_every_part_of_a_grown_store_is_read() -> None:
+def test_the_reader_reads_every_part_of_a_versioned_store() -> None:
     store = STORES / f"{GROWN}.zarr"
     parts = parts_read(store)
     document = json.loads((store / "versions" / "3.json").read_text())["parts"]
@@ -88,7 +88,7 @@ def test_the_first_and_the_last_sample_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
-def test_damage_is_an_error(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_an_error_of_the_reader(damage: str, tmp_path: Path) -> None:
     store = shutil.copytree(STORES / "rows.zarr", tmp_path / "rows.zarr")
     shard = store / "rows" / "data" / "c" / "0" / "0"
     data = shard.read_bytes()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.detection import detect
+from tests.support.detection import detect
 from unistore import plugin
 from unistore.cli.convert import convert as unistore_convert
 from unistore.cli.convert_options import SharedOption, add_family_options
@@ -33,7 +33,7 @@ from unistore.schemas.declared_rules import ArraySpecs
 OURS = ("ct", "events", "point_cloud", "rows", "spike", "trajectory")
 
 
-def test_families_are_whole() -> None:
+def test_every_family_has_its_specs_preview_exporters_and_converter() -> None:
     assert [*families()][-1] == "rows"
     assert sorted(families()) == sorted(OURS)
     for name, each in families().items():
@@ -166,7 +166,7 @@ SPELLED: dict[str, Any] = {
 
 
 @pytest.mark.usefixtures("installed")
-def test_every_form_from_python_to_the_command_line_and_back() -> None:
+def test_options_of_every_form_are_spelled_and_parsed_alike() -> None:
     made: Any = make_converter("sonar", {**SPELLED, "exclude": "a b"}).plugin
     assert made.recorded() == SPELLED
     assert (made.beams, made.tile, made.exclude) == ((1, 2), (2, 3), ("a b",))
@@ -223,7 +223,7 @@ class Inheriting(Colliding):
 
 
 @pytest.mark.parametrize("options", [Colliding, Inheriting])
-def test_an_option_with_the_name_of_one_of_every_conversion(options: type[Options]) -> None:
+def test_an_option_named_like_one_of_every_conversion_is_an_error(options: type[Options]) -> None:
     for refusing in (lambda: declared(options), options):
         with pytest.raises(InputError) as refused:
             refusing()
@@ -237,7 +237,7 @@ def test_an_option_with_the_name_of_one_of_every_conversion(options: type[Option
         ]
 
 
-def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Path) -> None:
+def test_a_store_of_a_missing_family_is_read_but_not_exported(make_store: Any, tmp_path: Path) -> None:
     path = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
     assert unistore.Store(path).array("rows/echo").read(0, 6).tolist() == [*range(6)]
     assert unistore.Dataset(path)[5]["echo"] == 5

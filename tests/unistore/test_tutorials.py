@@ -106,7 +106,7 @@ def test_a_tutorial_runs_only_files_that_it_names_and_shows(document: Path) -> N
     assert commands >= 3
 
 
-def test_other_output_is_noticed() -> None:
+def test_output_that_differs_from_the_page_is_noticed() -> None:
     shown = "loss 1.00, seal 0123456789abcdef"
     assert_alike(shown, "loss 1.01, seal fedcba9876543210")
     for followed in ("loss 1.50, seal 0123456789abcdef", "loss 1.00", f"{shown}\nmore"):

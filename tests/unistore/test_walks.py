@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.support.programs import printed
 
 ROOT = Path(unistore.__file__).parent.parent
 DESIGN = (ROOT / "docs" / "design.md").read_text()
@@ -140,7 +140,7 @@ def names_of(path: Path) -> set[str]:
     return names
 
 
-def test_what_the_design_says_of_where_things_are() -> None:
+def test_files_and_names_in_the_table_of_the_design_exist() -> None:
     table = DESIGN.partition("### Where is …")[2].partition("\n## ")[0]
     questions = re.findall(r"^\| (?!question|-)[^|]+\|(.+)\|$", table, re.MULTILINE)
     assert len(questions) >= 20
@@ -155,16 +155,16 @@ def test_what_the_design_says_of_where_things_are() -> None:
     assert not missing
 
 
-def test_modules_that_a_conversion_loads(walks: dict[str, list[str]]) -> None:
+def test_a_conversion_loads_few_modules(walks: dict[str, list[str]]) -> None:
     assert len(walks["loaded"]) <= MOST_LOADED
 
 
-def test_files_that_a_conversion_enters(walks: dict[str, list[str]]) -> None:
+def test_a_conversion_enters_few_files(walks: dict[str, list[str]]) -> None:
     assert "unistore/conversion/job.py" in walks["conversion"]
     assert len(walks["conversion"]) <= MOST_ENTERED, walks["conversion"]
 
 
-def test_files_that_rows_enter_on_their_way_into_a_shard(walks: dict[str, list[str]]) -> None:
+def test_rows_enter_few_files_on_their_way_into_a_shard(walks: dict[str, list[str]]) -> None:
     beyond = [file for file in walks["shard"] if not file.startswith(FORMAT_AND_FAMILY)]
     assert "unistore/zarr3/writer.py" in beyond
     assert len(beyond) < len(walks["shard"])
@@ -172,12 +172,12 @@ def test_files_that_rows_enter_on_their_way_into_a_shard(walks: dict[str, list[s
     check_listed(beyond)
 
 
-def test_files_that_a_batch_enters(walks: dict[str, list[str]]) -> None:
+def test_a_batch_enters_few_files(walks: dict[str, list[str]]) -> None:
     assert "unistore/zarr3/array.py" in walks["batch"]
     assert len(walks["batch"]) <= MOST_OF_BATCH, walks["batch"]
     check_listed(walks["batch"])
 
 
-def test_files_that_a_batch_of_a_loader_enters(walks: dict[str, list[str]]) -> None:
+def test_a_batch_of_a_loader_enters_few_files(walks: dict[str, list[str]]) -> None:
     assert "unistore/loader/iteration.py" in walks["loader"]
     assert len(walks["loader"]) <= MOST_OF_LOADER, walks["loader"]

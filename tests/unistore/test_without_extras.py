@@ -14,8 +14,8 @@ import hdf5plugin
 import numpy as np
 import pytest
 
-from tests.extras import SOURCES
-from tests.waiting import patience
+from tests.support.extras import SOURCES
+from tests.support.waiting import patience
 from unistore.system.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_every_extra_of_the_project_is_listed_with_the_libraries_that_it_install
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_what_is_missing_names_its_extra_before_anything_is_read(tmp_path: Path, name: str) -> None:
+def test_a_missing_library_is_an_error_that_names_its_extra(tmp_path: Path, name: str) -> None:
     needs = SOURCES[name]
     (tmp_path / "source").mkdir()
     check_named(needs.extra, run(tmp_path, "inspect", needs.write(tmp_path / "source")))

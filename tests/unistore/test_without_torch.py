@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.programs import printed
-from tests.waiting import patience
+from tests.support.programs import printed
+from tests.support.waiting import patience
 
 PROGRAM = """
 import sys
@@ -60,7 +60,7 @@ print("done")
 """
 
 
-def test_all_but_tensors(tmp_path: Path) -> None:
+def test_everything_but_tensors_works_without_torch(tmp_path: Path) -> None:
     source = tmp_path / "a.npz"
     np.savez(source, values=np.arange(8).reshape(4, 2))
     assert printed("-c", PROGRAM, source, tmp_path, timeout=patience(100)).endswith("done\n")

@@ -48,7 +48,7 @@ SPACE = 4 << 30
 """Bytes of address space beyond that of the program, in case a trial allocates without end."""
 CORPUS = Path(__file__).with_name("corpus") / "stores.jsonl"
 """Mutations that failed once, one per line, with the verdict that they must have."""
-CASES = Path(__file__).parents[2] / "tests" / "cases.py"
+CASES = Path(__file__).parents[2] / "tests" / "support" / "cases.py"
 
 
 def makers() -> dict[str, Any]:

@@ -14,7 +14,7 @@ STOP = 7
 
 
 @pytest.mark.timeout(600)
-def test_batches_are_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
+def test_batches_equal_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
     (seen,) = trainer.run("whole", ranks=1)
     assert same(seen["train"], trainer.expected(1, epochs=2, shuffle=True)[0])
     assert same(seen["validate"], trainer.expected(1, epochs=1, split="val")[0])
@@ -22,19 +22,15 @@ def test_batches_are_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stopped_run_goes_on_with_the_next_batch(trainer: Any, same: Any, ranks: int) -> None:
-    begun = trainer.run("stopped", ranks, STOP)
-    rest = trainer.run("stopped", ranks)
-    expected = trainer.expected(ranks, epochs=2, shuffle=True)
+def test_a_resumed_run_continues_with_the_next_batch(trainer: Any, ranks: int) -> None:
+    rest = trainer.check_resuming(ranks, STOP)
     for rank in range(ranks):
-        assert same(begun[rank]["train"], expected[rank][:STOP])
-        assert same(rest[rank]["train"], expected[rank][STOP:])
         evaluated = torch.cat([batch["index"] for batch in rest[rank]["validate"]])
         (whole,) = trainer.expected(1, epochs=1, split="val")
         assert evaluated.tolist() == torch.cat([batch["index"] for batch in whole]).tolist()
 
 
-def test_skip_first_batches_makes_the_batches_that_are_left(trainer: Any, same: Any) -> None:
+def test_skip_first_batches_delivers_the_remaining_batches(trainer: Any, same: Any) -> None:
     dataset = unistore.Dataset(trainer.store, split="train")
     (expected,) = trainer.expected(1, epochs=1, shuffle=True)
     loader = unistore.Loader(dataset, 4, shuffle=True, seed=1, num_workers=0)

@@ -26,7 +26,7 @@ def plain_loop(store: Any, rank: int, ranks: int) -> list[Any]:
 
 
 @pytest.mark.timeout(600)
-def test_batches_are_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
+def test_batches_equal_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
     (seen,) = trainer.run("whole", ranks=1)
     assert same(seen["train"], plain_loop(trainer.store, 0, 1))
     assert same(
@@ -36,7 +36,7 @@ def test_batches_are_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stopped_run_goes_on_with_the_next_batch(trainer: Any, same: Any, ranks: int) -> None:
+def test_a_resumed_run_continues_with_the_next_batch(trainer: Any, same: Any, ranks: int) -> None:
     begun = trainer.run("stopped", ranks, STOP)
     rest = trainer.run("stopped", ranks)
     for rank in range(ranks):

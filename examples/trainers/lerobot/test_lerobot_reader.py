@@ -71,7 +71,7 @@ def assert_same_items(ours, expected):
     ],
     ids=["frames", "windows", "episodes", "uint8 and a transform"],
 )
-def test_items_are_equal(own, stored, options):
+def test_items_equal_those_that_lerobot_reads_from_its_own_files(own, stored, options):
     expected, ours = opened(own, **options), opened(stored, **options)
     items = [expected[number] for number in range(len(expected))]
     assert_same_items([ours[number] for number in range(len(ours))], items)
@@ -92,7 +92,7 @@ def test_a_store_of_another_dataset_is_an_error(stored, tmp_path):
         opened(tmp_path / "root")
 
 
-def test_the_interface_of_the_coming_release(stored, monkeypatch):
+def test_the_reader_implements_the_interface_of_the_next_lerobot_release(stored, monkeypatch):
     """What LeRobot's main branch asks of a reader, and how it makes one."""
 
     class BaseDatasetReader(ABC):
@@ -143,7 +143,9 @@ def test_the_interface_of_the_coming_release(stored, monkeypatch):
 
 
 @pytest.mark.parametrize("policy", SMALL)
-def test_trainings_are_equal_and_go_on(own, stored, policy, tmp_path, monkeypatch):
+def test_training_and_resuming_give_the_weights_of_lerobots_own_files(
+    own, stored, policy, tmp_path, monkeypatch
+):
     monkeypatch.setattr(lerobot_train, "register_third_party_plugins", lambda: None)
 
     def train(*arguments):

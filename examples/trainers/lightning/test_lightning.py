@@ -11,7 +11,7 @@ STOP = 7
 
 
 @pytest.mark.timeout(600)
-def test_batches_of_all_stages_are_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
+def test_batches_of_all_stages_equal_those_of_a_plain_loop(trainer: Any, same: Any) -> None:
     (seen,) = trainer.run("whole", ranks=1)
     assert same(seen["train"], trainer.expected(1, epochs=2, shuffle=True)[0])
     assert same(seen["validate"], trainer.expected(1, epochs=1, split="val")[0])
@@ -20,19 +20,15 @@ def test_batches_of_all_stages_are_those_of_a_plain_loop(trainer: Any, same: Any
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stopped_run_goes_on_with_the_next_batch(trainer: Any, same: Any, ranks: int) -> None:
-    begun = trainer.run("stopped", ranks, STOP)
-    rest = trainer.run("stopped", ranks)
-    expected = trainer.expected(ranks, epochs=2, shuffle=True)
+def test_a_resumed_run_continues_with_the_next_batch(trainer: Any, same: Any, ranks: int) -> None:
+    rest = trainer.check_resuming(ranks, STOP)
     for rank in range(ranks):
-        assert same(begun[rank]["train"], expected[rank][:STOP])
-        assert same(rest[rank]["train"], expected[rank][STOP:])
         for stage, split in (("validate", "val"), ("test", "test")):
             assert same(rest[rank][stage], trainer.expected(ranks, epochs=1, split=split)[rank])
 
 
 @pytest.mark.timeout(600)
-def test_ranks_that_lightning_starts_itself_divide_the_batches(trainer: Any, same: Any) -> None:
+def test_ranks_started_by_lightning_divide_the_batches(trainer: Any, same: Any) -> None:
     """It starts the second process in ``fit``, after the loaders were made."""
     seen = trainer.run("started", ranks=2, torchrun=False, DEVICES="2")
     expected = trainer.expected(2, epochs=2, shuffle=True)

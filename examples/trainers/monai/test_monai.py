@@ -85,7 +85,7 @@ def test_a_volume_equals_load_image(folder: Path) -> None:
         np.testing.assert_allclose(mine.affine, placed.affine, atol=1e-6)
 
 
-def test_a_patch_is_placed_as_the_crop_of_load_image(folder: Path) -> None:
+def test_a_patch_equals_the_crop_of_load_image_in_voxels_and_affine(folder: Path) -> None:
     to_ras = transforms.Orientation("RAS", labels=None)
     for sample in read(folder, unistore.Patches((16, 24, 32), per_volume=3), "corner"):
         ours = sample["image"]
@@ -99,7 +99,7 @@ def test_a_patch_is_placed_as_the_crop_of_load_image(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [unistore.Volumes(step=2), unistore.Patches(8, per_volume=2, step=2)])
-def test_every_second_voxel_has_the_original_affine_of_all(folder: Path, kind: Any) -> None:
+def test_a_step_of_two_keeps_the_original_affine_and_doubles_the_spacing(folder: Path, kind: Any) -> None:
     for sample in read(folder, kind, step=2):
         meta = sample["image"].meta
         theirs = load(folder, meta["filename_or_obj"])

@@ -40,7 +40,7 @@ def folder(request, tmp_path):
     return folder
 
 
-def test_cases_are_equal_after_the_files_of_nnunet_are_gone(folder):
+def test_cases_equal_those_of_nnunets_own_files_after_these_are_deleted(folder):
     own = nnUNetDatasetBlosc2(str(folder))
     cases = {name: [part[:] for part in own.load_case(name)[:2]] for name in own.identifiers}
     to_store(folder)
@@ -86,7 +86,7 @@ def test_a_cascade_is_an_error(folder):
         UnistoreDataset(str(folder), None, folder_with_segs_from_previous_stage="stage")
 
 
-def test_trainings_are_equal_and_go_on(tmp_path, monkeypatch):
+def test_training_and_resuming_give_the_results_of_nnunets_own_files(tmp_path, monkeypatch):
     for name, value in {**environment(tmp_path), "nnUNet_extTrainer": str(HERE)}.items():
         monkeypatch.setenv(name, value)
     write_raw(tmp_path / "raw/Dataset001_Noise", 5, (40, 48, 24), ["CT"])

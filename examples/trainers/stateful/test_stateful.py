@@ -10,17 +10,12 @@ STOP = 7
 
 
 @pytest.mark.timeout(600)
-def test_batches_are_those_of_a_loader(trainer: Any, same: Any) -> None:
+def test_batches_equal_those_of_a_loader(trainer: Any, same: Any) -> None:
     (seen,) = trainer.run("whole", ranks=1)
     assert same(seen["train"], trainer.expected(1, epochs=2, shuffle="full")[0])
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stopped_run_goes_on_with_the_next_batch(trainer: Any, same: Any, ranks: int) -> None:
-    begun = trainer.run("stopped", ranks, STOP)
-    rest = trainer.run("stopped", ranks)
-    expected = trainer.expected(ranks, epochs=2, shuffle="full")
-    for rank in range(ranks):
-        assert same(begun[rank]["train"], expected[rank][:STOP])
-        assert same(rest[rank]["train"], expected[rank][STOP:])
+def test_a_resumed_run_continues_with_the_next_batch(trainer: Any, ranks: int) -> None:
+    trainer.check_resuming(ranks, STOP, shuffle="full")

@@ -73,7 +73,7 @@ def test_roles_and_details_reach_the_scan_of_a_source(tmp_path: Path) -> None:
     ]
 
 
-def test_no_split_divides_a_unit(tmp_path: Path) -> None:
+def test_sources_of_one_unit_stay_in_one_split(tmp_path: Path) -> None:
     write(tmp_path, "a_1", "a_2", "b_1")
     scan = scan_sources(Converter(Walks()), [tmp_path])
     assert list(scan.units) == ["a", "a", "b"]
@@ -85,7 +85,7 @@ def test_a_file_in_no_source_has_the_reason_of_the_family(tmp_path: Path) -> Non
     assert find(Walks(), tmp_path).left_out == [(tmp_path / "a_1.npz", "has no steps")]
 
 
-def test_links_name_files(tmp_path: Path) -> None:
+def test_a_file_reached_by_a_link_has_the_path_of_the_link_as_its_name(tmp_path: Path) -> None:
     write(tmp_path / "kept/x", "a_1")
     write(tmp_path / "kept/y", "b_1")
     (tmp_path / "set/train").mkdir(parents=True)
@@ -100,7 +100,7 @@ def test_links_name_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "kind"), [("outside/a_1.npy", "link"), ("gone/a_1.npy", "missing"), ("a_1.npy", "missing")]
 )
-def test_links_that_lead_nowhere_or_outside(tmp_path: Path, target: str, kind: str) -> None:
+def test_a_broken_link_or_one_out_of_the_folder_is_a_problem(tmp_path: Path, target: str, kind: str) -> None:
     write(tmp_path / "outside", "a_1")
     write(tmp_path / "set", "b_1")
     link = tmp_path / "set/a_1.npy"
@@ -110,7 +110,7 @@ def test_links_that_lead_nowhere_or_outside(tmp_path: Path, target: str, kind: s
     assert ("--follow-links-to" in problem.advice) == (kind == "link")
 
 
-def test_nothing_of_the_formats(tmp_path: Path) -> None:
+def test_a_folder_without_any_file_of_the_formats_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     (problem,) = find(LinkedWalks(), tmp_path).problems
     assert problem.kind == "missing"

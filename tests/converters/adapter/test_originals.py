@@ -26,7 +26,9 @@ def read(form: str, path: Path) -> tuple[str, NDArray[np.generic]]:
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_images_with_all_their_values(tmp_path: Path, channels: int) -> None:
+def test_png_originals_are_read_by_opencv_with_all_channels_and_16_bits(
+    tmp_path: Path, channels: int
+) -> None:
     pixels = PIXELS[..., 0] if channels == 1 else PIXELS[..., :channels]
     path = tmp_path / "a.png"
     cv2.imwrite(str(path), pixels if channels == 1 else pixels[..., [2, 1, 0, 3][:channels]])
@@ -35,7 +37,7 @@ def test_images_with_all_their_values(tmp_path: Path, channels: int) -> None:
     np.testing.assert_array_equal(values, pixels)
 
 
-def test_a_jpeg_as_its_exif_turns_it(tmp_path: Path) -> None:
+def test_jpeg_originals_are_rotated_by_their_exif_orientation(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     path = tmp_path / "a.jpg"
@@ -45,7 +47,7 @@ def test_a_jpeg_as_its_exif_turns_it(tmp_path: Path) -> None:
     assert values.shape == (9, 7, 3)
 
 
-def test_bytes_as_they_stand(tmp_path: Path) -> None:
+def test_raw_originals_are_read_as_the_bytes_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     PIXELS.tofile(path)
     library, values = read("raw", path)

@@ -10,7 +10,7 @@ from unistore.converters.opened import SourceFile
 from unistore.errors import Problem
 
 
-def test_each_choice_has_its_list() -> None:
+def test_a_grouping_is_sorted_into_sources_skipped_problems_and_unused_files() -> None:
     names = ("alone", "first", "second", "aside", "unsaid")
     alone, first, second, aside, unsaid = [SourceFile(Path(f"/in/{name}"), name) for name in names]
     choices = Choices((), [alone, first, second, aside, unsaid])

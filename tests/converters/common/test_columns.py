@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unistore
-from tests.family_converters import ct as ct_converter
-from tests.family_converters import rows as rows_converter
+from tests.support.family_converters import ct as ct_converter
+from tests.support.family_converters import rows as rows_converter
 from unistore.converters.common.columns import SourceColumn, is_lossless, promote, reconcile, storable
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
@@ -31,7 +31,7 @@ def extremes(dtype: str) -> np.ndarray:
     return np.array([info.min, info.max, info.max - 1, info.max // 2 + 2], dtype)
 
 
-def test_lossless_is_what_python_integers_and_floats_say() -> None:
+def test_is_lossless_agrees_with_the_conversion_of_python_numbers() -> None:
     for source, target in product(DTYPES, DTYPES):
         with np.errstate(all="ignore"):
             there = extremes(source).astype(target)
@@ -40,7 +40,7 @@ def test_lossless_is_what_python_integers_and_floats_say() -> None:
 
 
 @given(st.lists(st.sampled_from(DTYPES), min_size=1, max_size=4))
-def test_promotion_holds_every_value(dtypes: list[str]) -> None:
+def test_the_promoted_dtype_represents_every_value_of_all_dtypes(dtypes: list[str]) -> None:
     target = promote([np.dtype(dtype) for dtype in dtypes])
     if target is None:
         assert {"u8", "i8"} & set(dtypes)
@@ -50,12 +50,12 @@ def test_promotion_holds_every_value(dtypes: list[str]) -> None:
     assert len(set(dtypes)) > 1 or target == np.dtype(dtypes[0])
 
 
-def test_what_can_be_stored() -> None:
+def test_numbers_and_booleans_are_storable_and_other_dtypes_are_not() -> None:
     assert all(storable(np.dtype(dtype)) for dtype in [*DTYPES, ">f4"])
     assert not any(storable(np.dtype(dtype)) for dtype in ["S4", "U2", "O", "M8[s]", "c8", "V3", "f4,i4"])
 
 
-def test_the_table_groups_sources_that_look_alike() -> None:
+def test_the_table_of_differing_columns_groups_equal_sources() -> None:
     found = [(f"{n}.h5", {"x": SourceColumn("<f4", (3,)), "y": SourceColumn("<i4")}) for n in range(3)]
     found += [("odd.h5", {"x": SourceColumn("<f4", (2,))})]
     merged, (problem,) = reconcile(found, "exact")
@@ -65,7 +65,7 @@ def test_the_table_groups_sources_that_look_alike() -> None:
     assert list(merged) == ["y"]
 
 
-def test_modes() -> None:
+def test_reconcile_unites_or_intersects_columns_and_offers_intersection_if_it_helps() -> None:
     found = [("a", {"x": SourceColumn("<f4"), "y": SourceColumn(">i2")}), ("b", {"x": SourceColumn("<f8")})]
     union, problems = reconcile(found, "union")
     assert not problems
@@ -102,7 +102,7 @@ def test_a_note_says_which_files_were_promoted_and_to_what(tmp_path: Path) -> No
     np.testing.assert_array_equal(stored, [*whole, *np.arange(4) / 8, *np.ones(4)])
 
 
-def test_what_no_dtype_holds_is_not_promoted(tmp_path: Path) -> None:
+def test_dtypes_without_a_common_lossless_dtype_are_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     np.savez(folder / "a.npz", value=np.array([2**53 + 1]))
@@ -111,7 +111,7 @@ def test_what_no_dtype_holds_is_not_promoted(tmp_path: Path) -> None:
         unistore.convert(folder, tmp_path / "store", "rows", workers=0)
 
 
-def test_volumes_of_several_dtypes_are_told(tmp_path: Path) -> None:
+def test_a_note_names_the_common_dtype_of_volumes_of_several_dtypes(tmp_path: Path) -> None:
     hu = np.random.default_rng(0).integers(-1000, 2000, (16, 16, 16))
     for name, dtype in (("ct_1", "i2"), ("ct_2", "f4")):
         np.save(tmp_path / f"{name}.npy", hu.astype(dtype))

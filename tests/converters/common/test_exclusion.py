@@ -8,7 +8,7 @@ from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.errors import InputError, Problem
 
 
-def test_names_and_folders_are_covered() -> None:
+def test_an_exclusion_covers_exact_names_and_everything_in_its_folders() -> None:
     exclusion = Exclusion(["a.h5", "train/x/", "b.h5: data/demo_1", "absent.h5"])
     covered = ["a.h5", "train/x", "train/x/1.dat", "train/x/y/1.dat", "b.h5: data/demo_1"]
     assert [name for name in covered if not exclusion.covers(name)] == []
@@ -26,7 +26,7 @@ def test_names_and_folders_are_covered() -> None:
         ("nothing_like_it", ""),
     ],
 )
-def test_a_name_that_leaves_nothing_out_is_a_problem(name: str, near: str) -> None:
+def test_an_exclude_that_matches_nothing_is_a_problem_with_the_nearest_name(name: str, near: str) -> None:
     there = ["clouds/a.h5", "seq/spike_vox/0.npy"]
     exclusion = Exclusion(["clouds/", name])
     assert exclusion.covers("clouds/a.h5")
@@ -37,7 +37,7 @@ def test_a_name_that_leaves_nothing_out_is_a_problem(name: str, near: str) -> No
     assert Exclusion([]).notes() == []
 
 
-def test_attempts_are_told_together() -> None:
+def test_problems_of_several_attempts_are_raised_together() -> None:
     collected = ProblemCollector()
     collected.check()
     for number in range(3):

@@ -28,7 +28,7 @@ from unistore.errors import ConversionError, InputError, Problem, StoreError
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_it_names_the_file_and_keeps_the_error(error: Exception) -> None:
+def test_an_error_of_a_library_becomes_a_problem_that_names_the_file(error: Exception) -> None:
     with pytest.raises(InputError) as caught, as_problem("a\x1b.h5", "a.h5"):
         raise error
     (problem,) = caught.value.problems
@@ -42,7 +42,7 @@ def test_it_names_the_file_and_keeps_the_error(error: Exception) -> None:
     assert "trace" not in problem.to_json()
 
 
-def test_what_the_system_and_the_memory_refuse() -> None:
+def test_errors_of_disk_and_memory_become_problems_with_their_own_kind_and_fix() -> None:
     for error, kind, fix in (
         (OSError(errno.EIO, "Input/output error"), "unreadable", CHECK_DISK),
         (KeyError("cannot open (file read failed: errno = 5, …)"), "unreadable", CHECK_DISK),
@@ -62,7 +62,7 @@ def test_what_the_system_and_the_memory_refuse() -> None:
 @pytest.mark.parametrize(
     "error", [InputError(Problem("x", "y")), ConversionError("full"), StoreError("no"), KeyboardInterrupt()]
 )
-def test_what_is_raised_on_purpose_passes(error: BaseException) -> None:
+def test_errors_of_unistore_and_interrupts_pass_unchanged(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, as_problem("a.h5"):
         raise error
     assert caught.value is error

@@ -33,13 +33,13 @@ def test_numbers_become_those_of_the_map(dtype: str) -> None:
     np.testing.assert_array_equal(stored, [[0, 2, 1], [1, 1, 0]])
 
 
-def test_a_dtype_for_all_stored_numbers() -> None:
+def test_mapped_labels_have_the_smallest_dtype_of_all_numbers_of_the_map() -> None:
     assert labels_of("1=2,6=300", "x/a.npy").dtype == np.uint16
     assert labels_of("1=-1,6=200,0=0", "x/a.npy").dtype == np.int16
     np.testing.assert_array_equal(labels_of("0=255,1=0,6=1", "x/a"), [[255, 0, 1], [1, 1, 255]])
 
 
-def test_what_is_not_named_is_refused_or_ignored() -> None:
+def test_a_label_that_is_not_in_the_map_is_an_error_or_becomes_ignore_label() -> None:
     with pytest.raises(InputError) as error:
         labels_of("1=2", "x/a.npy")
     (problem,) = error.value.problems
@@ -52,7 +52,7 @@ def test_what_is_not_named_is_refused_or_ignored() -> None:
         labels_of("1=2", "a", LABELS.astype("f4"))
 
 
-def test_datasets_are_folders() -> None:
+def test_a_file_takes_the_map_of_the_nearest_folder_named_in_it() -> None:
     text = json.dumps(TWO)
     np.testing.assert_array_equal(labels_of(text, "/data/A/labelsTr/a.nii"), [[0, 2, 1], [1, 1, 0]])
     np.testing.assert_array_equal(labels_of(text, "/data/A/B/a.nii", LABELS[:, :2] % 2), [[0, 1], [0, 0]])
@@ -78,7 +78,7 @@ def test_datasets_are_folders() -> None:
         "no-such-file.json",
     ],
 )
-def test_what_is_no_label_map(text: str) -> None:
+def test_a_malformed_label_map_is_an_error(text: str) -> None:
     with pytest.raises(InputError, match="--label-map"):
         checked_map(text, None)
 
@@ -96,7 +96,7 @@ def volumes(root: Path) -> dict[str, np.ndarray]:
     return made
 
 
-def test_volumes_of_two_datasets_in_one_numbering(tmp_path: Path) -> None:
+def test_labels_of_volumes_of_two_datasets_are_stored_in_one_numbering(tmp_path: Path) -> None:
     made = volumes(tmp_path / "in")
     (tmp_path / "map.json").write_text(json.dumps(TWO))
     store = tmp_path / "a.zarr"
@@ -115,7 +115,7 @@ def test_volumes_of_two_datasets_in_one_numbering(tmp_path: Path) -> None:
     assert not unistore.verify(store, against=tmp_path / "in").ok
 
 
-def test_a_map_of_a_dataset_that_is_not_there(tmp_path: Path) -> None:
+def test_a_map_of_a_dataset_without_files_is_an_error(tmp_path: Path) -> None:
     volumes(tmp_path / "in")
     maps = json.dumps({"datasets": {**TWO["datasets"], "Amos": {"1": 2}}})
     with pytest.raises(InputError, match="--label-map Amos: no label file is in a folder of this name"):
@@ -132,7 +132,7 @@ def clouds(root: Path) -> dict[str, np.ndarray]:
     return made
 
 
-def test_clouds_of_two_datasets_in_one_numbering(tmp_path: Path) -> None:
+def test_labels_of_clouds_of_two_datasets_are_stored_in_one_numbering(tmp_path: Path) -> None:
     made = clouds(tmp_path / "in")
     store = tmp_path / "a.zarr"
     unistore.convert(tmp_path / "in", store, "point_cloud", label_map=json.dumps(TWO), segment="window:0.4")
@@ -150,6 +150,6 @@ def test_clouds_of_two_datasets_in_one_numbering(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1=2,1=3", '{"1": 2, "1": 3}', '{"1": 2, "01": 3}'])
-def test_a_label_that_is_said_twice(text: str) -> None:
+def test_a_map_that_contains_a_label_twice_is_an_error(text: str) -> None:
     with pytest.raises(InputError, match="contains a label twice"):
         checked_map(text, None)

@@ -79,7 +79,7 @@ def oracle(paths: list[Path]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     }  # type: ignore[misc]
 
 
-def test_samples_of_every_kind_have_masks(robots: tuple[list[Path], Path]) -> None:
+def test_samples_of_every_kind_have_masks_of_their_padding(robots: tuple[list[Path], Path]) -> None:
     paths, store = robots
     expected = oracle(paths)
     steps = unistore.Dataset(store)
@@ -103,7 +103,9 @@ def test_samples_of_every_kind_have_masks(robots: tuple[list[Path], Path]) -> No
     assert one["states_mask"].tolist() == [True, True, False, False]
 
 
-def test_resized_images_are_of_the_originals(robots: tuple[list[Path], Path]) -> None:
+def test_resized_images_are_computed_from_the_originals_without_padding(
+    robots: tuple[list[Path], Path],
+) -> None:
     cv2 = pytest.importorskip("cv2")
     paths, store = robots
     resized = unistore.Dataset(store, fields=["observation.cam_8"])[10]["observation.cam_8"].numpy()
@@ -140,7 +142,9 @@ def test_padding_is_in_no_statistics(robots: tuple[list[Path], Path], tmp_path: 
         unistore.Normalize(some)
 
 
-def test_sources_come_back(robots: tuple[list[Path], Path], tmp_path: Path) -> None:
+def test_padded_columns_are_exported_with_their_original_shapes(
+    robots: tuple[list[Path], Path], tmp_path: Path
+) -> None:
     paths, store = robots
     assert unistore.verify(store, against=paths).receipt
     unistore.export(store, tmp_path / "again")
@@ -157,7 +161,7 @@ def test_sources_come_back(robots: tuple[list[Path], Path], tmp_path: Path) -> N
                     assert np.array_equal(file[name][()], again[name][()]), name
 
 
-def test_a_difference_of_padding_is_refused(robots: tuple[list[Path], Path]) -> None:
+def test_relative_actions_of_padded_components_are_an_error(robots: tuple[list[Path], Path]) -> None:
     around = {"history": 1, "horizon": 1}
     delta = {"action": ("states", (0, 1))}
     _, store = robots
@@ -169,7 +173,7 @@ def test_a_difference_of_padding_is_refused(robots: tuple[list[Path], Path]) -> 
         dataset[0]
 
 
-def test_rows_of_several_shapes(tmp_path: Path) -> None:
+def test_rows_of_several_shapes_are_padded_with_a_mask_and_exported_as_before(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {"a.npz": (3, "f4"), "b.npz": (5, "f4"), "c.npz": (2, "f2")}
     sources = []
@@ -224,7 +228,9 @@ def write(path: Path, **arrays: Any) -> Path:
         ),
     ],
 )
-def test_what_cannot_be_padded(tmp_path: Path, first: Any, second: Any, message: str) -> None:
+def test_columns_that_cannot_be_padded_are_an_error(
+    tmp_path: Path, first: Any, second: Any, message: str
+) -> None:
     sources = [write(tmp_path / "a.npz", **first), write(tmp_path / "b.npz", **second)]
     with pytest.raises(InputError, match=message):
         unistore.convert(sources, tmp_path / "s.zarr", "rows", columns="union")

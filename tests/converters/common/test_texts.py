@@ -67,7 +67,7 @@ def test_texts_come_back_byte_for_byte(tmp_path: Path, family: str, form: str) -
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_rows_in_batches(tmp_path: Path, workers: int) -> None:
+def test_batches_contain_texts_as_lists_and_variable_rows_with_offsets(tmp_path: Path, workers: int) -> None:
     rows_file(tmp_path / "a.h5", FORMS["variable"])
     rows_file(tmp_path / "b.h5", "S6", 4)
     unistore.convert([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "a.zarr", "rows")
@@ -105,7 +105,7 @@ def test_texts_of_numpy_come_back(tmp_path: Path, suffix: str) -> None:
     assert again.tolist() == label.tolist()
 
 
-def test_texts_of_episodes_in_samples_and_batches(tmp_path: Path) -> None:
+def test_texts_of_episodes_are_delivered_by_every_kind_and_collation(tmp_path: Path) -> None:
     unistore.convert(episodes_file(tmp_path / "a.h5"), tmp_path / "a.zarr", "trajectory")
     key = "observation.label"
     step = unistore.Dataset(tmp_path / "a.zarr", fields=[key, f"next.{key}", "episode.language_instruction"])
@@ -124,7 +124,7 @@ def test_texts_of_episodes_in_samples_and_batches(tmp_path: Path) -> None:
     unistore.export(tmp_path / "a.zarr", tmp_path / "robomimic", to="robomimic")
 
 
-def test_bad_texts(tmp_path: Path) -> None:
+def test_text_mixed_with_numbers_or_without_an_array_of_numbers_is_an_error(tmp_path: Path) -> None:
     path = episodes_file(tmp_path / "a.h5")
     with h5py.File(path, "r+") as file:
         del file["data/demo_0/obs/label"]
@@ -143,7 +143,7 @@ def test_bad_texts(tmp_path: Path) -> None:
         unistore.convert(tmp_path / "b.h5", tmp_path / "b.zarr", "rows")
 
 
-def test_a_damaged_store_is_told(tmp_path: Path) -> None:
+def test_a_damaged_chunk_of_texts_is_an_error_that_names_its_column(tmp_path: Path) -> None:
     unistore.convert(rows_file(tmp_path / "a.h5"), tmp_path / "a.zarr", "rows", codec="none")
     shard = next((tmp_path / "a.zarr/rows/label_utf8/data/c").rglob("0"))
     content = bytearray(shard.read_bytes())

@@ -36,7 +36,7 @@ def episodes_file(path: Path, states: int, *, force: tuple[bool, ...] = (False, 
     return path
 
 
-def test_rows_that_lack_a_column_say_so(tmp_path: Path) -> None:
+def test_rows_without_a_column_have_a_false_present_key(tmp_path: Path) -> None:
     rows_file(tmp_path / "a.h5", x=np.arange(2), label=[b"a", b"b"])
     rows_file(tmp_path / "b.h5", x=np.arange(2), y=np.arange(2.0))
     sources = [tmp_path / "a.h5", tmp_path / "b.h5"]
@@ -53,7 +53,7 @@ def test_rows_that_lack_a_column_say_so(tmp_path: Path) -> None:
         assert sorted(file) == ["x", "y"]
 
 
-def test_episodes_that_lack_a_column_say_so(tmp_path: Path) -> None:
+def test_episodes_without_a_column_have_a_false_present_key(tmp_path: Path) -> None:
     path = episodes_file(tmp_path / "a.h5", 3, force=(True, False))
     unistore.convert(path, tmp_path / "s.zarr", "trajectory", columns="union")
     key, note = "observation.force_present", "observation.note_present"
@@ -73,7 +73,7 @@ def test_episodes_that_lack_a_column_say_so(tmp_path: Path) -> None:
         assert sorted(file["data/demo_0/obs"]) == ["force", "note", "x"]
 
 
-def test_one_store_per_shape(tmp_path: Path) -> None:
+def test_one_store_per_shape_writes_a_store_of_each_shape(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     sizes = {"a": 47, "b": 71, "c": 15, "d": 47}
@@ -100,7 +100,9 @@ def test_one_store_per_shape(tmp_path: Path) -> None:
         ("s3://b/s.zarr", "s3://b/s-a.zarr"),
     ],
 )
-def test_destinations_of_shapes(destination: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_shape_is_added_to_the_destination_before_its_ending(
+    destination: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         "unistore.conversion.convert.sources_by_shape", lambda *_, **__: {"a": ["x"], "b": ["y"]}
     )
@@ -109,7 +111,7 @@ def test_destinations_of_shapes(destination: str, first: str, monkeypatch: pytes
     assert destinations[first] == {"exclude": ("y",)}
 
 
-def test_labels_name_what_differs() -> None:
+def test_shape_labels_name_only_the_columns_that_differ() -> None:
     plain, wide = SourceColumn("<f8", (3,)), SourceColumn("<f8", (4,))
     labels = shape_labels(
         [("a", {"obs/x": plain}), ("b", {"obs/x": wide}), ("c", {"obs/x": plain, "y": SourceColumn("|u1")})]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cases import DATA
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import ct as ct_converter
-from tests.real_ct import LUNG, VOLUME, write_lung, write_volume
+from tests.support.cases import DATA
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import ct as ct_converter
+from tests.support.real_ct import LUNG, VOLUME, write_lung, write_volume
 from unistore.converters.ct import slabs as ct_points
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
@@ -84,7 +84,9 @@ def assert_valid(converted: Any) -> None:
 
 
 @pytest.mark.parametrize("sparse", ["auto", "coords", "mask"])
-def test_real_volume_in_every_form(ct_samples: Path, sparse: str) -> None:
+def test_windows_of_a_real_volume_equal_the_thresholded_image_in_every_form(
+    ct_samples: Path, sparse: str
+) -> None:
     image = np.load(ct_samples / VOLUME)
     converter = ct_converter(window=("lung", "bone", "soft_tissue", "brain", "dense:100:1200"), sparse=sparse)
     converted = convert_in_memory(converter, [ct_samples / VOLUME])
@@ -104,7 +106,7 @@ def test_real_volume_in_every_form(ct_samples: Path, sparse: str) -> None:
     assert_valid(converted)
 
 
-def test_real_window_file_beside_its_volume(ct_samples: Path) -> None:
+def test_a_real_window_file_is_read_as_a_window_of_its_volume(ct_samples: Path) -> None:
     converted = convert_in_memory(ct_converter(), [ct_samples])
     assert len(converted.scan.sources) == 3, "the window's volume, one in NIfTI, a slice in DICOM"
     assert converted.finalized.groups["windows/lung"]["low"] == -1350
@@ -115,7 +117,7 @@ def test_real_window_file_beside_its_volume(ct_samples: Path) -> None:
     assert f"{LUNG}: read as windows of {VOLUME}" in notes
 
 
-def test_volumes_of_every_kind_in_one_folder(tmp_path: Path) -> None:
+def test_volumes_of_several_dtypes_orders_and_extents_are_stored_padded(tmp_path: Path) -> None:
     base = ct_like((9, 10, 11))
     arrays = {
         "a_fortran.npy": np.asfortranarray(base),
@@ -146,7 +148,7 @@ def test_volumes_of_every_kind_in_one_folder(tmp_path: Path) -> None:
     assert_valid(converted)
 
 
-def test_case_folders(tmp_path: Path) -> None:
+def test_case_folders_are_stored_with_windows_masks_and_geometry(tmp_path: Path) -> None:
     root = tmp_path / "dataset"
     images = [ct_like((8, 9, 10), 1), ct_like((6, 9, 17), 2)]
     processed = root / "processed"
@@ -211,7 +213,7 @@ def test_case_folders(tmp_path: Path) -> None:
     assert_valid(converted)
 
 
-def test_resolution_chooses(tmp_path: Path) -> None:
+def test_resolution_selects_one_of_several_volumes_of_a_case(tmp_path: Path) -> None:
     image = ct_like((5, 6, 7))
     case = make_case(tmp_path / "case", image, 512)
     np.save(case / "ct_original_1024.npy", image.repeat(2, 0))
@@ -223,7 +225,7 @@ def test_resolution_chooses(tmp_path: Path) -> None:
         scan_sources(ct_converter(resolution=256), [case])
 
 
-def test_sparse_files_are_the_only_source(tmp_path: Path) -> None:
+def test_sparse_files_without_volumes_are_stored_as_points(tmp_path: Path) -> None:
     points = [np.array([[0, 1, 2], [0, 1, 3], [4, 0, 0]], "i2"), np.array([[3, 3, 3], [1, 2, 2]], "i2")]
     values = [np.array([0.5, 0.25, 1], "f2"), np.array([2, 3], "f2")]
     for number, (index, value) in enumerate(zip(points, values, strict=True)):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.family_converters import ct as ct_converter
+from tests.support.family_converters import ct as ct_converter
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 
@@ -79,14 +79,14 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
         assert fix in found[name].advice
 
 
-def test_dtypes_that_no_dtype_holds(tmp_path: Path) -> None:
+def test_volumes_without_a_common_dtype_are_an_error(tmp_path: Path) -> None:
     save(tmp_path / "a.npy", GOOD.astype("i8"))
     save(tmp_path / "ct.npy", GOOD.astype("f4"))
     (problem,) = scan_problems(tmp_path).values()
     assert "int64 (a.npy), float32 (ct.npy)" in problem.message
 
 
-def test_cases_that_do_not_fit_together(tmp_path: Path) -> None:
+def test_every_file_that_contradicts_its_case_is_a_problem(tmp_path: Path) -> None:
     lung = (GOOD > 9).astype("u1")
     save(tmp_path / "case_1" / "ct_original_512.npy", GOOD)
     save(tmp_path / "case_1" / "windows" / "lung_w1500_l-600.npy", lung[:2])
@@ -107,7 +107,7 @@ def test_cases_that_do_not_fit_together(tmp_path: Path) -> None:
     assert len(found) == 6
 
 
-def test_a_case_without_its_volume(tmp_path: Path) -> None:
+def test_a_case_without_exactly_one_volume_is_a_problem(tmp_path: Path) -> None:
     lung = (GOOD > 9).astype("u1")
     for case in ("case_1", "case_2"):
         save(tmp_path / case / "windows" / "lung_w1500_l-600.npy", lung)
@@ -122,7 +122,7 @@ def test_a_case_without_its_volume(tmp_path: Path) -> None:
     )
 
 
-def test_one_name_for_two_windows(tmp_path: Path) -> None:
+def test_two_windows_of_one_name_are_a_problem(tmp_path: Path) -> None:
     save(tmp_path / "a" / "ct_original.npy", GOOD)
     save(tmp_path / "a" / "windows" / "lung_w1400_l-500.npy", (GOOD > 9).astype("u1"))
     found = scan_problems(tmp_path, window=("lung",))
@@ -132,7 +132,7 @@ def test_one_name_for_two_windows(tmp_path: Path) -> None:
     assert "is the second window 'lung'" in found["a/windows/lung_w1500_l-600.npy"].message
 
 
-def test_a_window_file_that_differs(tmp_path: Path) -> None:
+def test_a_window_file_that_differs_from_its_volume_is_a_problem(tmp_path: Path) -> None:
     image = GOOD * 40
     lung = (image <= 150).astype("u1")
     lung[2, 3, 4] = 1
@@ -143,7 +143,7 @@ def test_a_window_file_that_differs(tmp_path: Path) -> None:
     assert problem.advice
 
 
-def test_masks_that_are_none(tmp_path: Path) -> None:
+def test_masks_with_values_other_than_0_and_1_are_a_problem(tmp_path: Path) -> None:
     save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", GOOD.astype("u1"))
     save(tmp_path / "a" / "masks" / "7_binary.npy", GOOD.astype("f4") / 4)
     problems = derive_problems(tmp_path / "a")
@@ -174,7 +174,9 @@ def sdf(index: object, **more: object) -> Callable[[Path], None]:
     ],
     ids=["negative", "twice", "beyond the resolution", "negative sdf"],
 )
-def test_points_that_are_no_indices(tmp_path: Path, write: Callable[[Path], None], words: str) -> None:
+def test_points_that_are_not_indices_of_the_volume_are_a_problem(
+    tmp_path: Path, write: Callable[[Path], None], words: str
+) -> None:
     (tmp_path / "a" / "windows").mkdir(parents=True)
     write(tmp_path / "a" / "windows" / "lung_w1500_l-600_sparse.npz")
     (problem,) = derive_problems(tmp_path / "a")
@@ -206,7 +208,9 @@ def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "is_taken"), [("offsets", True), ("offset", False)])
-def test_a_window_whose_rows_by_source_meet_those_of_masks(name: str, is_taken: bool, tmp_path: Path) -> None:
+def test_a_window_named_offsets_beside_windows_of_bits_is_an_error(
+    name: str, is_taken: bool, tmp_path: Path
+) -> None:
     """Windows of bits are one table, whose offsets are called as the group of the other window's would be."""
     windows = tmp_path / "scans" / "a" / "windows"
     windows.mkdir(parents=True)

@@ -25,7 +25,7 @@ def volume(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-1000, 1000, (4, 5, 6), np.int16)
 
 
-def test_of_case_folders(tmp_path: Path) -> None:
+def test_the_geometry_of_case_folders_survives_export_and_conversion(tmp_path: Path) -> None:
     case = tmp_path / "in/p1"
     case.mkdir(parents=True)
     np.save(case / "ct_original.npy", volume(0))
@@ -42,7 +42,7 @@ def test_of_case_folders(tmp_path: Path) -> None:
     assert unistore.verify(tmp_path / "b.zarr", against=tmp_path / "out").ok
 
 
-def test_of_loose_volumes(tmp_path: Path) -> None:
+def test_the_geometry_of_loose_volumes_survives_export_and_conversion(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number, name in enumerate(("a", "b")):
         np.save(tmp_path / f"in/{name}.npy", volume(number))
@@ -61,7 +61,7 @@ def test_of_loose_volumes(tmp_path: Path) -> None:
     assert {problem.location for problem in problems} == {"volumes/spacing"}
 
 
-def test_one_outside_of_the_sources_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_to_a_geometry_file_outside_of_the_sources_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "in/a.npy", volume(0))
     (tmp_path / "secret.json").write_text(json.dumps({"spacing": SPACING}))

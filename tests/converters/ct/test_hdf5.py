@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(3)
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_volumes_and_their_labels(tmp_path: Path) -> None:
+def test_volumes_and_labels_of_hdf5_files_equal_what_h5py_reads(tmp_path: Path) -> None:
     volumes = RANDOM.integers(-1000, 1000, (2, 6, 8, 10), "i2")
     labels = RANDOM.integers(0, 3, (2, 6, 8, 10), "u1")
     folder = tmp_path / "scans"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import ct as ct_converter
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import ct as ct_converter
 from unistore.converters.detection import survey
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
@@ -52,7 +52,7 @@ def problems_of(root: Path) -> str:
     return str(caught.value)
 
 
-def test_volumes_and_their_segmentations(tmp_path: Path) -> None:
+def test_volumes_and_their_segmentations_are_stored_as_pairs(tmp_path: Path) -> None:
     made: dict[str, np.ndarray] = {}
     for number in range(3):
         made[f"img{number}"] = image(6, 7, 9 + number)
@@ -125,7 +125,7 @@ def test_labels_are_delivered_verified_exported_and_read_again(
 
 
 @pytest.mark.parametrize(("dtype", "label"), [("f4", "u1"), ("u1", "?"), ("f8", "i8")])
-def test_floats_and_bytes_beside_a_label_that_nothing_else_has(
+def test_floats_and_bytes_are_volumes_only_beside_a_label_of_their_own_and_shape(
     tmp_path: Path, dtype: str, label: str
 ) -> None:
     certain = save(tmp_path / "a", p=image(dtype=dtype), p_mask=classes(dtype=label))
@@ -136,7 +136,7 @@ def test_floats_and_bytes_beside_a_label_that_nothing_else_has(
     assert set(families(tmp_path / "c").values()) == {"rows"}
 
 
-def test_labels_of_what_is_no_volume_are_no_volumes(tmp_path: Path) -> None:
+def test_labels_of_arrays_that_are_not_volumes_are_rows(tmp_path: Path) -> None:
     save(tmp_path / "a", image=image(4, 5, 6, 3, dtype="f4"), label=classes(dtype="i4"))
     save(tmp_path / "b", p=image(9), p_mask=classes(9, 5, 5, dtype="i4"))
     assert set(families(tmp_path).values()) == {"rows"}
@@ -151,7 +151,9 @@ def test_labels_of_what_is_no_volume_are_no_volumes(tmp_path: Path) -> None:
         (np.full((4, 5, 6), 1 + 2j), "has dtype complex128, but a label needs bool"),
     ],
 )
-def test_labels_that_cannot_be(tmp_path: Path, label: np.ndarray, message: str) -> None:
+def test_labels_of_another_shape_or_with_fractions_are_problems(
+    tmp_path: Path, label: np.ndarray, message: str
+) -> None:
     save(tmp_path / "a", p=image(), p_seg=label)
     assert message in problems_of(tmp_path / "a")
 
@@ -185,7 +187,9 @@ def test_masks_as_floats_are_bits_beside_masks_as_bytes(tmp_path: Path) -> None:
         (("p__ct_original_64", "p__segmentation", "p__labels__organs"), ("seg", "organs")),
     ],
 )
-def test_labels_of_other_habits(tmp_path: Path, names: tuple[str, ...], fields: tuple[str, ...]) -> None:
+def test_labels_with_ids_prefixes_and_names_of_cases_belong_to_their_volume(
+    tmp_path: Path, names: tuple[str, ...], fields: tuple[str, ...]
+) -> None:
     """Masks with an id, and labels beside the volume of a case folder, are never volumes of their own."""
     first, *labels = names
     made = save(tmp_path / "set", **{first: image()}, **{name: classes(dtype="i2") for name in labels})
@@ -196,7 +200,7 @@ def test_labels_of_other_habits(tmp_path: Path, names: tuple[str, ...], fields: 
         np.testing.assert_array_equal(converted.arrays[f"labels/{field}/label"], made[name][None])
 
 
-def test_classes_under_names_of_masks(tmp_path: Path) -> None:
+def test_masks_with_more_than_two_values_are_stored_as_classes(tmp_path: Path) -> None:
     made = save(
         tmp_path / "a",
         p__ct_original=image(),
@@ -227,7 +231,7 @@ def test_classes_under_names_of_masks(tmp_path: Path) -> None:
         assert back.dtype == made[name].dtype
 
 
-def test_voxels_that_are_no_number_are_told(tmp_path: Path) -> None:
+def test_a_note_counts_voxels_that_are_nan(tmp_path: Path) -> None:
     values = image(dtype="f4")
     values[0, 0, :3] = np.nan
     save(tmp_path / "a", p__ct_original=values, q__ct_original=image(dtype="f4"))

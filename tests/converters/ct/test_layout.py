@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.family_converters import ct as converter
+from tests.support.family_converters import ct as converter
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.names import window_in
 from unistore.converters.files.paths import list_files
@@ -29,7 +29,9 @@ VOLUME = np.zeros((2, 3, 4), "i2")
         ("case_w512_l", (), None),
     ],
 )
-def test_window_in(stem: str, known: tuple[str, ...], expected: tuple[str, str, float, float] | None) -> None:
+def test_window_in_parses_prefix_name_width_and_level_of_a_file_name(
+    stem: str, known: tuple[str, ...], expected: tuple[str, str, float, float] | None
+) -> None:
     found = window_in(stem, known)
     assert (None if found is None else (found[0], found[1].name, found[1].width, found[1].level)) == expected
 
@@ -70,7 +72,7 @@ def path_of(part: SourcePart, root: Path) -> str:
     return path.relative_to(root.resolve()).as_posix()
 
 
-def test_windows_beside_files(tmp_path: Path) -> None:
+def test_windows_are_grouped_with_the_file_whose_name_they_begin_with(tmp_path: Path) -> None:
     lay(
         tmp_path,
         "a.npy",
@@ -90,12 +92,12 @@ def test_windows_beside_files(tmp_path: Path) -> None:
     }
 
 
-def test_two_volumes_whose_names_go_on_are_not_guessed(tmp_path: Path) -> None:
+def test_a_window_that_fits_two_volumes_is_grouped_with_neither(tmp_path: Path) -> None:
     lay(tmp_path, "c_1.npy", "c_2.npy", "c_bone_w1500_l300.npy")
     assert set(grouped(tmp_path)) == {"c_1.npy", "c_2.npy", "c_bone_w1500_l300.npy"}
 
 
-def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
+def test_case_folders_and_loose_files_of_one_folder_are_grouped_apart(tmp_path: Path) -> None:
     lay(
         tmp_path,
         "processed/case_1/ct_original_512.npy",
@@ -130,7 +132,7 @@ def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
     }
 
 
-def test_given_windows_folder_is_no_case(tmp_path: Path) -> None:
+def test_a_given_windows_folder_is_grouped_without_its_volume(tmp_path: Path) -> None:
     lay(tmp_path, "case/ct_original.npy", "case/windows/lung_w1500_l-600.npy", "case/windows/b_c_w9_l9.npy")
     assert grouped(tmp_path, "case/windows") == {
         "case/windows/b_c_w9_l9.npy": {"b_c_w9_l9.npy", "lung_w1500_l-600.npy"}

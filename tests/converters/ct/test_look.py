@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.family_converters import ct as ct_converter
+from tests.support.family_converters import ct as ct_converter
 from unistore.converters.claims import Claim
 from unistore.converters.common.faults import as_problem
 from unistore.converters.scan_types import Candidate
@@ -99,7 +99,7 @@ def test_floats_and_bytes_need_a_name_that_says_so(
         ("x_lung_w1500_l-600_sparse.npz", SPARSE, NAMED),
     ],
 )
-def test_names_decide(
+def test_the_name_of_a_file_decides_its_role(
     tmp_path: Path, name: str, content: np.ndarray | dict[str, np.ndarray], expected: tuple[str, str]
 ) -> None:
     assert taken(save(tmp_path / name, content), tmp_path) == expected
@@ -113,7 +113,7 @@ COMPANIONS: list[tuple[str, np.ndarray | dict[str, np.ndarray] | str, tuple[str,
 
 
 @pytest.mark.parametrize(("name", "content", "expected"), COMPANIONS)
-def test_companions_belong_to_their_case(
+def test_a_companion_file_is_taken_only_beside_the_volume_of_its_case(
     tmp_path: Path,
     name: str,
     content: np.ndarray | dict[str, np.ndarray] | str,
@@ -127,7 +127,7 @@ def test_companions_belong_to_their_case(
     assert taken(path, path, partner) == expected
 
 
-def test_a_case_is_known_by_its_windows(tmp_path: Path) -> None:
+def test_a_case_without_a_named_volume_is_recognised_by_its_windows(tmp_path: Path) -> None:
     case = {
         "volume": save(tmp_path / "w/any.npy", FLOATS),
         "mask": save(tmp_path / "w/masks/1_binary.npy", MASK),

@@ -57,7 +57,7 @@ def nnunet(folder: Path, labels: Any, channel: str = "_0000") -> Path:
     return folder
 
 
-def test_total_segmentator(tmp_path: Path) -> None:
+def test_a_total_segmentator_folder_is_converted_verified_and_exported_unchanged(tmp_path: Path) -> None:
     folder = total_segmentator(tmp_path / "in")
     convert(folder, tmp_path / "a.zarr", window=("bone",))
     dataset = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes())
@@ -92,7 +92,9 @@ def test_total_segmentator(tmp_path: Path) -> None:
     ],
     ids=["nnU-Net", "MSD"],
 )
-def test_labels_with_the_names_of_their_classes(tmp_path: Path, labels: Any, channel: str) -> None:
+def test_labels_of_nnunet_keep_the_class_names_of_dataset_json(
+    tmp_path: Path, labels: Any, channel: str
+) -> None:
     convert(nnunet(tmp_path / "in", labels, channel), tmp_path / "a.zarr")
     label = unistore.Store(tmp_path / "a.zarr").array("labels/label/label")
     assert label.attributes["classes"] == {"0": "background", "1": "liver", "2": "tumour"}
@@ -103,14 +105,14 @@ def test_labels_with_the_names_of_their_classes(tmp_path: Path, labels: Any, cha
     np.testing.assert_array_equal(present, [True, True, False])
 
 
-def test_datasets_that_number_other_things_alike_are_refused(tmp_path: Path) -> None:
+def test_a_label_number_with_two_class_names_is_an_error(tmp_path: Path) -> None:
     nnunet(tmp_path / "in/a", {"background": 0, "liver": 1, "tumour": 2})
     nnunet(tmp_path / "in/b", {"background": 0, "lung": 1, "tumour": 2})
     with pytest.raises(InputError, match=r"label 1 is 'lung', but 'liver' in a/"):
         convert(tmp_path / "in", tmp_path / "a.zarr")
 
 
-def test_a_label_that_lies_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_label_with_another_geometry_than_its_volume_is_an_error(tmp_path: Path) -> None:
     save(tmp_path / "in/p1/ct.nii.gz", crop(0))
     save(tmp_path / "in/p1/segmentations/liver.nii.gz", (crop(0) > 100).astype("u1"), np.diag([1.0, 1, 1, 1]))
     with pytest.raises(InputError) as error:

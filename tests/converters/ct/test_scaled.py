@@ -23,7 +23,9 @@ def save(path: Path, values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["f2", ">f4"])
-def test_beside_the_volume(tmp_path: Path, dtype: str) -> None:
+def test_a_scaled_window_beside_its_volume_is_stored_as_a_mask_and_scaled_on_read(
+    tmp_path: Path, dtype: str
+) -> None:
     save(tmp_path / "in" / "a" / "ct_original.npy", IMAGE)
     save(tmp_path / "in" / "a" / "windows" / NAME, np.asfortranarray(SCALED.astype(dtype)))
     report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")
@@ -36,7 +38,7 @@ def test_beside_the_volume(tmp_path: Path, dtype: str) -> None:
     assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "in"]).ok
 
 
-def test_alone(tmp_path: Path) -> None:
+def test_a_scaled_window_without_a_volume_is_stored_as_points_with_values(tmp_path: Path) -> None:
     scaled = save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f2"))
     ones = save(tmp_path / "in" / "b" / "windows" / NAME, (IMAGE > 0).astype("u1"))
     report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
@@ -54,7 +56,7 @@ def test_alone(tmp_path: Path) -> None:
     assert np.array_equal(written, scaled)
 
 
-def test_what_is_not_the_volume_scaled(tmp_path: Path) -> None:
+def test_a_scaled_window_that_differs_from_its_volume_is_an_error(tmp_path: Path) -> None:
     save(tmp_path / "in" / "a" / "ct_original.npy", IMAGE)
     scaled = SCALED.astype("f4")
     scaled[3, 4, 5] = 0.5 if scaled[3, 4, 5] < 0.4 else 0.25
@@ -64,7 +66,7 @@ def test_what_is_not_the_volume_scaled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [1.5, -0.5, np.nan])
-def test_floats_outside_0_and_1(tmp_path: Path, wrong: float) -> None:
+def test_a_scaled_window_with_values_outside_of_0_to_1_is_an_error(tmp_path: Path, wrong: float) -> None:
     scaled = SCALED.astype("f4")
     scaled[3, 4, 5] = wrong
     save(tmp_path / "in" / "a" / "windows" / NAME, scaled)
@@ -72,7 +74,7 @@ def test_floats_outside_0_and_1(tmp_path: Path, wrong: float) -> None:
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct")
 
 
-def test_a_mask_would_lose_the_values(tmp_path: Path) -> None:
+def test_sparse_mask_for_a_scaled_window_without_a_volume_is_an_error(tmp_path: Path) -> None:
     save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f4"))
     with pytest.raises(InputError, match=r"have values.*mask.*--sparse auto, or --sparse coords"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")

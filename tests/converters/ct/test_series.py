@@ -85,7 +85,7 @@ def test_a_header_that_takes_more_memory_is_not_called_damaged(
     assert "needs more memory than is available" in caught.value.problems[0].message
 
 
-def test_series_in_one_folder_by_their_places(tmp_path: Path) -> None:
+def test_slices_are_grouped_by_series_and_stacked_by_position(tmp_path: Path) -> None:
     pixels = [series(tmp_path / "in/a", seed, name=f"{seed}-{{}}") for seed in range(2)]
     pixels.append(series(tmp_path / "in/b/c", 2, name="{}.dcm", patient="MRN-12"))
     convert(tmp_path / "in", tmp_path / "a.zarr", window=("lung",))
@@ -105,7 +105,7 @@ def test_series_in_one_folder_by_their_places(tmp_path: Path) -> None:
     assert verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
 
 
-def test_placed_as_by_itk(tmp_path: Path) -> None:
+def test_a_series_has_the_voxels_and_geometry_that_itk_reads(tmp_path: Path) -> None:
     turned = [0.8, 0.6, 0, 0, 0, -1]
     places = [[10 + 2 * k * 0.6, 20 - 2 * k * 0.8, 30] for k in range(6)]
     series(tmp_path / "in", ImagePositionPatient=places, ImageOrientationPatient=[turned] * 6)
@@ -120,7 +120,7 @@ def test_placed_as_by_itk(tmp_path: Path) -> None:
     np.testing.assert_allclose(sample["direction"], image.GetDirection()[::-1], atol=1e-9)
 
 
-def test_a_slope_a_slice(tmp_path: Path) -> None:
+def test_each_slice_is_rescaled_by_its_own_slope(tmp_path: Path) -> None:
     slopes = [0.5, 1, 1.5, 2, 2.5, 3]
     pixels = series(tmp_path / "in", RescaleSlope=slopes, RescaleIntercept=-3)
     convert(tmp_path / "in", tmp_path / "a.zarr")
@@ -137,12 +137,14 @@ def test_a_slope_a_slice(tmp_path: Path) -> None:
         (PLACES, 1, "shifted by up to 1.000 mm"),
     ],
 )
-def test_slices_that_are_no_stack(tmp_path: Path, places: list[float], tilt: float, message: str) -> None:
+def test_slices_at_uneven_positions_are_a_problem(
+    tmp_path: Path, places: list[float], tilt: float, message: str
+) -> None:
     series(tmp_path, places=places, tilt=tilt)
     assert message in problem_of(tmp_path)
 
 
-def test_slices_of_several_sizes_and_directions(tmp_path: Path) -> None:
+def test_slices_that_differ_in_direction_spacing_or_size_are_a_problem(tmp_path: Path) -> None:
     turned = [[1, 0, 0, 0, 1, 0]] * 5 + [[1, 0, 0, 0, 0, 1]]
     series(tmp_path / "a", ImageOrientationPatient=turned)
     assert "not parallel" in problem_of(tmp_path / "a")
@@ -199,7 +201,9 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.out + captured.err
 
 
-def test_no_text_of_any_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_and_ids_of_patients_are_in_no_store_page_error_or_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By stores, pages, errors, and what is printed for people and for machines."""
     folder = tmp_path / "Roe_Rita"
     series(folder / "visit-in-May", places=PLACES[:2], name="JaneDoe{}.dcm", StudyInstanceUID=generate_uid())
@@ -245,7 +249,7 @@ def test_a_patient_is_in_one_split(tmp_path: Path) -> None:
     assert not patients["train"] & patients["val"]
 
 
-def test_a_slice_that_changed_while_it_is_converted(tmp_path: Path) -> None:
+def test_verify_finds_a_slice_that_changed_after_the_conversion(tmp_path: Path) -> None:
     series(tmp_path / "in", name="{}.dcm")
     convert(tmp_path / "in", tmp_path / "a.zarr")
     data_set = pydicom.dcmread(tmp_path / "in/3.dcm")

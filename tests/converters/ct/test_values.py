@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import unistore
-from tests.converters.contract import convert_in_memory
-from tests.family_converters import ct as ct_converter
+from tests.support.converter_contract import convert_in_memory
+from tests.support.family_converters import ct as ct_converter
 from unistore.cli.main import main
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
@@ -47,7 +47,9 @@ def masks(tmp_path: Path) -> Path:
     return tmp_path / "flat"
 
 
-def test_masks_do_not_become_tissue(masks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masks_with_window_are_an_error_and_without_it_are_stored_unchanged(
+    masks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ("convert", "ct", masks, tmp_path / "m.zarr")
     assert run(*command, "--window", "lung") == 2
     said = " ".join(capsys.readouterr().err.split())
@@ -136,7 +138,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_hu_are_converted_as_before(tmp_path: Path, name: str) -> None:
+def test_images_in_hu_are_converted_with_window(tmp_path: Path, name: str) -> None:
     image = ACCEPTED[name]
     save(tmp_path / "volume.npy", image)
     converted = convert_in_memory(ct_converter(window=("lung",), sparse="coords"), [tmp_path])
@@ -144,7 +146,9 @@ def test_hu_are_converted_as_before(tmp_path: Path, name: str) -> None:
     np.testing.assert_array_equal(converted.arrays["windows/lung/coords"], expected)
 
 
-def test_the_last_slab_decides_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_the_last_slab_count_when_an_image_is_judged_as_hu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("unistore.converters.ct.slabs.SLAB", 256)
     image = np.zeros((40, 8, 16), "i2")
     image[::2] = 1
@@ -178,12 +182,14 @@ def mixed(tmp_path: Path) -> Path:
     return tmp_path / "mixed.zarr"
 
 
-def test_one_volume_among_others_is_named(mixed: Path) -> None:
+def test_only_the_volume_whose_values_cannot_be_hu_is_named(mixed: Path) -> None:
     (location,) = problems(mixed.parent / "in")
     assert location == "b.npy"
 
 
-def test_windows_that_are_derived_are_of_hu(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_derive_refuses_a_window_of_a_volume_that_cannot_be_hu(
+    mixed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(InputError, match=r"'b' has only values from ") as raised:
         unistore.derive(mixed, window="lung")
     assert raised.value.problems[0].kind == "values"
@@ -197,7 +203,7 @@ def test_windows_that_are_derived_are_of_hu(mixed: Path, capsys: pytest.CaptureF
     np.testing.assert_array_equal(points[0]["coords"], np.argwhere((LUNG.low <= HU) & (LUNG.high >= HU)))
 
 
-def test_windows_that_are_cut_while_reading_are_of_hu(mixed: Path, tmp_path: Path) -> None:
+def test_reading_a_window_of_a_volume_that_cannot_be_hu_is_an_error(mixed: Path, tmp_path: Path) -> None:
     points = unistore.Dataset(mixed, unistore.SparsePoints("lung"))
     np.testing.assert_array_equal(points[0]["coords"], np.argwhere((LUNG.low <= HU) & (LUNG.high >= HU)))
     with pytest.raises(InputError, match=r"volume 1 has only values from "):
@@ -213,7 +219,7 @@ def test_windows_that_are_cut_while_reading_are_of_hu(mixed: Path, tmp_path: Pat
     unistore.derive(sure, window="lung")
 
 
-def test_windows_that_files_confirm_are_no_problem(tmp_path: Path) -> None:
+def test_an_image_confirmed_by_its_window_file_may_have_any_values(tmp_path: Path) -> None:
     """The image holds what its window's file says; a second volume has no file."""
     image = (HU > 0).astype("u1")
     for case in "ab":

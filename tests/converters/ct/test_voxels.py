@@ -89,7 +89,9 @@ def test_counts_and_bits_equal_the_formula(tmp_path: Path, dtype: str, order: st
     level=st.one_of(st.integers(-3000, 3000), st.floats(-3000, 3000), st.just(-1e6)),
     dtype=st.sampled_from(["i1", "u1", "i2", "u2", "i4", "u4", "f2", "f4", "f8"]),
 )
-def test_bounds_are_exact(width: float, level: float, dtype: str) -> None:
+def test_bounds_of_a_window_equal_exact_fractions_in_every_dtype(
+    width: float, level: float, dtype: str
+) -> None:
     window = Window("w", float(width), float(level))
     ends = bounds(window, np.dtype(dtype))
     kind = np.dtype(dtype)
@@ -109,7 +111,7 @@ def test_bounds_are_exact(width: float, level: float, dtype: str) -> None:
         assert is_inside == exact, (value, window, ends)
 
 
-def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
+def test_points_of_any_range_equal_argwhere(tmp_path: Path, order: str) -> None:
     array = np.asarray(volume("<i2", (11, 6, 13)), order=order)
     array[3:5] = 999
     file = saved(tmp_path, array)
@@ -129,7 +131,9 @@ def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["|u1", "|b1", "|i1", "<f4", ">i2"])
 @pytest.mark.parametrize("other", ["C", "F"])
-def test_masks_are_compared_with_their_windows(tmp_path: Path, order: str, other: str, dtype: str) -> None:
+def test_differences_of_masks_from_their_windows_are_counted(
+    tmp_path: Path, order: str, other: str, dtype: str
+) -> None:
     array = np.asarray(volume("<i2"), order=order)
     same = (array >= -20) & (array <= 40)
     wrong = same.copy()

@@ -42,7 +42,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_windows_are_of_their_volume(tmp_path: Path, place: str) -> None:
+def test_windows_in_every_place_are_paired_with_their_volume(tmp_path: Path, place: str) -> None:
     image, window = PLACES[place]
     for number in range(2):
         save(tmp_path / "in" / image.format(number), volume(number))
@@ -69,7 +69,7 @@ def test_a_window_that_contradicts_its_volume_is_refused(tmp_path: Path) -> None
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
 
 
-def test_windows_without_a_volume(tmp_path: Path) -> None:
+def test_windows_without_a_volume_are_stored_as_points(tmp_path: Path) -> None:
     for number in range(2):
         save(tmp_path / f"in/case{number}/windows/lung_16.npy", lung(volume(number)))
     unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
@@ -79,7 +79,7 @@ def test_windows_without_a_volume(tmp_path: Path) -> None:
         assert np.array_equal(data[number]["coords"].numpy(), expected)
 
 
-def test_points_beside_the_volume_of_a_case_are_no_file_of_others(tmp_path: Path) -> None:
+def test_points_beside_the_volume_of_a_case_are_its_window(tmp_path: Path) -> None:
     save(tmp_path / "in/case0/ct_original_16.npy", volume(0))
     indices = np.argwhere(lung(volume(0))).astype("i2")
     path = tmp_path / "in/case0/lung_w1500_l-600_sparse.npz"
@@ -90,7 +90,7 @@ def test_points_beside_the_volume_of_a_case_are_no_file_of_others(tmp_path: Path
     assert np.array_equal(data[0]["coords"].numpy(), indices)
 
 
-def test_a_window_of_another_size_is_left_out_with_both(tmp_path: Path) -> None:
+def test_a_window_of_another_size_is_skipped_with_a_note_of_both_sizes(tmp_path: Path) -> None:
     save(tmp_path / "in/case0/ct_original_16.npy", volume(0))
     save(tmp_path / "in/case0/windows/lung_8.npy", lung(volume(0, 8)))
     report = unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
@@ -111,7 +111,7 @@ def test_the_window_of_the_chosen_resolution_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_volumes", [True, False])
-def test_a_window_that_nothing_names(tmp_path: Path, has_volumes: bool) -> None:
+def test_a_mask_in_windows_without_a_name_needs_a_volume(tmp_path: Path, has_volumes: bool) -> None:
     for number in range(2):
         save(tmp_path / f"in/windows/case{number}_16.npy", lung(volume(number)))
         if has_volumes:
@@ -125,7 +125,7 @@ def test_a_window_that_nothing_names(tmp_path: Path, has_volumes: bool) -> None:
             unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
 
 
-def test_volumes_in_a_folder_of_that_name_stay_volumes(tmp_path: Path) -> None:
+def test_volumes_in_a_folder_named_windows_stay_volumes(tmp_path: Path) -> None:
     for number in range(2):
         save(tmp_path / f"in/windows/case{number}_16.npy", volume(number))
     unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
@@ -133,7 +133,7 @@ def test_volumes_in_a_folder_of_that_name_stay_volumes(tmp_path: Path) -> None:
     assert np.array_equal(np.squeeze(sample["image"].numpy()), volume(1))
 
 
-def test_what_is_unknown_of_where_voxels_lie_is_stored(tmp_path: Path) -> None:
+def test_geometry_that_the_sources_lack_is_recorded_as_unknown(tmp_path: Path) -> None:
     save(tmp_path / "in/case0/ct_original_16.npy", volume(0))
     unistore.convert(tmp_path / "in", tmp_path / "a.zarr")
     geometry = unistore.Store(tmp_path / "a.zarr").group("volumes")["geometry"]
@@ -145,7 +145,7 @@ def test_what_is_unknown_of_where_voxels_lie_is_stored(tmp_path: Path) -> None:
     assert geometry["unknown"] == ["origin", "direction", "affine"]
 
 
-def test_a_window_beside_two_folders_of_volumes_is_of_neither(tmp_path: Path) -> None:
+def test_a_window_that_fits_volumes_of_two_folders_is_an_error(tmp_path: Path) -> None:
     for folder in ("first", "second"):
         save(tmp_path / "in" / folder / "case.npy", volume(0))
     save(tmp_path / "in/windows/case_lung_16.npy", lung(volume(0)))

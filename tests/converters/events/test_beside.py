@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dsec
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up, write_dsec
 from unistore.errors import InputError
 from unistore.html import STILL, sample_view
 
@@ -116,7 +116,7 @@ def test_windows_have_the_frames_and_boxes_of_their_time(tmp_path: Path, argumen
     assert seen > 0
 
 
-def test_times_and_boxes_of_other_data_are_left_alone(tmp_path: Path) -> None:
+def test_times_and_boxes_without_a_recording_are_rows(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/timestamps.txt").write_text("1\n2\n")
     np.save(tmp_path / "in/tracks.npy", np.zeros(3, BOX))
@@ -161,7 +161,7 @@ def falling_boxes(folder: Path) -> None:
         (falling_boxes, r"events\.h5: .*the time of a box falls from \d+ to \d+\. Fix: sort tracks\.npy"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
+def test_frames_times_and_boxes_that_contradict_each_other_are_an_error(
     tmp_path: Path, damage: Callable[[Path], None], message: str
 ) -> None:
     sequence(tmp_path / "in/seq")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.events.recordings import (
+from tests.support.event_recordings import (
     HEADER2,
     HEADER3,
     HEIGHT,
@@ -91,7 +91,7 @@ def test_recordings_of_dsec_keep_every_promise(tmp_path: Path) -> None:
     ],
     ids=["npy", "npz", "dat", "evt2", "evt3", "aedat4"],
 )
-def test_files_of_every_format(
+def test_files_of_every_format_are_stored_and_exported_with_their_events(
     name: str, write: Callable[[Path, np.ndarray], None], options: dict[str, Any], tmp_path: Path
 ) -> None:
     events = made_up(9_000)
@@ -137,7 +137,9 @@ def test_exported_files_have_the_dtypes_and_polarities_of_the_source(tmp_path: P
         ("us", lambda t: t.astype("f8")),
     ],
 )
-def test_other_units(unit: str, times: Callable[[np.ndarray], np.ndarray], tmp_path: Path) -> None:
+def test_times_in_other_units_are_stored_in_microseconds(
+    unit: str, times: Callable[[np.ndarray], np.ndarray], tmp_path: Path
+) -> None:
     events = made_up(5_000)
     write_dsec(tmp_path / "a.h5", events, events__t=times(events["t"]), ms_to_idx=None)
     unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "events", sensor=SENSOR, unit=unit)
@@ -211,7 +213,7 @@ def mixed(polarity: np.ndarray) -> np.ndarray:
         ({"events__x": lambda x: x.astype("f4")}, {}, r"is float32 \(n\), but", "dtype"),
     ],
 )
-def test_bad_values(
+def test_values_that_are_not_events_are_an_error_and_leave_no_store(
     changed: dict[str, Any], options: dict[str, Any], message: str, kind: str, tmp_path: Path
 ) -> None:
     events = made_up()
@@ -223,7 +225,7 @@ def test_bad_values(
     assert not (tmp_path / "a.zarr").exists()
 
 
-def test_missing_columns_and_sizes_that_disagree(tmp_path: Path) -> None:
+def test_a_missing_column_or_a_contradicting_sensor_size_is_an_error(tmp_path: Path) -> None:
     write_dsec(tmp_path / "a.h5", made_up(100), events__p=None)
     with pytest.raises(InputError, match="does not contain t, x, y and p in events"):
         unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "events", sensor=SENSOR)

@@ -21,7 +21,7 @@ def records(place: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("place", ["u2", "f4"])
-def test_records_with_whole_numbers_as_floats(place: str, tmp_path: Path) -> None:
+def test_places_stored_as_whole_floats_are_read_as_integers(place: str, tmp_path: Path) -> None:
     np.save(tmp_path / "events.npy", records(place))
     unistore.convert(tmp_path / "events.npy", tmp_path / "o.zarr", "events", sensor=(8, 8))
     store = unistore.Store(tmp_path / "o.zarr")
@@ -39,7 +39,7 @@ def test_places_that_are_no_pixels_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("width", "is_sound"), [(65_536, True), (65_537, False)])
-def test_a_sensor_whose_places_16_bits_do_not_hold(width: int, is_sound: bool, tmp_path: Path) -> None:
+def test_a_sensor_wider_than_16_bits_is_an_error(width: int, is_sound: bool, tmp_path: Path) -> None:
     events = records("u4")
     events["x"][4] = width - 1
     np.save(tmp_path / "events.npy", events)

@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up
 from unistore import convert, export, verify
 from unistore.errors import InputError
 
@@ -34,7 +34,9 @@ def assert_stored(store: Path, events: np.ndarray) -> None:
 
 @pytest.mark.parametrize("order", ["txyp", "xytp", "xypt"])
 @pytest.mark.parametrize(("dtype", "unit"), [("i8", "auto"), ("f8", "s")])
-def test_arrays_of_four_columns(tmp_path: Path, order: str, dtype: str, unit: Any) -> None:
+def test_arrays_of_four_columns_in_any_order_are_stored_and_exported(
+    tmp_path: Path, order: str, dtype: str, unit: Any
+) -> None:
     """The order is what the numbers show; MVSEC has seconds and -1."""
     events = made_up(3000)
     rows = table(events, order, dtype, low=-1 if unit == "s" else 0, seconds=unit == "s")
@@ -70,7 +72,7 @@ def test_a_cloud_of_four_columns_is_no_recording(tmp_path: Path) -> None:
         convert(tmp_path / "cloud.npy", tmp_path / "out.zarr", "events", **SENSOR)
 
 
-def test_an_order_that_the_numbers_do_not_show_is_asked_for(tmp_path: Path) -> None:
+def test_an_ambiguous_order_of_columns_is_an_error_that_offers_order(tmp_path: Path) -> None:
     events = made_up(500, 60_000)
     events["x"] = np.sort(events["x"])  # rises as times do
     np.save(tmp_path / "events.npy", table(events, "xytp", "i8"))
@@ -82,7 +84,7 @@ def test_an_order_that_the_numbers_do_not_show_is_asked_for(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("column", "value"), [(1, 2.5), (2, 1000), (3, 3)])
-def test_rows_that_are_no_events_are_named(tmp_path: Path, column: int, value: float) -> None:
+def test_a_row_that_is_not_an_event_is_named_by_its_number(tmp_path: Path, column: int, value: float) -> None:
     rows = table(made_up(70_000), "txyp", "f8")
     rows[69_000, column] = value  # behind what tells the order
     np.save(tmp_path / "events.npy", rows)
@@ -94,7 +96,9 @@ def test_rows_that_are_no_events_are_named(tmp_path: Path, column: int, value: f
 @pytest.mark.parametrize("head", ["", f"{WIDTH} {HEIGHT}\n", "# t x y p\n"])
 @pytest.mark.parametrize("order", ["txyp", "xytp"])
 @pytest.mark.parametrize("unit", ["s", "us"])
-def test_text(tmp_path: Path, head: str, order: str, unit: Any) -> None:
+def test_events_as_text_are_stored_in_any_order_unit_and_heading(
+    tmp_path: Path, head: str, order: str, unit: Any
+) -> None:
     events = made_up(800)
     lines = []
     for event in events.tolist():
@@ -131,7 +135,7 @@ def test_older_recordings_of_inivation_are_refused_by_name(tmp_path: Path, versi
         convert(tmp_path / "in", tmp_path / "out.zarr", "events")
 
 
-def test_a_first_line_that_lost_its_sense_is_damage_and_prose_is_of_others(tmp_path: Path) -> None:
+def test_a_damaged_first_line_is_an_error_and_a_text_of_prose_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a_events.txt").write_text(
         "64 48\n" + "".join(f"{n} 9 {9 - n} {n % 2}\n" for n in range(9))

@@ -19,7 +19,7 @@ def is_hidden(path: Path) -> bool:
     return path.name.startswith(".")
 
 
-def test_given_folders_and_files(tmp_path: Path) -> None:
+def test_folders_sees_only_files_below_the_given_paths(tmp_path: Path) -> None:
     lay(tmp_path, "a/x.npy", "a/.hidden", "a/b/y.npy", "other/x.npy", "third/x.npy", "third/z.npy")
     folders = Folders([tmp_path / "a", tmp_path / "third/z.npy"])
     assert folders.holds(tmp_path / "a", is_x)
@@ -32,7 +32,7 @@ def test_given_folders_and_files(tmp_path: Path) -> None:
     assert not folders.has(str(tmp_path / "other/x.npy"))
 
 
-def test_a_link_that_leads_out_is_not_there(tmp_path: Path) -> None:
+def test_folders_does_not_see_a_link_that_leads_out(tmp_path: Path) -> None:
     lay(tmp_path, "secret.npy", "a/y.npy", "b/y.npy")
     (tmp_path / "a/x.npy").symlink_to(tmp_path / "secret.npy")
     (tmp_path / "b/x.npy").symlink_to(tmp_path / "b/y.npy")
@@ -42,7 +42,7 @@ def test_a_link_that_leads_out_is_not_there(tmp_path: Path) -> None:
     assert folders.holds(tmp_path / "b", is_x)
 
 
-def test_a_link_to_itself_is_not_there(tmp_path: Path) -> None:
+def test_folders_does_not_see_a_link_to_itself(tmp_path: Path) -> None:
     lay(tmp_path, "y.npy")
     (tmp_path / "x.npy").symlink_to("x.npy")
     folders = Folders([tmp_path])

@@ -6,8 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract
-from tests.family_converters import rows as rows_converter
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import rows as rows_converter
 from unistore.converters.files.formats import has_ending
 
 HDF5 = (".h5", ".hdf5")

@@ -28,7 +28,7 @@ def touch(*paths: Path) -> None:
         path.write_bytes(b"x")
 
 
-def test_numbers_in_names_count() -> None:
+def test_names_are_sorted_by_the_numbers_in_them() -> None:
     names = [
         "demo_10",
         "demo_2",
@@ -50,7 +50,7 @@ def test_numbers_in_names_count() -> None:
 
 @example(["0/", "00/", "0/0"])
 @given(st.lists(st.text(alphabet="a0129/_", max_size=8), unique=True))
-def test_the_order_is_total_and_keeps_folders_together(names: list[str]) -> None:
+def test_the_order_of_names_is_total_and_keeps_folders_together(names: list[str]) -> None:
     assert len({natural_key(name) for name in names}) == len(names)
     in_order = sorted(names, key=natural_key)
     backwards = names[::-1]
@@ -59,7 +59,7 @@ def test_the_order_is_total_and_keeps_folders_together(names: list[str]) -> None
     assert len([i for i, f in enumerate(folders) if i == 0 or folders[i - 1] != f]) == len(set(folders))
 
 
-def test_stores_are_no_sources(tmp_path: Path) -> None:
+def test_files_inside_of_stores_and_staging_folders_are_not_sources(tmp_path: Path) -> None:
     names = ("a.npz", "s.zarr/zarr.json", "s.zarr/x.npz", "t.zarr.unistore-build/spill/0/facts.npz")
     touch(*(tmp_path / name for name in names))
     assert relative_names(expand([tmp_path], (".npz",))) == ["a.npz"]
@@ -97,7 +97,7 @@ def test_links_inside_are_followed_and_those_out_refused(tmp_path: Path) -> None
     assert relative_names(both) == ["in/.store/kept/3.h5", "in/real/1.h5", "out/2.h5"]
 
 
-def test_all_wrong_paths_are_named(tmp_path: Path) -> None:
+def test_missing_empty_and_broken_paths_are_named_together(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     with pytest.raises(InputError) as caught:
@@ -120,7 +120,7 @@ def test_pipes_are_refused_and_never_opened(tmp_path: Path) -> None:
     assert [path.name for path in expand([tmp_path / "in"], ["1.h5"])] == ["1.h5"]
 
 
-def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path / "1.h5", tmp_path / "closed" / "2.h5")
     listed = os.scandir
 
@@ -139,7 +139,7 @@ def test_a_file_is_taken_whatever_its_name(tmp_path: Path) -> None:
     assert list(expand([tmp_path / "data.bin"], [".h5"])) == [tmp_path / "data.bin"]
 
 
-def test_names_are_relative_to_what_all_files_share(tmp_path: Path, monkeypatch) -> None:
+def test_names_are_relative_to_the_common_folder_of_all_files(tmp_path: Path, monkeypatch) -> None:
     files = [tmp_path / "a" / "x" / "1.h5", tmp_path / "a" / "2.h5"]
     touch(*files)
     assert relative_names(files) == ["x/1.h5", "2.h5"]
@@ -172,5 +172,5 @@ def test_hostile_names_are_printable_and_unique(tmp_path: Path) -> None:
         ("a.train", None),
     ],
 )
-def test_splits_in_names(name: str, split: str | None) -> None:
+def test_split_of_finds_the_split_in_the_name_of_a_file_or_folder(name: str, split: str | None) -> None:
     assert split_of(name) == split

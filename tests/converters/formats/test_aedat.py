@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rosbags.rosbag2.storage_mcap import zstd
 
-from tests.converters.events.recordings import made_up
+from tests.support.event_recordings import made_up
 from unistore.converters.formats.aedat import Aedat4, largest_packet
 from unistore.converters.opened import SourceFile
 
@@ -28,7 +28,7 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def test_events(recording: Path) -> None:
+def test_events_of_aedat4_equal_those_that_were_written(recording: Path) -> None:
     near = made_up(3_000)
     assert Aedat4().recognise(SourceFile(recording, "a.aedat4")).certainty == "sure"
     with Aedat4().open(SourceFile(recording, "a.aedat4")) as opened:
@@ -42,7 +42,7 @@ def test_events(recording: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd", None])
-def test_headers_tell_what_packets_decode_to(compression: str | None, tmp_path: Path) -> None:
+def test_headers_of_packets_bound_their_decoded_size(compression: str | None, tmp_path: Path) -> None:
     """No less than the libraries of LZ4 and zstd decode, and no more than a block or two above that."""
     events = made_up(30_000)
     written = np.empty(len(events), faery.EVENTS_DTYPE)

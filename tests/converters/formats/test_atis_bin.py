@@ -100,7 +100,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_files_are_no_events(tmp_path: Path, name: str) -> None:
+def test_bin_files_of_other_content_are_not_recognised(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.bin").write_bytes(OTHERS[name])
     assert AtisBin().recognise(SourceFile(tmp_path / "a.bin", "a.bin")).certainty == "no"
 

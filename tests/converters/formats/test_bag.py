@@ -23,7 +23,7 @@ SAMPLES = Path(__file__).parents[2] / "data/mcap"
 NO_VALUES = "joints/effort"
 
 
-def test_a_file_of_another_library_has_what_that_returns() -> None:
+def test_messages_equal_those_that_the_mcap_library_returns() -> None:
     """Chunks overlap in time, and are compressed."""
     expected = dict(np.load(SAMPLES / "robot.npz"))
     expected[NO_VALUES] = np.empty((12, 0))
@@ -80,7 +80,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_lists_of_messages_without_bytes_are_refused(name: str, tmp_path: Path) -> None:
+def test_lists_of_messages_without_bytes_are_a_problem(name: str, tmp_path: Path) -> None:
     """Four bytes may state four billion of them."""
     field, inside, content = LISTS[name]
     line = "=" * 80 + "\nMSG: "
@@ -135,7 +135,7 @@ FORMS = ("whole", "no summary", "no chunks", "no messages", "no statistics", "ne
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_index_that_does_not_tell_all_of_a_file(tmp_path: Path, form: str) -> None:
+def test_a_bag_with_a_missing_or_partial_index_is_read_whole(tmp_path: Path, form: str) -> None:
     """As recorders leave it that write none: `mcap` reads such files from the first byte on."""
     path = tmp_path / "a.mcap"
     path.write_bytes(rewritten((SAMPLES / "robot.mcap").read_bytes(), form))
@@ -145,7 +145,7 @@ def test_an_index_that_does_not_tell_all_of_a_file(tmp_path: Path, form: str) ->
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_damaged_chunk_is_told_without_an_index(tmp_path: Path, form: str) -> None:
+def test_a_damaged_chunk_without_an_index_is_an_error(tmp_path: Path, form: str) -> None:
     content = bytearray(rewritten((SAMPLES / "robot.mcap").read_bytes(), form))
     content[200] ^= 1
     (tmp_path / "a.mcap").write_bytes(content)
@@ -159,7 +159,7 @@ HELD = {"list": "b/Holds[] a\n", "array": "b/Holds[2] a\n", "one": "b/Holds a\n"
 
 @pytest.mark.parametrize("held", HELD)
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_a_type_that_nothing_defines_is_of_its_topic_alone(
+def test_an_undefined_type_is_a_problem_of_its_own_topic_only(
     tmp_path: Path, held: str, *, is_whole: bool
 ) -> None:
     line = "=" * 80 + "\nMSG: "

@@ -49,7 +49,7 @@ def of_pydicom(path: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *PACKED])
-def test_values_and_places_of_real_files(name: str) -> None:
+def test_real_files_have_the_values_of_pydicom_and_the_geometry_of_itk(name: str) -> None:
     path = real(name)
     np.testing.assert_array_equal(values(path), of_pydicom(path))
     with Dicom().open(SourceFile(path, name)) as opened:
@@ -61,14 +61,14 @@ def test_values_and_places_of_real_files(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["MR_small.dcm", "MR_small_jp2klossless.dcm"])
-def test_whole_and_truncated(name: str) -> None:
+def test_the_format_keeps_its_promises_for_whole_and_truncated_files(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check_format(Dicom(), real(name), {"image": of_pydicom(real(name)).astype(np.int16)})
 
 
 @pytest.mark.parametrize("name", NO_VOLUMES)
-def test_what_lies_nowhere_is_refused(name: str) -> None:
+def test_an_image_without_a_position_in_the_patient_is_an_error(name: str) -> None:
     with pytest.raises(InputError, match="does not state where its pixels are in the patient"):
         values(real(name))
 
@@ -88,9 +88,7 @@ def with_bits(path: Path, raw: np.ndarray, bits: int, *, signed: bool, **tags: A
 @pytest.mark.parametrize("bits", [1, 9, 12, 15, 16])
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("path", ["fast", "by pydicom"])
-def test_bits_above_those_of_a_number_are_no_part_of_it(
-    tmp_path: Path, bits: int, path: str, *, signed: bool
-) -> None:
+def test_bits_above_bits_stored_are_ignored(tmp_path: Path, bits: int, path: str, *, signed: bool) -> None:
     """Overlays lie there, or zeros where a sign should be (PS3.5, 8.1.1)."""
     raw = np.random.default_rng(bits).integers(0, 1 << 16, (8, 9)).astype("<u2")
     tags = {} if path == "fast" else {"NumberOfFrames": 1}
@@ -104,7 +102,7 @@ def test_bits_above_those_of_a_number_are_no_part_of_it(
     np.testing.assert_array_equal(found, of_pydicom(tmp_path / "a.dcm"))
 
 
-def test_bytes_with_unused_bits(tmp_path: Path) -> None:
+def test_unused_bits_of_bytes_are_read_as_pydicom_reads_them(tmp_path: Path) -> None:
     raw = np.arange(64, dtype="u1").reshape(8, 8) | 0xC0
     with_bits(tmp_path / "a.dcm", raw, 6, signed=False)
     np.testing.assert_array_equal(values(tmp_path / "a.dcm"), of_pydicom(tmp_path / "a.dcm"))
@@ -125,7 +123,7 @@ def test_bits_that_no_number_has_are_refused(tmp_path: Path, tags: dict[str, int
         values(tmp_path / "a.dcm")
 
 
-def test_a_highest_bit_elsewhere_leaves_numbers_as_they_stand(tmp_path: Path) -> None:
+def test_a_wrong_high_bit_is_ignored_if_the_bits_above_are_zero(tmp_path: Path) -> None:
     """Many writers leave HighBit at 15; readers shift by it, or ignore it, as pydicom does."""
     raw = np.random.default_rng(0).integers(0, 1 << 12, (8, 9)).astype("<u2")
     with_bits(tmp_path / "a.dcm", raw, 12, signed=False, HighBit=15)
@@ -149,7 +147,7 @@ def without_preamble(path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["meta", "implicit", "explicit"])
-def test_without_preamble(tmp_path: Path, form: str) -> None:
+def test_a_file_without_preamble_is_recognised_and_read(tmp_path: Path, form: str) -> None:
     without_preamble(tmp_path / "a.dcm", form)
     assert b"DICM" not in (tmp_path / "a.dcm").read_bytes()[:256]
     assert Dicom().recognise(SourceFile(tmp_path / "a.dcm", "a.dcm")).certainty == "sure"
@@ -257,7 +255,9 @@ def test_headers_are_read_as_pydicom_reads_them() -> None:
     ],
     ids=str,
 )
-def test_headers_that_are_left_to_pydicom(tmp_path: Path, tags: dict[str, object]) -> None:
+def test_headers_of_the_slow_path_equal_those_that_pydicom_reads(
+    tmp_path: Path, tags: dict[str, object]
+) -> None:
     data_set = pydicom.dcmread(real("CT_small.dcm"))
     for name, value in tags.items():
         setattr(data_set, name, value)

@@ -57,7 +57,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "a.h5"
 
 
-def test_sound_arrays_and_all_others(path: Path, walks: list[Any]) -> None:
+def test_an_open_file_lists_sound_arrays_metadata_and_problems_after_one_walk(
+    path: Path, walks: list[Any]
+) -> None:
     with opened(path) as file:
         assert set(file.arrays) == {"data/demo_10/actions", "data/demo_2/actions", "gain", "far"}
         assert set(file.all_arrays) - set(file.arrays) == {"task", "names", "unwritten"}
@@ -88,7 +90,7 @@ def test_linked_files_are_closed_at_once(path: Path) -> None:
         gc.enable()
 
 
-def test_names_with_slashes_are_groups_of_other_formats(tmp_path: Path) -> None:
+def test_names_with_slashes_in_npz_are_opened_as_groups(tmp_path: Path) -> None:
     np.savez(
         tmp_path / "a.npz", **{"data/demo_10/x": np.ones(2), "data/demo_2/x": np.ones(2), "y": np.ones(2)}
     )

@@ -59,7 +59,7 @@ IMAGES = images()
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_the_header_says_what_decoding_gives(name: str) -> None:
+def test_the_header_states_the_shape_and_dtype_of_the_decoded_image(name: str) -> None:
     image = IMAGES[name]
     header = header_of(io.BytesIO(image), name)
     pixels = decode(image, name, exact=True)
@@ -90,7 +90,7 @@ def test_an_exact_jpeg_is_rotated_as_its_exif_says() -> None:
     np.testing.assert_array_equal(decode(IMAGES["jpeg rotated"], "a", exact=True), np.rot90(upright, -1))
 
 
-def test_swapped_frames_come_as_the_recorder_had_them() -> None:
+def test_swapped_reverses_the_order_of_colours() -> None:
     image = cv2.imencode(".png", MODES["RGB"])[1]
     np.testing.assert_array_equal(decode(image, "a", exact=True, swapped=True), MODES["RGB"])
     np.testing.assert_array_equal(decode(image, "a", exact=True), MODES["RGB"][..., ::-1])
@@ -121,14 +121,14 @@ def test_a_flipped_bit_of_a_png_is_noticed(tmp_path: Path) -> None:
     ("content", "kind"),
     [(b"", "empty"), (b"GIF89a" + bytes(40), "format"), (b"version https://git-lfs\n", "format")],
 )
-def test_what_is_no_image(content: bytes, kind: str) -> None:
+def test_the_header_of_a_file_that_is_not_an_image_is_an_error(content: bytes, kind: str) -> None:
     with pytest.raises(InputError) as error:
         header_of(io.BytesIO(content), "a")
     assert [problem.kind for problem in error.value.problems] == [kind]
 
 
 @pytest.mark.parametrize("image", [b"", b"hello", IMAGES["png RGB"][:40]])
-def test_what_cannot_be_decoded(image: bytes) -> None:
+def test_bytes_that_cannot_be_decoded_are_an_error(image: bytes) -> None:
     with pytest.raises(InputError, match=r"run: 1\.h5: cannot be decoded"):
         decode(image, "run: 1.h5")
 
@@ -163,7 +163,7 @@ def test_an_image_that_claims_more_pixels_than_its_file_can_hold_is_refused(
     ],
 )
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_of_one_colour_are_taken(
+def test_images_of_one_colour_pass_the_check_of_compression(
     tmp_path: Path, ending: str, options: list[int], channels: int
 ) -> None:
     """They compress best."""

@@ -41,7 +41,7 @@ from unistore.converters.rows.grouping import group_files
         ("b-1-seg", ["b-1-t2w"], "seg", True),
     ],
 )
-def test_labels_are_called_after_their_images(
+def test_a_label_is_paired_with_the_image_in_its_name(
     label: str, images: list[str], name: str, certain: bool
 ) -> None:
     there = {f"set/{name}" for name in [*images, label]}
@@ -69,12 +69,12 @@ def test_labels_are_called_after_their_images(
         ("y", ["x"]),
     ],
 )
-def test_other_names_are_no_labels(file: str, others: list[str]) -> None:
+def test_names_without_the_name_of_an_image_are_not_labels(file: str, others: list[str]) -> None:
     there = {f"set/{name}" for name in [*others, file]}
     assert images_of_label(f"set/{file}", there.__contains__) is None
 
 
-def test_labels_of_rows() -> None:
+def test_the_paths_of_labels_of_rows_follow_from_the_path_of_the_data() -> None:
     assert "a/label_3" in row_label_paths("a/data_3")
     assert "a/data_3_y" in row_label_paths("a/data_3")
     assert "a/label_3" not in row_label_paths("a/data_4")
@@ -94,7 +94,7 @@ def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str
     return {group.name: ([file.name for file in group.files], group.arrays) for group in groups}
 
 
-def test_plain_arrays_of_a_pair_are_side_by_side(tmp_path: Path) -> None:
+def test_plain_arrays_of_a_pair_become_the_columns_of_one_source(tmp_path: Path) -> None:
     assert grouped(tmp_path / "a", "img0.npy", "img0_seg.npy", "img1.npy", "img1_seg.npy") == {
         "{image,seg}_img0.npy": (["img0.npy", "img0_seg.npy"], ("image", "seg")),
         "{image,seg}_img1.npy": (["img1.npy", "img1_seg.npy"], ("image", "seg")),

@@ -136,7 +136,7 @@ def test_a_real_file_is_as_numpy_reads_it() -> None:
     ("name", "form", "extended"),
     [("a.las", Las(), False), ("a.las", Las(), True), ("a.laz", Laz(), True), ("a.copc.laz", Laz(), False)],
 )
-def test_scaled_extra_bytes_flags_and_records_behind_the_points(
+def test_extra_bytes_flags_and_extended_records_are_read_in_every_form(
     tmp_path: Path, name: str, form: Las, extended: bool
 ) -> None:
     write(tmp_path / name, wkt='PROJCS["UTM 10"]', extended=extended)
@@ -149,7 +149,7 @@ def test_scaled_extra_bytes_flags_and_records_behind_the_points(
     assert (metadata["scale"], metadata["offset"]) == ([0.001, 0.001, 0.0005], [4e5, 5.2e6, -20.0])
 
 
-def test_the_coordinate_system_of_geotiff_keys(tmp_path: Path) -> None:
+def test_geotiff_keys_become_the_epsg_codes_of_the_coordinate_system(tmp_path: Path) -> None:
     cloud = write(tmp_path / "a.las", 9)
     keys = np.array([1, 1, 0, 2, 3072, 0, 1, 26910, 4096, 0, 1, 5703], "<u2")
     cloud.header.vlrs.append(laspy.VLR("LASF_Projection", 34735, "", keys.tobytes()))
@@ -176,7 +176,7 @@ def test_values_that_las_cannot_hold_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ending", "form"), [(".las", Las()), (".laz", Laz())])
-def test_damage_is_told(tmp_path: Path, ending: str, form: Las) -> None:
+def test_each_damage_of_a_file_is_an_error_that_names_it(tmp_path: Path, ending: str, form: Las) -> None:
     path = tmp_path / f"a{ending}"
     write(path)
     whole = path.read_bytes()
@@ -216,7 +216,7 @@ def piped(path: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("count", [700, 120_000])
-def test_a_table_of_chunks_behind_what_was_piped(tmp_path: Path, count: int) -> None:
+def test_a_piped_laz_file_is_read_by_the_chunk_table_at_its_end(tmp_path: Path, count: int) -> None:
     """More than a chunk of points, too; a reader that knows no such table would stop at 50,000."""
     expected = write(tmp_path / "whole.laz", count)
     path = piped(tmp_path / "whole.laz", tmp_path / "a.laz")

@@ -187,7 +187,7 @@ WRONG: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG)
-def test_what_is_wrong_with_a_dataset_is_told(v21: Path, change: Change, message: str) -> None:
+def test_each_damage_of_a_dataset_is_a_problem_that_names_it(v21: Path, change: Change, message: str) -> None:
     (v21.parent / "outside.parquet").write_bytes(b"PAR1")
     change(v21)
     assert any(re.search(message, problem) for problem in problems_of(v21))
@@ -196,7 +196,9 @@ def test_what_is_wrong_with_a_dataset_is_told(v21: Path, change: Change, message
 @pytest.mark.parametrize(
     ("change", "episode", "time"), [(copied(VIDEOS, 1, 2), 2, "0.5000"), (with_info(fps=20), 0, "0.0500")]
 )
-def test_a_frame_that_is_not_there(v21: Path, change: Change, episode: int, time: str) -> None:
+def test_a_missing_video_frame_is_an_error_that_names_its_time(
+    v21: Path, change: Change, episode: int, time: str
+) -> None:
     change(v21)
     with opened(v21) as dataset, pytest.raises(InputError, match=f"no frame at {time} s"):
         dataset.arrays[f"data/episode_00000{episode}/observation.images.top"][:]
@@ -284,7 +286,9 @@ def test_names_of_features_come_back_in_an_export(dataset: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("names", [["a", "b"], {"x": ["a"], "y": ["b", "c", "d"]}, "abcd", None])
-def test_names_of_another_number_are_none(v21: Path, tmp_path: Path, names: Any) -> None:
+def test_names_that_do_not_fit_the_number_of_components_are_ignored(
+    v21: Path, tmp_path: Path, names: Any
+) -> None:
     info = json.loads((v21 / "meta/info.json").read_text())
     info["features"]["observation.state"]["names"] = names
     change_info(v21, features=info["features"])
@@ -311,6 +315,6 @@ def test_statistics_of_the_dataset_are_kept_if_asked(tmp_path: Path) -> None:
     assert kept.files == without.files + 1
 
 
-def test_statistics_that_are_not_there(v21: Path, tmp_path: Path) -> None:
+def test_keep_stats_without_statistics_is_an_error(v21: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"needs the file stats\.json"):
         unistore.convert(v21, tmp_path / "a.zarr", "trajectory", workers=0, keep_stats=True)

@@ -19,7 +19,7 @@ from unistore.testing import check_format
 LENGTHS = (30, 20)
 
 
-def test_maniskill(tmp_path: Path) -> None:
+def test_the_format_keeps_its_promises(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     path = tmp_path / "trajectory.state.h5"
     expected = {}
@@ -84,7 +84,9 @@ def test_two_arrays_of_one_path_are_refused(tmp_path: Path) -> None:
         unistore.convert(write(tmp_path / "a.h5", clash=True), tmp_path / "a.zarr", "trajectory")
 
 
-def test_a_failed_read_is_no_other_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_is_an_error_and_not_another_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(_path: Path, name: str) -> None:
         raise InputError.at(name, "cannot be read (Input/output error)", "check the disk", "unreadable")
 

@@ -36,7 +36,7 @@ def write(path: Path, dtype: str = "i2", *, compressed: bool = False) -> SimpleI
 
 @pytest.mark.parametrize("name", ["a.mha", "a.mhd"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_values_and_places(tmp_path: Path, name: str, compressed: bool) -> None:
+def test_voxels_and_geometry_equal_those_of_itk(tmp_path: Path, name: str, compressed: bool) -> None:
     image = write(tmp_path / name, compressed=compressed)
     with MetaImage().open(SourceFile(tmp_path / name, name)) as opened:
         np.testing.assert_array_equal(opened.arrays["image"][:], VOXELS)
@@ -48,7 +48,9 @@ def test_values_and_places(tmp_path: Path, name: str, compressed: bool) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_whole_and_truncated(tmp_path: Path, compressed: bool) -> None:
+def test_the_format_keeps_its_promises_for_whole_and_truncated_files(
+    tmp_path: Path, compressed: bool
+) -> None:
     write(tmp_path / "a.mha", compressed=compressed)
     check_format(MetaImage(), tmp_path / "a.mha", {"image": VOXELS})
 
@@ -113,7 +115,9 @@ def test_a_large_volume_is_unpacked_once_a_pass(tmp_path: Path, monkeypatch: pyt
         (f"{1 << 40} {1 << 40} 4", "which no file has"),
     ],
 )
-def test_extents_that_are_none_unpack_nothing(tmp_path: Path, extents: str, message: str) -> None:
+def test_an_invalid_dim_size_is_an_error_before_anything_is_unpacked(
+    tmp_path: Path, extents: str, message: str
+) -> None:
     write(tmp_path / "a.mha", "u1", compressed=True)
     path = edited(tmp_path / "a.mha", b"DimSize = 6 5 4", f"DimSize = {extents}".encode())
     with pytest.raises(InputError, match=message):
@@ -121,12 +125,12 @@ def test_extents_that_are_none_unpack_nothing(tmp_path: Path, extents: str, mess
 
 
 @pytest.mark.parametrize("dtype", ["u1", "u2", "i4", "f4", "f8"])
-def test_dtypes(tmp_path: Path, dtype: str) -> None:
+def test_the_format_keeps_its_promises_for_every_dtype(tmp_path: Path, dtype: str) -> None:
     write(tmp_path / "a.mha", dtype)
     check_format(MetaImage(), tmp_path / "a.mha", {"image": VOXELS.astype(dtype)})
 
 
-def test_a_missing_partner_and_one_outside(tmp_path: Path) -> None:
+def test_a_voxel_file_that_is_missing_or_outside_of_the_paths_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "in/a.mhd")
     (tmp_path / "in/a.raw").rename(tmp_path / "a.raw")
     file = SourceFile(tmp_path / "in/a.mhd", "a.mhd", (tmp_path / "in",))
@@ -150,7 +154,7 @@ def voxels_of(path: Path) -> np.ndarray:
         return opened.arrays["image"][:]
 
 
-def test_flags_are_told_by_their_first_letter(tmp_path: Path) -> None:
+def test_flags_are_read_by_their_first_letter(tmp_path: Path) -> None:
     expected = SimpleITK.GetArrayFromImage(write(tmp_path / "a.mha"))
     edited(tmp_path / "a.mha", b"BinaryDataByteOrderMSB = False", b"BinaryDataByteOrderMSB = true")
     np.testing.assert_array_equal(voxels_of(tmp_path / "a.mha"), expected.byteswap())
@@ -163,7 +167,7 @@ def test_voxels_as_text_are_refused(tmp_path: Path) -> None:
         voxels_of(path)
 
 
-def test_voxels_at_the_end_of_a_file(tmp_path: Path) -> None:
+def test_a_header_size_of_minus_one_reads_voxels_from_the_end_of_the_file(tmp_path: Path) -> None:
     expected = SimpleITK.GetArrayFromImage(write(tmp_path / "a.mhd"))
     raw = tmp_path / "a.raw"
     raw.write_bytes(b"a header of another program" + raw.read_bytes())

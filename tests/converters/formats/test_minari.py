@@ -165,14 +165,14 @@ def test_without_metadata_it_is_no_dataset_of_minari(dataset: Path) -> None:
     assert Minari().recognise(SourceFile(file, file.name)).certainty == "no"
 
 
-def test_damaged_metadata(dataset: Path, tmp_path: Path) -> None:
+def test_metadata_that_is_not_valid_json_is_an_error(dataset: Path, tmp_path: Path) -> None:
     (dataset / "data/metadata.json").write_text('{"observation_space": ')
     with pytest.raises(InputError, match=r"metadata.json.*is not valid JSON"):
         unistore.convert(dataset, tmp_path / "store.zarr", family="trajectory", workers=0)
 
 
 @pytest.mark.parametrize("rows", [3, 6])
-def test_another_number_of_observations(rows: int, tmp_path: Path) -> None:
+def test_a_wrong_number_of_observations_is_an_error(rows: int, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(SAMPLES / "flat", tmp_path / "flat"))
     with h5py.File(folder / "data/main_data.hdf5", "a") as file:
         del file["episode_0/observations"]

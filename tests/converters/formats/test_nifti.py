@@ -42,13 +42,13 @@ def assert_placed_as_by_itk(path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [REAL, OF_NIBABEL / "anatomical.nii", OF_NIBABEL / "standard.nii.gz"], ids=lambda path: path.name
 )
-def test_real_files(path: Path) -> None:
+def test_real_files_have_the_voxels_of_nibabel_and_the_geometry_of_itk(path: Path) -> None:
     check_format(Nifti(), path, {"image": of_nibabel(path)})
     assert_placed_as_by_itk(path)
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "i4", "u4", "i8", "f4", "f8", ">i2", ">f4"])
-def test_every_dtype(tmp_path: Path, dtype: str) -> None:
+def test_voxels_keep_every_dtype_and_byte_order(tmp_path: Path, dtype: str) -> None:
     header = nibabel.Nifti1Header(endianness=">" if dtype[0] == ">" else "<")
     header.set_data_dtype(dtype)
     nibabel.save(nibabel.Nifti1Image(VOXELS.astype(dtype), AFFINE, header), tmp_path / "a.nii")
@@ -80,7 +80,7 @@ def scaled(path: Path, slope: float, intercept: float, dtype: str = "i2") -> Non
         (2, 1, "f4", "f8"),
     ],
 )
-def test_whole_slopes_stay_whole(
+def test_whole_slopes_give_integers_and_fractions_give_floats(
     tmp_path: Path, slope: float, intercept: float, dtype: str, expected: str
 ) -> None:
     path = tmp_path / "a.nii"
@@ -91,7 +91,7 @@ def test_whole_slopes_stay_whole(
     assert (metadata["header"]["slope"], metadata["header"]["intercept"]) == pytest.approx((slope, intercept))
 
 
-def test_sform_over_qform_with_both_kept(tmp_path: Path) -> None:
+def test_the_geometry_is_from_sform_and_both_forms_are_kept(tmp_path: Path) -> None:
     image = nibabel.Nifti1Image(VOXELS, AFFINE)
     image.set_sform(AFFINE, 2)
     image.set_qform(np.diag([1.0, 1, 1, 1]), 1)
@@ -166,7 +166,7 @@ def test_voxels_inside_the_header_are_refused(
 
 @pytest.mark.parametrize(("offset", "removed"), [(0, 0), (0, 4), (348, 4)])
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
-def test_voxels_without_a_stated_place_end_the_file(
+def test_voxels_without_a_valid_offset_are_read_from_the_end_of_the_file(
     tmp_path: Path, offset: int, removed: int, name: str
 ) -> None:
     """An offset of 0 is none. Other programs read them from bytes 0, 348 or 352 on."""
@@ -178,7 +178,7 @@ def test_voxels_without_a_stated_place_end_the_file(
         )
 
 
-def test_long_headers_without_a_stated_place(tmp_path: Path) -> None:
+def test_voxels_of_nifti_2_without_an_offset_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.nii"
     nibabel.Nifti2Image(VOXELS, AFFINE).to_filename(path)
     content = bytearray(path.read_bytes())
@@ -205,7 +205,7 @@ def test_every_file_of_nibabel_has_its_values() -> None:
 
 
 @pytest.mark.parametrize("extent", [-1, -(1 << 62), 1 << 40, 1 << 62, (1 << 63) - 1])
-def test_an_extent_that_no_file_has_is_damage_of_it(tmp_path: Path, extent: int) -> None:
+def test_an_impossible_extent_is_an_error(tmp_path: Path, extent: int) -> None:
     path = tmp_path / "a.nii"
     nibabel.Nifti2Image(VOXELS, AFFINE).to_filename(path)
     np.testing.assert_array_equal(opened(path)[0], of_nibabel(path))

@@ -48,7 +48,9 @@ def edited(path: Path, old: bytes, new: bytes) -> None:
 
 @pytest.mark.parametrize("encoding", ["raw", "gzip"])
 @pytest.mark.parametrize("name", ["a.nrrd", "a.nhdr"])
-def test_values_whole_and_truncated(tmp_path: Path, name: str, encoding: str) -> None:
+def test_voxels_equal_those_of_pynrrd_and_a_truncated_file_is_an_error(
+    tmp_path: Path, name: str, encoding: str
+) -> None:
     write(tmp_path / name, encoding=encoding)
     np.testing.assert_array_equal(nrrd.read(str(tmp_path / name), index_order="C")[0], VOXELS)
     if name == "a.nrrd":
@@ -66,7 +68,7 @@ def test_values_whole_and_truncated(tmp_path: Path, name: str, encoding: str) ->
 @pytest.mark.parametrize(
     "space", ["left-posterior-superior", "right-anterior-superior", "left-anterior-superior", "RAS"]
 )
-def test_placed_as_by_itk(tmp_path: Path, space: str) -> None:
+def test_the_geometry_of_every_space_equals_that_of_itk(tmp_path: Path, space: str) -> None:
     write(tmp_path / "a.nrrd", space=space)
     _, metadata = opened(tmp_path / "a.nrrd")
     image = SimpleITK.ReadImage(str(tmp_path / "a.nrrd"))
@@ -77,7 +79,7 @@ def test_placed_as_by_itk(tmp_path: Path, space: str) -> None:
     assert "DOE" not in str(metadata)
 
 
-def test_files_of_itk(tmp_path: Path) -> None:
+def test_a_compressed_file_written_by_itk_is_read(tmp_path: Path) -> None:
     image = SimpleITK.GetImageFromArray(VOXELS)
     image.SetSpacing((0.5, 1.5, 3.0))
     image.SetOrigin((10, -20, 30.5))
@@ -126,7 +128,7 @@ def test_what_a_header_does_not_say_stays_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i1", "u1", "u2", "i4", "u4", "i8", "u8", "f4", "f8", ">i2", ">f4"])
-def test_every_dtype(tmp_path: Path, dtype: str) -> None:
+def test_voxels_keep_every_dtype_and_byte_order(tmp_path: Path, dtype: str) -> None:
     voxels = VOXELS.astype(dtype)
     write(tmp_path / "a.nrrd", voxels)
     values, _ = opened(tmp_path / "a.nrrd")
@@ -134,7 +136,7 @@ def test_every_dtype(tmp_path: Path, dtype: str) -> None:
     np.testing.assert_array_equal(values, voxels)
 
 
-def test_bytes_and_lines_to_skip(tmp_path: Path) -> None:
+def test_line_skip_and_byte_skip_are_applied(tmp_path: Path) -> None:
     write(tmp_path / "a.nhdr", encoding="raw")
     (voxels,) = (path for path in tmp_path.iterdir() if path.suffix != ".nhdr")
     raw = voxels.read_bytes()
@@ -161,7 +163,9 @@ def test_bytes_and_lines_to_skip(tmp_path: Path) -> None:
         (b"encoding: raw", b"encoding: raw\ndata file: gone.raw", r"needs the file gone\.raw"),
     ],
 )
-def test_headers_that_are_refused(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
+def test_an_unsupported_or_contradictory_header_is_an_error(
+    tmp_path: Path, old: bytes, new: bytes, message: str
+) -> None:
     write(tmp_path / "a.nrrd", encoding="raw")
     edited(tmp_path / "a.nrrd", old, new)
     with pytest.raises(InputError, match=message):

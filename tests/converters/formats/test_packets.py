@@ -119,7 +119,9 @@ CODECS: list[tuple[str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("codec", "options"), CODECS)
-def test_stretches_of_a_file_are_decoded_alone(codec: str, options: dict[str, str], tmp_path: Path) -> None:
+def test_kept_packets_of_a_part_of_a_video_decode_to_its_frames(
+    codec: str, options: dict[str, str], tmp_path: Path
+) -> None:
     path = encode(tmp_path / "video.mp4", codec, **options)
     packets = packets_of(path)
     expected = decoded(path)
@@ -149,13 +151,13 @@ def test_packets_are_kept_from_the_key_frame_before_each_episode(source: Path, s
         assert (said["codec"], said["pixel_format"], tuple(said["size"])) == ("h264", "yuv420p", SIZE)
 
 
-def test_workers_that_are_forked_after_decoding(source: Path, store: Path) -> None:
+def test_workers_forked_after_decoding_deliver_the_frames(source: Path, store: Path) -> None:
     frames(store, num_workers=0)
     images = frames(store, num_workers=2, multiprocessing_context="fork")
     np.testing.assert_array_equal(images, decoded(source / VIDEO))
 
 
-def test_windows_and_episodes(source: Path, store: Path) -> None:
+def test_windows_and_episodes_deliver_the_frames_of_kept_video(source: Path, store: Path) -> None:
     expected = np.moveaxis(decoded(source / VIDEO), -1, 1)
     windows = unistore.Dataset(store, unistore.Windows(history=3, horizon=1, pad="edge"))
     np.testing.assert_array_equal(windows[8][KEY], expected[[7, 7, 8]])
@@ -164,7 +166,9 @@ def test_windows_and_episodes(source: Path, store: Path) -> None:
     np.testing.assert_array_equal(unistore.Dataset(store, unistore.Episodes())[1][KEY], expected[7:12])
 
 
-def test_exports_statistics_and_checks_are_those_of_frames(source: Path, store: Path, tmp_path: Path) -> None:
+def test_exports_and_statistics_of_kept_video_equal_those_of_frames(
+    source: Path, store: Path, tmp_path: Path
+) -> None:
     plain = tmp_path / "frames.zarr"
     unistore.convert(source, plain, family="trajectory", workers=0)
     for form in ("lerobot", "robomimic"):
@@ -182,11 +186,11 @@ def test_exports_statistics_and_checks_are_those_of_frames(source: Path, store: 
     assert not unistore.verify(store, against=source).problems
 
 
-def test_inspect_says_what_is_kept(store: Path) -> None:
+def test_inspect_names_packets_of_video(store: Path) -> None:
     assert f"{GROUP}/data: packets of video" in str(unistore.inspect(store))
 
 
-def test_a_resized_copy_beside(source: Path, tmp_path: Path) -> None:
+def test_kept_video_may_have_a_resized_copy_but_not_instead_of_it(source: Path, tmp_path: Path) -> None:
     store = tmp_path / "small.zarr"
     unistore.convert(source, store, family="trajectory", video="keep", image_size=32, workers=0)
     assert unistore.Dataset(store)[3][f"{KEY}_32"].shape == (3, 32, 32)
@@ -194,7 +198,7 @@ def test_a_resized_copy_beside(source: Path, tmp_path: Path) -> None:
         unistore.convert(source, store, family="trajectory", video="keep", images="resized", image_size=32)
 
 
-def test_episodes_without_video(source: Path, tmp_path: Path) -> None:
+def test_episodes_without_video_have_frames_of_zeros(source: Path, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         shutil.copytree(source, tmp_path / "all" / name)
     info = tmp_path / "all/b/meta/info.json"
@@ -230,13 +234,13 @@ def test_a_missing_library_is_named(store: Path, monkeypatch: pytest.MonkeyPatch
 # What is wrong with sources.
 
 
-def test_another_codec_is_refused(tmp_path: Path) -> None:
+def test_an_unsupported_codec_is_an_error(tmp_path: Path) -> None:
     root = dataset(tmp_path, "mjpeg", pixels="yuvj420p")
     with pytest.raises(InputError, match=r"file-000\.mp4: has the codec mjpeg.*remove --video keep"):
         kept(root)
 
 
-def test_a_video_that_is_too_short(source: Path, tmp_path: Path) -> None:
+def test_a_video_shorter_than_its_episodes_is_an_error(source: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(source, tmp_path / "lerobot"))
     encode(root / VIDEO, "libx264", sum(LENGTHS) - 2)
     with pytest.raises(InputError, match=r"file-000\.mp4: ends after 1\.90 s, but step 8 is at 2\.00 s"):
@@ -286,12 +290,14 @@ DAMAGES: list[tuple[Callable[[Changed], Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), DAMAGES)
-def test_damaged_records(coded: Any, change: Callable[[Changed], Any], message: str) -> None:
+def test_a_damaged_record_of_packets_is_an_error(
+    coded: Any, change: Callable[[Changed], Any], message: str
+) -> None:
     with pytest.raises(InputError, match=rf"where: .*contains a video that cannot be decoded: .*{message}"):
         list(images_in(damaged(coded, change), range(len(coded[1])), SIZE, "where"))
 
 
-def test_a_damaged_packet_and_a_frame_of_another_size(coded: Any) -> None:
+def test_a_damaged_packet_or_a_frame_of_another_size_is_an_error(coded: Any) -> None:
     said, packets = coded
     cut = [packets[0]._replace(content=packets[0].content[:40]), *packets[1:]]
     for content, size, message in [
@@ -304,7 +310,9 @@ def test_a_damaged_packet_and_a_frame_of_another_size(coded: Any) -> None:
         list(images_in(record_of(said, packets, [packets[0].time]), [0], (-127, 1), "where"))
 
 
-def test_a_store_of_such_a_record(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_cannot_be_decoded_is_an_error_that_names_its_row(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any) -> Any:
         raise InputError(Problem("row", "cannot be decoded", kind="corrupt"))
 

@@ -79,13 +79,13 @@ def test_points_of_a_table_become_a_cloud(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, given - given.min(0), atol=1e-6)  # samples begin at their origin
 
 
-def test_missing_values_are_told(tmp_path: Path) -> None:
+def test_missing_values_are_an_error_that_names_the_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1, None, 3]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a\.parquet: its column 'a' has missing values"):
         unistore.convert(tmp_path / "a.parquet", tmp_path / "store")
 
 
-def test_a_table_of_texts_alone_is_told(tmp_path: Path) -> None:
+def test_a_table_of_only_texts_is_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["x", "y"]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a\.parquet: contains no arrays"):
         unistore.convert(tmp_path / "a.parquet", tmp_path / "store", "rows")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
 import unistore
+from tests.support.lzf import lzf
 from unistore import verify
 from unistore.conversion.signatures import convert
 from unistore.converters.adapter.formats import calling
@@ -50,12 +50,6 @@ def cloud(count: int = 200) -> tuple[np.ndarray, np.ndarray]:
     return points, colours
 
 
-def lzf(content: bytes, folder: Path) -> bytes:
-    with h5py.File(folder / "packed.h5", "w") as file:
-        file.create_dataset("a", data=np.frombuffer(content, "u1"), chunks=(len(content),), compression="lzf")
-        return bytes(file["a"].id.read_direct_chunk((0,))[1])
-
-
 def body(points: np.ndarray, data: str, folder: Path) -> bytes:
     if data == "binary":
         return points.tobytes()
@@ -87,7 +81,7 @@ def test_fields_are_read_in_every_form(tmp_path: Path, data: str) -> None:
 @pytest.mark.parametrize(
     ("field", "kind", "value", "read"), [("rgba", "U", 0x80010203, [[1, 2, 3, 0x80]]), ("_x", "F", 4, [4])]
 )
-def test_alpha_and_a_field_that_begins_like_padding(
+def test_rgba_is_read_as_four_bytes_and_a_field_named_like_padding_is_kept(
     tmp_path: Path, field: str, kind: str, value: int, read: list[Any]
 ) -> None:
     text = f"VERSION .7\nFIELDS x y z {field}\nSIZE 4 4 4 4\nTYPE F F F {kind}\nCOUNT 1 1 1 1\n"
@@ -96,7 +90,7 @@ def test_alpha_and_a_field_that_begins_like_padding(
         assert opened.arrays[field][:].tolist() == read
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_each_damage_of_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pcd"
     points, _ = cloud(20)
 
@@ -154,7 +148,7 @@ def test_types_may_be_in_small_letters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stated", [199, 201, 200])
-def test_lines_of_points_are_as_many_as_the_header_states(tmp_path: Path, stated: int) -> None:
+def test_another_number_of_lines_than_the_header_states_is_an_error(tmp_path: Path, stated: int) -> None:
     points, _ = cloud(200)
     write(tmp_path / "a.pcd", "ascii", points, stated)
     content = (tmp_path / "a.pcd").read_text().replace("HEIGHT 2", "HEIGHT 1")
@@ -170,7 +164,7 @@ def test_lines_of_points_are_as_many_as_the_header_states(tmp_path: Path, stated
     assert raised.value.problems[0].kind == ("truncated" if stated > 200 else "damaged")
 
 
-def test_width_and_height_are_as_many_points_as_the_header_states(tmp_path: Path) -> None:
+def test_a_width_and_height_that_contradict_the_points_are_an_error(tmp_path: Path) -> None:
     points, _ = cloud(200)
     write(tmp_path / "a.pcd", "binary", points)
     content = (tmp_path / "a.pcd").read_bytes()

@@ -54,7 +54,7 @@ def test_faces_are_left_out(tmp_path: Path, form: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("stated", [299, 301])
-def test_lines_are_as_many_as_the_header_tells_of(tmp_path: Path, stated: int) -> None:
+def test_another_number_of_lines_than_the_header_states_is_an_error(tmp_path: Path, stated: int) -> None:
     write(tmp_path / "a.ply", faces=True, text=True, order="=")
     content = (tmp_path / "a.ply").read_bytes()
     (tmp_path / "a.ply").write_bytes(content.replace(b"element vertex 300", b"element vertex %d" % stated))
@@ -66,7 +66,7 @@ def test_lines_are_as_many_as_the_header_tells_of(tmp_path: Path, stated: int) -
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_labels_of_scannet_stand_beside(tmp_path: Path) -> None:
+def test_labels_of_scannet_are_read_from_their_own_file_of_equal_length(tmp_path: Path) -> None:
     folder = tmp_path / "scans"
     folder.mkdir()
     write(folder / "scene_vh_clean_2.ply", count=4)
@@ -109,7 +109,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_damage_is_told(tmp_path: Path, message: str) -> None:
+def test_each_damage_of_a_file_is_an_error_that_names_it(tmp_path: Path, message: str) -> None:
     path = tmp_path / "a.ply"
     path.write_bytes(WRONG[message])
     file = SourceFile(path, path.name)

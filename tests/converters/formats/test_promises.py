@@ -155,7 +155,9 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("kind", "name", "content", "said"), OTHERS)
-def test_other_files_are_refused(tmp_path: Path, kind: Any, name: str, content: bytes, said: str) -> None:
+def test_a_format_refuses_files_of_others_with_the_reason(
+    tmp_path: Path, kind: Any, name: str, content: bytes, said: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     form = formats()[kind] if isinstance(kind, str) else kind()
     try:

@@ -8,7 +8,7 @@ import faery
 import numpy as np
 import pytest
 
-from tests.converters.events.recordings import HEADER2, HEADER3, made_up, words2, words3, write_dat
+from tests.support.event_recordings import HEADER2, HEADER3, made_up, words2, words3, write_dat
 from unistore.converters.formats.arrays import Raw
 from unistore.converters.formats.prophesee import Dat, Evt
 from unistore.converters.opened import Format, Metadata, SourceFile
@@ -51,7 +51,9 @@ def vectors(count: int, seed: int) -> np.ndarray:
     return np.array(words, "<u2")
 
 
-def test_every_word_of_evt3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_evt3_vectors_equal_those_of_faery_across_blocks_and_overflows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """20,000 times of 4,096 us each go around the counter more than once."""
     path = tmp_path / "a.raw"
     path.write_bytes(b"% format EVT3;width=640;height=480\n% end\n" + vectors(20_000, 1).tobytes())
@@ -66,7 +68,7 @@ def test_every_word_of_evt3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert len(opened.arrays["events"]) == len(events), "counted without decoding"
 
 
-def test_a_clock_that_overflows_between_events_far_apart(tmp_path: Path) -> None:
+def test_times_go_on_when_the_clock_overflows_between_distant_events(tmp_path: Path) -> None:
     """faery takes the overflow of EVT 3.0 for one only if no word is missing around it."""
     far = made_up(2_000, 100_000_000)
     (tmp_path / "a.raw").write_bytes(HEADER3 + words3(far).tobytes())
@@ -78,7 +80,7 @@ def test_a_clock_that_overflows_between_events_far_apart(tmp_path: Path) -> None
     assert (metadata["width"], metadata["height"]) == (64, 48)
 
 
-def test_evt2(tmp_path: Path) -> None:
+def test_events_of_evt2_equal_those_of_faery(tmp_path: Path) -> None:
     near = made_up()
     (tmp_path / "a.raw").write_bytes(HEADER2 + words2(near).tobytes())
     events, _ = read(tmp_path / "a.raw", Evt())
@@ -92,7 +94,7 @@ def test_events_before_the_first_time_are_left_out(tmp_path: Path) -> None:
     assert read(tmp_path / "a.raw", Evt())[0].tolist() == [(4096, 4, 5, 0)]
 
 
-def test_rows_of_a_recording_in_any_order(tmp_path: Path) -> None:
+def test_rows_of_a_recording_are_read_in_any_order(tmp_path: Path) -> None:
     near = made_up(5_000)
     (tmp_path / "a.raw").write_bytes(HEADER2 + words2(near).tobytes())
     with Evt().open(SourceFile(tmp_path / "a.raw", "a.raw")) as opened:
@@ -102,7 +104,7 @@ def test_rows_of_a_recording_in_any_order(tmp_path: Path) -> None:
             assert_same(events[lo:hi], near[lo:hi])
 
 
-def test_dat(tmp_path: Path) -> None:
+def test_events_of_dat_equal_those_of_faery_and_are_written_byte_for_byte(tmp_path: Path) -> None:
     near = made_up(1_000)
     write_dat(tmp_path / "a.dat", near)
     events, metadata = read(tmp_path / "a.dat", Dat())
@@ -142,7 +144,9 @@ SIZE = b"% Width 64\n% Height 48\n"
         ("a.raw", b"% date today\n% end\n" + bytes(8), "has the format 'unknown'", "format"),
     ],
 )
-def test_files_that_are_not_read(name: str, content: bytes, message: str, kind: str, tmp_path: Path) -> None:
+def test_a_truncated_or_unsupported_recording_is_an_error(
+    name: str, content: bytes, message: str, kind: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     opening = Dat() if name == "a.dat" else Evt()
     assert opening.recognise(SourceFile(tmp_path / name, name)).certainty == "sure"

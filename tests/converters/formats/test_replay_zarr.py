@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "source/replay.zarr"
 
 
-def test_a_store_has_the_arrays(buffer: Path, tmp_path: Path) -> None:
+def test_the_arrays_of_a_store_equal_those_of_the_replay_buffer(buffer: Path, tmp_path: Path) -> None:
     unistore.convert(buffer.parent, tmp_path / "a.zarr", workers=0)
     unistore.convert(buffer, tmp_path / "b.zarr", workers=0)
     for store in (tmp_path / "a.zarr", tmp_path / "b.zarr"):
@@ -144,14 +144,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("damage", "message"), WRONG)
-def test_what_is_refused(
+def test_each_damage_of_a_replay_buffer_is_an_error(
     damage: Callable[[Path], object], message: str, folder: Path, tmp_path: Path
 ) -> None:
     damage(folder)
     assert re.search(message, problems_of(folder, tmp_path))
 
 
-def test_a_chunk_without_a_file_is_said(folder: Path, tmp_path: Path) -> None:
+def test_a_missing_chunk_has_the_fill_value_and_a_note_or_is_a_problem(folder: Path, tmp_path: Path) -> None:
     (folder / "data/state/1.0").unlink()
     report = unistore.convert(folder.parent, tmp_path / "store.zarr", workers=0)
     assert "data/state: 1 chunks have no file, so their values are 0.0" in str(report.notes)
@@ -162,7 +162,7 @@ def test_a_chunk_without_a_file_is_said(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [None, Zlib(), GZip(), Zstd(), LZ4(), Blosc("lz4", shuffle=2), Pickle()])
-def test_codecs(codec: Any, tmp_path: Path) -> None:
+def test_every_codec_is_read_and_pickle_is_an_error(codec: Any, tmp_path: Path) -> None:
     folder = tmp_path / "replay.zarr"
     root = zarr.open_group(folder, mode="w", zarr_format=2)
     random = np.random.default_rng(1)
@@ -178,7 +178,7 @@ def test_codecs(codec: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(opened.arrays["data/episode_0/action"][3:13], action[3:13])
 
 
-def test_a_truncated_archive(tmp_path: Path) -> None:
+def test_a_truncated_zip_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "replay.zarr.zip"
     with ZipStore(path, mode="w") as store:
         write(store)

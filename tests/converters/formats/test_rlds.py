@@ -111,7 +111,7 @@ def test_a_flipped_byte_is_found_by_the_checksums(train: Path, place: float) -> 
         read_all(train)
 
 
-def test_features_are_needed(train: Path) -> None:
+def test_a_missing_or_malformed_features_json_is_an_error(train: Path) -> None:
     features = train.parent / "features.json"
     features.write_text('{"featuresDict": {"features": {}}}')
     with pytest.raises(InputError, match="lists no steps"):
@@ -124,7 +124,7 @@ def test_features_are_needed(train: Path) -> None:
         read_all(train)
 
 
-def test_features_of_another_shape(train: Path) -> None:
+def test_values_that_do_not_fit_the_shape_of_their_feature_are_an_error(train: Path) -> None:
     features = train.parent / "features.json"
     features.write_text(features.read_text().replace('"7"', '"9"'))
     with pytest.raises(InputError, match=r"steps/.* of record 0 has 42 values, not the shape \(6, 9\)"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
@@ -124,7 +124,7 @@ def test_two_sweeps_of_one_number_are_converted_without_texts_of_times(tmp_path:
     assert unistore.Store(tmp_path / "a.zarr").sample_count == 5
 
 
-def test_times_outside_the_given_folder_are_told(tmp_path: Path) -> None:
+def test_times_outside_the_given_folder_are_not_read_with_a_note(tmp_path: Path) -> None:
     folder = recording(tmp_path / "in", timestamps=TIMES)
     scan = scan_sources(point_cloud(), [folder / "data"])
     notes = "\n".join(scan.notes)

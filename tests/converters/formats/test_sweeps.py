@@ -40,7 +40,7 @@ def read(path: Path, root: Path) -> dict[str, np.ndarray]:
         ("b.pcd.bin", (*KITTI, "ring")),
     ],
 )
-def test_names_tell_how_many_values_a_point_has(tmp_path: Path, name: str, columns: tuple[str, ...]) -> None:
+def test_the_name_of_a_sweep_decides_its_columns(tmp_path: Path, name: str, columns: tuple[str, ...]) -> None:
     written = write(tmp_path / name, len(columns), 20)
     found = read(tmp_path / name, tmp_path)
     assert tuple(found) == columns
@@ -72,14 +72,16 @@ def test_classes_are_the_low_half_of_a_label(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "certainty"), [(4 * 3, "maybe"), (5 * 3, "maybe"), (20, "no"), (7, "no"), (0, "no")]
 )
-def test_other_files_may_be_sweeps_by_their_size(tmp_path: Path, values: int, certainty: str) -> None:
+def test_a_bin_file_of_any_name_may_be_a_sweep_by_its_size(
+    tmp_path: Path, values: int, certainty: str
+) -> None:
     write(tmp_path / "a.bin", values, 1)
     file = SourceFile(tmp_path / "a.bin", "a.bin")
     assert Sweep().recognise(file).certainty == certainty
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_a_sequence_becomes_a_store(tmp_path: Path) -> None:
+def test_a_sequence_is_stored_with_labels_and_instances(tmp_path: Path) -> None:
     folder = tmp_path / "sequences/00"
     written = write(folder / "velodyne/000000.bin", 4, 50)
     (folder / "labels").mkdir()
@@ -93,7 +95,7 @@ def test_a_sequence_becomes_a_store(tmp_path: Path) -> None:
     assert verify(tmp_path / "store", against=[tmp_path / "sequences"]).receipt is not None
 
 
-def test_a_raw_recording_of_kitti(tmp_path: Path) -> None:
+def test_a_raw_recording_of_kitti_is_converted_and_a_cut_sweep_is_an_error(tmp_path: Path) -> None:
     drive = tmp_path / "2011_09_26/2011_09_26_drive_0001_sync"
     sweeps = [write(drive / f"velodyne_points/data/{number:010}.bin", 4, 20 + number) for number in range(2)]
     (drive / "velodyne_points/timestamps.txt").write_text("2011-09-26 13:02:25.196\n" * 2)

@@ -21,7 +21,7 @@ def read(path: Path, root: Path | None = None) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("separator", "end"), [(" ", "\n"), (",", "\n"), ("\t", "\r\n"), (";", "\n\n")])
-def test_lines_of_numbers(tmp_path: Path, separator: str, end: str) -> None:
+def test_lines_of_numbers_are_read_with_every_separator(tmp_path: Path, separator: str, end: str) -> None:
     written = np.random.default_rng(0).normal(size=(40, 6))
     lines = [separator.join(map(repr, row)) for row in written.tolist()]
     (tmp_path / "a.xyz").write_bytes(end.join(lines).encode())
@@ -32,14 +32,14 @@ def test_lines_of_numbers(tmp_path: Path, separator: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["x y z intensity", "# x y z intensity", "//x y z intensity"])
-def test_names_in_the_first_line(tmp_path: Path, head: str) -> None:
+def test_names_in_the_first_line_become_column_names(tmp_path: Path, head: str) -> None:
     (tmp_path / "a.asc").write_text(f"{head}\n1 2 3 4\n5 6 7 8\n")
     found = read(tmp_path / "a.asc")
     assert list(found) == ["x", "y", "z", "intensity"]
     np.testing.assert_array_equal(found["z"], [3, 7])
 
 
-def test_a_number_of_points_in_the_first_line_is_none_of_them(tmp_path: Path) -> None:
+def test_a_number_of_points_in_the_first_line_is_not_a_point(tmp_path: Path) -> None:
     (tmp_path / "a.pts").write_text("2\n1 2 3 -120 0 0 9\n5 6 7 8 1 1 1\n")
     assert read(tmp_path / "a.pts")["points"].tolist() == [[1, 2, 3, -120, 0, 0, 9], [5, 6, 7, 8, 1, 1, 1]]
 
@@ -55,7 +55,7 @@ def room(folder: Path) -> Path:
     return whole
 
 
-def test_a_room_of_s3dis_is_its_objects(tmp_path: Path) -> None:
+def test_a_room_of_s3dis_is_read_from_the_files_of_its_objects(tmp_path: Path) -> None:
     path = room(tmp_path)
     assert TextPoints().recognise(SourceFile(path, path.name)).certainty == "sure"
     found = read(path, tmp_path)
@@ -68,7 +68,7 @@ def test_a_room_of_s3dis_is_its_objects(tmp_path: Path) -> None:
         assert len(opened.further) == 3
 
 
-def test_the_byte_that_is_known_to_be_broken_is_told_by_its_line(tmp_path: Path) -> None:
+def test_the_known_broken_byte_of_s3dis_is_an_error_that_names_its_line(tmp_path: Path) -> None:
     path = room(tmp_path)
     (path.parent / "Annotations/ceiling_1.txt").write_bytes(b"0 0 3 1 2 3\n22.3 6.5 3.05 185\x10187 182\n")
     with pytest.raises(InputError, match=r"ceiling_1\.txt: line 2 is not a point: '22\.3 6\.5 3\.05 185"):
@@ -92,7 +92,7 @@ def test_rooms_become_samples_and_other_texts_only_if_they_are_named(tmp_path: P
     assert unistore.Dataset(tmp_path / "poses")[0]["xyz"].shape == (2, 3)
 
 
-def test_a_line_that_is_cut_off_is_told(tmp_path: Path) -> None:
+def test_a_line_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_text("1 2 3\n4 5 6\n7 8")
     with pytest.raises(InputError, match=r"a\.xyz: line 3 is not a point: '7 8'"):
         read(tmp_path / "a.xyz")
@@ -147,7 +147,7 @@ DAMAGED = {  # with the beginning of what is said
 
 @pytest.mark.parametrize("suffix", [".xyz", ".pts", ".asc", ".txt"])
 @pytest.mark.parametrize("name", SOUND)
-def test_headers_are_no_points(tmp_path: Path, name: str, suffix: str) -> None:
+def test_header_lines_are_not_read_as_points(tmp_path: Path, name: str, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_text(SOUND[name], encoding="utf-8", newline="")
     assert TextPoints().recognise(SourceFile(path, path.name)).certainty != "no"
@@ -192,7 +192,9 @@ def test_a_damaged_first_line_ends_a_conversion(tmp_path: Path) -> None:
 @pytest.mark.parametrize("separator", [",", ";"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
 @pytest.mark.parametrize("head", ["", "x{0}y{0}z{0}i{0}\n", "//x{0}y{0}z{0}i\n40\n", "\ufeff"])
-def test_a_separator_behind_the_last_number(tmp_path: Path, separator: str, end: str, head: str) -> None:
+def test_a_separator_after_the_last_number_is_ignored(
+    tmp_path: Path, separator: str, end: str, head: str
+) -> None:
     written = np.random.default_rng(0).normal(size=(40, 4))
     lines = [separator.join([*map(repr, row), ""]) for row in written.tolist()]
     text = head.format(separator) + end.join([*lines, ""])
@@ -203,7 +205,7 @@ def test_a_separator_behind_the_last_number(tmp_path: Path, separator: str, end:
 
 
 @pytest.mark.parametrize("line", ["1,2,\n", "1,,3,4,\n", "1,2,3,4,5,\n"])
-def test_a_number_that_is_not_there_is_no_separator_too_many(tmp_path: Path, line: str) -> None:
+def test_a_line_with_a_missing_number_is_an_error(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.asc").write_text("1,2,3,4,\n5,6,7,8,\n" + line)
     with pytest.raises(InputError, match="line 3 is not a point"):
         read(tmp_path / "a.asc")

@@ -11,7 +11,7 @@ import pytest
 import tifffile
 
 import unistore
-from tests.family_converters import ct as ct_converter
+from tests.support.family_converters import ct as ct_converter
 from unistore.converters.formats.tiff import Tiff
 from unistore.converters.opened import Metadata, SourceFile
 from unistore.converters.source_scan import scan_sources
@@ -45,7 +45,9 @@ def pages(folder: Path, voxels: np.ndarray = VOXELS, name: str = "p_{:02d}.tif",
     ],
     ids=str,
 )
-def test_whole_and_truncated(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_format_keeps_its_promises_for_whole_and_truncated_files(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     tifffile.imwrite(tmp_path / "a.tif", VOXELS, **GRAY, **options)
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "a.tif"), VOXELS)
     is_big = options.get("byteorder") == ">" and "compression" not in options
@@ -53,14 +55,14 @@ def test_whole_and_truncated(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i4", "u4", "f4", "f8"])
-def test_every_dtype(tmp_path: Path, dtype: str) -> None:
+def test_voxels_keep_every_dtype(tmp_path: Path, dtype: str) -> None:
     tifffile.imwrite(tmp_path / "a.tif", VOXELS.astype(dtype), **GRAY)
     values, _ = opened(tmp_path / "a.tif")
     assert values.dtype == np.dtype(dtype)
     np.testing.assert_array_equal(values, VOXELS.astype(dtype))
 
 
-def test_spacing_of_imagej_and_ome_in_mm(tmp_path: Path) -> None:
+def test_the_spacing_of_imagej_and_ome_is_converted_to_mm(tmp_path: Path) -> None:
     voxels = VOXELS.astype("u2")
     metadata = {"spacing": 2.5, "unit": "um", "axes": "ZYX"}
     tifffile.imwrite(tmp_path / "a.tif", voxels, imagej=True, resolution=(2, 4), metadata=metadata)
@@ -99,7 +101,7 @@ def test_colours_channels_and_times_are_no_volume(
         opened(tmp_path / "a.tif")
 
 
-def test_several_volumes_in_a_file(tmp_path: Path) -> None:
+def test_a_file_of_several_volumes_is_an_error(tmp_path: Path) -> None:
     with tifffile.TiffWriter(tmp_path / "a.tif") as file:
         file.write(VOXELS, **GRAY)
         file.write(VOXELS[:, :5], **GRAY)
@@ -107,14 +109,14 @@ def test_several_volumes_in_a_file(tmp_path: Path) -> None:
         opened(tmp_path / "a.tif")
 
 
-def test_a_compression_that_tifffile_does_not_decode_by_itself(tmp_path: Path) -> None:
+def test_lzw_without_imagecodecs_is_an_error_that_names_the_package(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "a.tif"), VOXELS[0].astype("u2"))  # by LZW
     with pytest.raises(InputError, match="LZW, which needs imagecodecs") as error:
         opened(tmp_path / "a.tif")
     assert error.value.problems[0].advice == "pip install imagecodecs"
 
 
-def test_volumes_and_stacks_in_folders(tmp_path: Path) -> None:
+def test_volumes_and_stacks_of_pages_in_one_folder_are_converted(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     tifffile.imwrite(tmp_path / "in/brain1.tif", VOXELS, **GRAY)
     tifffile.imwrite(tmp_path / "in/brain1_seg.tif", (VOXELS > 0).astype("u1"), **GRAY)
@@ -141,7 +143,7 @@ def problems_of(folder: Path) -> str:
     return str(error.value)
 
 
-def test_stacks_that_are_refused(tmp_path: Path) -> None:
+def test_a_stack_with_missing_doubled_or_unequal_pages_is_a_problem(tmp_path: Path) -> None:
     pages(tmp_path / "a")
     (tmp_path / "a/p_09.tif").unlink()
     assert "p_08.tif: the stack of TIFF files has no page 9" in problems_of(tmp_path / "a")

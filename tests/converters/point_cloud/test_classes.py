@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.contract import check_contract
-from tests.family_converters import point_cloud
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import point_cloud
 from unistore.converters.source_scan import scan_sources
 
 RANDOM = np.random.default_rng(1)
@@ -33,7 +33,7 @@ def labels_of(converted: Any) -> dict[str, int]:
     return dict(zip(names, converted.arrays["segments/label"].tolist(), strict=True))
 
 
-def test_folders_are_labels_and_splits(tmp_path: Path) -> None:
+def test_folders_of_modelnet_give_labels_and_splits(tmp_path: Path) -> None:
     names = ("table/train/b.npy", "chair/train/a.npy", "chair/test/b.npy", "night_stand/test/a.npy")
     root = save(tmp_path / "modelnet", *names)
     converted = check_contract(point_cloud(), [root])
@@ -62,12 +62,12 @@ def test_folders_are_labels_and_splits(tmp_path: Path) -> None:
         ("train/a.npy", "train/b.npy", "test/c.npy"),
     ],
 )
-def test_other_folders_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_single_files_areas_and_split_folders_are_not_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
     scan = scan_sources(point_cloud(), [save(tmp_path, *names)])
     assert all(source.detail.label is None for source in scan.sources)
 
 
-def test_synsets_are_classes(tmp_path: Path) -> None:
+def test_folders_of_synsets_are_classes(tmp_path: Path) -> None:
     root = save(tmp_path, "02691156/a.npy", "02691156/b.npy", "03001627/a.npy")
     scan = scan_sources(point_cloud(), [root])
     assert [source.detail.label for source in scan.sources] == [
@@ -77,7 +77,7 @@ def test_synsets_are_classes(tmp_path: Path) -> None:
     ]
 
 
-def test_labels_of_their_own_and_options_come_first(tmp_path: Path) -> None:
+def test_labels_in_files_and_options_win_over_names_of_folders(tmp_path: Path) -> None:
     root = save(tmp_path / "a", "chair/a.npy", "chair/b.npy", "table/c.npy")
     for converter in (point_cloud(map={"label": ""}), point_cloud(segment="window:1")):
         scan = scan_sources(converter, [root])

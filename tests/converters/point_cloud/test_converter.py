@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import point_cloud
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import point_cloud
 from unistore.conversion.signatures import convert
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.files.hdf5 import tree
@@ -67,7 +67,7 @@ def problems_of_values(path: Path, **options) -> str:
     return str(caught.value)
 
 
-def test_points_of_no_segment_and_of_two(tmp_path: Path) -> None:
+def test_points_of_two_segments_are_doubled_and_others_form_a_pseudo_segment(tmp_path: Path) -> None:
     data = columns(10)
     segments = {"segment_0003": np.array([1, 4, 5]), "segment_0001": np.array([4, 9])}
     path = write(tmp_path / "a.h5", data, segments)
@@ -125,7 +125,7 @@ def batches(path: Path, rows: int, width: int = 3, **more: np.ndarray) -> np.nda
 
 
 @pytest.mark.parametrize("shape", [(7,), (7, 1)])
-def test_pointnet_with_a_label_an_object(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_labels_of_objects_of_pointnet_are_stored_per_segment(tmp_path: Path, shape: tuple[int, ...]) -> None:
     label = RANDOM.integers(0, 40, shape).astype("u1")
     normal = RANDOM.random((7, 16, 3), dtype=np.float32)
     data = batches(tmp_path / "ply_data_train0.h5", 7, label=label, normal=normal)
@@ -141,7 +141,7 @@ def test_pointnet_with_a_label_an_object(tmp_path: Path, shape: tuple[int, ...])
     assert converted.scan.sources[0].split == "train"
 
 
-def test_pointnet_with_a_label_a_point_and_features(tmp_path: Path) -> None:
+def test_labels_and_features_of_points_of_pointnet_are_stored_per_point(tmp_path: Path) -> None:
     label, pid = RANDOM.integers(0, 13, (4, 16)).astype("u1"), RANDOM.integers(0, 9, (4, 16))
     data = batches(tmp_path / "a.h5", 4, width=9, label=label, pid=pid)
     oracle = {
@@ -156,7 +156,7 @@ def test_pointnet_with_a_label_a_point_and_features(tmp_path: Path) -> None:
     assert "points/label" not in renamed.arrays
 
 
-def test_list_files_give_splits_and_rooms(tmp_path: Path) -> None:
+def test_list_files_assign_splits_and_names_of_rooms(tmp_path: Path) -> None:
     for number in (0, 1, 2):
         batches(tmp_path / f"ply_data_all_{number}.h5", 3, label=np.zeros((3, 16), "u1"))
     (tmp_path / "train_files.txt").write_text(
@@ -179,7 +179,7 @@ def test_list_files_give_splits_and_rooms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["one/a.h5", "a.h5"])
-def test_a_list_means_a_file_that_is_left_out_not_another_of_its_name(tmp_path: Path, line: str) -> None:
+def test_a_line_of_a_list_never_means_another_file_of_the_same_name(tmp_path: Path, line: str) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
         batches(tmp_path / folder / "a.h5", 3)
@@ -194,7 +194,7 @@ def test_a_list_means_a_file_that_is_left_out_not_another_of_its_name(tmp_path: 
         assert {source.name: source.split for source in scan.sources} == {"b.h5": "train", "two/a.h5": None}
 
 
-def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
+def test_the_problems_of_all_files_are_reported_together(tmp_path: Path) -> None:
     data = columns(6)
     write(tmp_path / "good.h5", data)
     write(tmp_path / "short.h5", {**data, "intensity": data["intensity"][:5]})
@@ -224,7 +224,7 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     assert "good.h5" not in message
 
 
-def test_all_problems_of_values_at_once(tmp_path: Path) -> None:
+def test_the_problems_of_all_values_are_reported_together(tmp_path: Path) -> None:
     data = columns(6)
     (tmp_path / "in").mkdir()
     write(tmp_path / "in/good.h5", data)
@@ -244,20 +244,22 @@ def test_all_problems_of_values_at_once(tmp_path: Path) -> None:
         (np.arange(9), "has 9 rows, but the file has only 6"),
     ],
 )
-def test_wrong_indices(tmp_path: Path, rows: np.ndarray, expected: str) -> None:
+def test_indices_that_are_not_rows_of_the_file_are_a_problem(
+    tmp_path: Path, rows: np.ndarray, expected: str
+) -> None:
     segments = {"segment_0000": np.array([3, 4]), "segment_0001": rows}
     path = write(tmp_path / "a.h5", columns(6), segments)
     assert f"segments/segment_0001/indices: {expected}" in problems_of_values(path)
 
 
-def test_what_a_segment_lacks(tmp_path: Path) -> None:
+def test_a_segment_without_indices_is_a_problem(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", columns(6), {f"segment_{n:04d}": np.array([n]) for n in range(3)})
     with h5py.File(path, "a") as file:
         del file["segments/segment_0002/indices"]
     assert "segments/segment_0002/indices: is missing" in problems_of_values(path)
 
 
-def test_no_points_and_voxels_or_windows_too_small(tmp_path: Path) -> None:
+def test_no_points_and_too_small_voxels_or_windows_are_errors(tmp_path: Path) -> None:
     assert "contains no points" in problems_of_values(write(tmp_path / "a.h5", columns(0)))
     path = write(tmp_path / "b.h5", columns(6))
     for options, message in (
@@ -282,7 +284,7 @@ def in_segments(path: Path, parts: list[dict[str, np.ndarray]]) -> Path:
     return path
 
 
-def test_segments_with_columns_of_their_own(tmp_path: Path) -> None:
+def test_columns_of_segments_are_joined_and_unequal_ones_are_a_problem(tmp_path: Path) -> None:
     parts = [columns(n, n) for n in (4, 2, 5)]
     path = in_segments(tmp_path / "a.h5", parts)
     oracle = {f"points/{name}": np.concatenate([part[name] for part in parts]) for name in ("intensity",)}
@@ -299,7 +301,7 @@ def test_segments_with_columns_of_their_own(tmp_path: Path) -> None:
     assert "segment_0001/classification: is int32 (2,), expected int32 (0,)" in message
 
 
-def test_links_out_of_the_given_paths(tmp_path: Path) -> None:
+def test_a_link_out_of_the_given_paths_is_a_problem(tmp_path: Path) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
     outside.mkdir()
@@ -316,7 +318,7 @@ def test_links_out_of_the_given_paths(tmp_path: Path) -> None:
     np.testing.assert_array_equal(converted.arrays["points/xyz"][:4, 2] * 0.01, data["z"])
 
 
-def test_names_that_a_store_keeps(tmp_path: Path) -> None:
+def test_columns_with_reserved_names_are_a_problem(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", {**columns(3), "origin": np.arange(3), "__x": np.arange(3)})
     message = problems_of(point_cloud(), path)
     assert "cannot be stored as 'origin'" in message
@@ -342,7 +344,7 @@ def test_a_link_to_points_does_not_replace_a_file_with_segments(tmp_path: Path) 
     assert len(converted.scan.sources) == 1
 
 
-def test_a_scan_lists_no_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scan_does_not_list_the_segments_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be millions: they are read one by one, also where files show values of others."""
     segments = {f"segment_{number:04d}": np.array([number]) for number in range(4)}
     target = write(tmp_path / "b.h5", columns(4), segments)

@@ -51,7 +51,9 @@ def restored(store: Path, source: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("places", [[2], [3, 0], [1, 4]])
-def test_every_bit_by_every_way(places: list[int], tmp_path: Path) -> None:
+def test_decimal_coordinates_are_restored_to_the_bit_by_reader_verify_and_export(
+    places: list[int], tmp_path: Path
+) -> None:
     (tmp_path / "in").mkdir()
     clouds = [rounded(each, seed) for seed, each in enumerate(places)]
     for number, xyz in enumerate(clouds):
@@ -135,7 +137,9 @@ def test_what_is_no_decimal_stays_a_float(change, tmp_path: Path) -> None:
     st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(0, 5)), min_size=3, max_size=60),
     st.integers(1, 20),
 )
-def test_places_and_numbers_do_not_depend_on_blocks(numbers: list[tuple[int, int]], step: int) -> None:
+def test_decimal_places_and_integers_do_not_depend_on_blocks(
+    numbers: list[tuple[int, int]], step: int
+) -> None:
     values = np.array([number / 10**places for number, places in numbers])
     values = np.where(values == 0, 0.0, values)
     xyz = np.repeat(values, 3).reshape(-1, 3)
@@ -153,7 +157,7 @@ def test_places_and_numbers_do_not_depend_on_blocks(numbers: list[tuple[int, int
     assert ((q.astype(np.float64) + decimal.offset) / decimal.scale).tobytes() == xyz.tobytes()
 
 
-def test_a_scale_beside_batches_counts(tmp_path: Path) -> None:
+def test_the_scale_in_a_header_beside_batches_is_used(tmp_path: Path) -> None:
     values = np.random.default_rng(0).integers(0, 1000, (2, 5, 3)) * 0.3
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data"], file["label"] = values, np.zeros(2, int)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore.conversion.run import run
 from unistore.converters.point_cloud import grids
 from unistore.converters.point_cloud.derive import bounds_of
@@ -58,7 +58,7 @@ def check_voxels(xyz: np.ndarray, lengths: list[int], size: float, work: Workspa
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any), st.integers(0, 2**32), st.booleans())
-def test_voxels_of_several_segments(lengths: list[int], seed: int, single: bool) -> None:
+def test_voxels_of_several_segments_equal_brute_force(lengths: list[int], seed: int, single: bool) -> None:
     random = np.random.default_rng(seed)
     xyz = random.integers(0, 5, (sum(lengths), 3)) * 0.3 + 1e5
     check_voxels(xyz.astype("f4") if single else xyz, lengths, 0.5, workspace(None, 1000))
@@ -72,7 +72,7 @@ def test_voxels_of_several_segments(lengths: list[int], seed: int, single: bool)
     st.booleans(),
     st.booleans(),
 )
-def test_voxels_of_a_large_segment(
+def test_voxels_of_a_large_segment_equal_brute_force_in_memory_and_on_disk(
     seed: int, n: int, width: tuple[int, ...], in_order: bool, on_disk: bool
 ) -> None:
     random = np.random.default_rng(seed)
@@ -168,7 +168,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_byte_depends_on_steps_or_on_what_may_be_held(
+def test_the_digest_does_not_depend_on_steps_or_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     make(tmp_path / "a.h5", layout)
@@ -215,12 +215,12 @@ def test_points_that_are_not_finite_are_counted_over_all_steps(tmp_path: Path, l
 
 
 @pytest.mark.usefixtures("small_steps")
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_while_sorting_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     make(tmp_path / "a.h5", "indices")
     child = (
         "import resource, sys; from pathlib import Path\n"
         "from unistore.converters.point_cloud import grids\n"
-        "from tests.family_converters import point_cloud\n"
+        "from tests.support.family_converters import point_cloud\n"
         "from unistore.converters.source_scan import scan_sources\n"
         "grids.STEP = 40\n"
         "converter = point_cloud(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
@@ -247,7 +247,9 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
         (STEP, 3, "is not sorted"),
     ],
 )
-def test_wrong_indices_of_several_steps(tmp_path: Path, at: int, row: int, expected: str) -> None:
+def test_wrong_indices_are_a_problem_in_every_step_of_a_large_segment(
+    tmp_path: Path, at: int, row: int, expected: str
+) -> None:
     path = make(tmp_path / "a.h5", "columns", 400)
     index = np.arange(3 * STEP)
     index[at] = row

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore.converters.point_cloud import derive, grids
 from unistore.converters.source_scan import scan_sources
 
@@ -73,7 +73,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
         *((layout, "large", ()) for layout in ("columns", "halved_windows")),
     ],
 )
-def test_no_more_is_held_than_estimated(
+def test_deriving_never_allocates_more_than_estimated(
     sources: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +99,7 @@ def test_no_more_is_held_than_estimated(
 
 
 @pytest.mark.parametrize("layout", ["columns", "indices", "halved_windows"])
-def test_nothing_outlives_a_source(sources: Path, layout: str) -> None:
+def test_memory_of_a_derived_source_is_freed(sources: Path, layout: str) -> None:
     path = sources / f"{'columns' if layout in WINDOWS else layout}-large.h5"
     converter = point_cloud(voxel_size=(1e6,), **WINDOWS.get(layout, {}))
     scan = scan_sources(converter, [path])

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.contract import check_contract
-from tests.family_converters import point_cloud
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import point_cloud
 from unistore.cli.main import main
 from unistore.converters.detection import survey
 from unistore.converters.source_scan import scan_sources
@@ -61,7 +61,9 @@ NAMES = ("xyz", "coord", "points", "pos", "point_cloud", "vertices", "Coord")
 
 
 @pytest.mark.parametrize(("name", "write"), [*((name, hdf5) for name in NAMES), ("xyz", npz), ("pos", npz)])
-def test_coordinates_by_name(tmp_path: Path, name: str, write: Callable[..., Path]) -> None:
+def test_coordinates_are_found_by_every_usual_name(
+    tmp_path: Path, name: str, write: Callable[..., Path]
+) -> None:
     values, colors = points(), RANDOM.integers(0, 255, (20, 3)).astype("u1")
     path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), **{name: values, "colors": colors})
     assert families(tmp_path) == {path.name: "point_cloud"}
@@ -72,7 +74,7 @@ def test_coordinates_by_name(tmp_path: Path, name: str, write: Callable[..., Pat
 
 
 @pytest.mark.parametrize("write", [hdf5, npz])
-def test_what_follows_the_coordinates(tmp_path: Path, write: Callable[..., Path]) -> None:
+def test_columns_after_the_coordinates_become_features(tmp_path: Path, write: Callable[..., Path]) -> None:
     values = points(width=7)
     path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), points=values)
     converted = check_contract(point_cloud(), [path], {"points/features": values[:, 3:]})
@@ -88,7 +90,7 @@ def test_what_follows_the_coordinates(tmp_path: Path, write: Callable[..., Path]
         scan_sources(point_cloud(), [path])
 
 
-def test_files_of_columns_side_by_side(tmp_path: Path) -> None:
+def test_npy_files_of_one_cloud_become_the_columns_of_one_source(tmp_path: Path) -> None:
     made = {}
     for name in ("scene_1", "scene_2"):
         made[name] = {"coord": points(), "color": points().astype("u1"), "segment20": np.arange(20)}
@@ -130,13 +132,15 @@ def test_files_of_columns_side_by_side(tmp_path: Path) -> None:
         ("pos", (9, 3), "!"),
     ],
 )
-def test_arrays_by_their_names(tmp_path: Path, name: str, shape: tuple[int, ...], family: str) -> None:
+def test_the_name_and_shape_of_an_array_decide_its_family(
+    tmp_path: Path, name: str, shape: tuple[int, ...], family: str
+) -> None:
     folder, _, stem = name.rpartition("__")
     save(tmp_path / folder, **{stem: np.zeros(shape, "f4")})
     assert set(families(tmp_path).values()) == {family}
 
 
-def test_an_array_of_no_name_is_a_cloud_where_it_is_said(tmp_path: Path) -> None:
+def test_an_array_of_any_name_is_a_cloud_if_the_family_is_given(tmp_path: Path) -> None:
     values = points(width=4)
     save(tmp_path / "a", room=values)
     unistore.convert(tmp_path / "a", tmp_path / "a.zarr", "point_cloud")
@@ -147,7 +151,7 @@ def test_an_array_of_no_name_is_a_cloud_where_it_is_said(tmp_path: Path) -> None
     assert len(scan_sources(point_cloud(), [tmp_path / "a"]).sources) == 1, "a file beside clouds"
 
 
-def test_positions_of_other_things_are_rows(tmp_path: Path) -> None:
+def test_positions_beside_images_are_rows(tmp_path: Path) -> None:
     images = np.zeros((9, 4, 4, 3), "u1")
     hdf5(tmp_path / "a.h5", pos=points(9), image=images)
     hdf5(tmp_path / "b.h5", points=points(9), image=images)
@@ -156,7 +160,7 @@ def test_positions_of_other_things_are_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [hdf5, npz])
-def test_both_commands_are_told_and_work(
+def test_both_commands_offered_for_an_unclear_file_convert_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Path]
 ) -> None:
     values = {"pos": points(9), "energy": np.arange(9)}
@@ -177,7 +181,7 @@ def test_both_commands_are_told_and_work(
     assert counts == [1, 9]
 
 
-def test_several_coordinates(tmp_path: Path) -> None:
+def test_several_coordinates_are_an_error_until_map_selects_one(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "a.h5", coord=points(), vertices=points())
     with pytest.raises(InputError, match=r"contains coord and vertices.*--map xyz=coord"):
         scan_sources(point_cloud(), [path])
@@ -190,7 +194,7 @@ def test_several_coordinates(tmp_path: Path) -> None:
     assert scan.sources[0].detail.layout.paths == ["p/coord"]
 
 
-def test_raw_integers_beside_scaled_coordinates(tmp_path: Path) -> None:
+def test_raw_integers_beside_scaled_coordinates_are_stored_only_if_mapped(tmp_path: Path) -> None:
     scaled = {axis: RANDOM.random(7) for axis in "xyz"}
     raw = {axis: np.arange(7, dtype="i4") for axis in "XYZ"}
     path = hdf5(tmp_path / "a.h5", **scaled, **raw)

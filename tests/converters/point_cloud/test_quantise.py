@@ -29,7 +29,9 @@ def quantised(values: np.ndarray, scale: float, offset: float) -> np.ndarray | N
 
 
 @given(st.lists(INT32, min_size=1), st.sampled_from([0.01, 0.001, 1e-7, 0.25, 3.0]), st.floats(-1e7, 1e7))
-def test_what_a_las_writer_made_is_quantised_back(integers: list[int], scale: float, offset: float) -> None:
+def test_coordinates_of_a_las_writer_are_quantised_to_the_bit(
+    integers: list[int], scale: float, offset: float
+) -> None:
     values = np.array(integers, np.int32).astype(np.float64) * scale + offset
     result = quantised(values, scale, offset)
     if result is not None:
@@ -47,7 +49,7 @@ def test_quantising_never_changes_a_bit(values: np.ndarray, scale: float, offset
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -0.0, 2**31 * 0.01, -(2**31 + 1) * 0.01, 0.005, 1e300])
-def test_values_that_no_integer_reproduces(value: float) -> None:
+def test_coordinates_that_integers_cannot_reproduce_are_not_quantised(value: float) -> None:
     for axis in range(3):
         xyz = np.zeros((3, 3))
         assert quantise(xyz, [0.01] * 3, [0.0] * 3) is not None
@@ -56,7 +58,7 @@ def test_values_that_no_integer_reproduces(value: float) -> None:
     assert quantise(np.zeros((1, 3), np.float32), [0.01] * 3, [0.0] * 3) is None
 
 
-def test_bounds_skip_segments_without_points() -> None:
+def test_bounds_of_segments_without_points_are_zero() -> None:
     axis = np.array([3.0, 1.0, 2.0, 9.0])
     bounds = bounds_of([axis, -axis, axis], np.array([0, 0, 3, 3, 4, 4]))
     expected = np.zeros((5, 2, 3))

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim, sure
 from unistore.converters.scan_types import Candidate
@@ -38,7 +38,7 @@ AXES = {axis: np.arange(4.0) for axis in "xyz"}
         ("images.h5", "is not a point cloud of a known format"),
     ],
 )
-def test_left_out(tmp_path: Path, name: str, reason: str) -> None:
+def test_a_file_that_is_not_a_known_point_cloud_has_a_reason(tmp_path: Path, name: str, reason: str) -> None:
     path = hdf5(tmp_path / name, data=np.zeros((3, 16, 3), "f4"), label=np.zeros(3, "f4"))
     seen = look(path)
     assert seen.certainty != "sure"
@@ -50,7 +50,7 @@ def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> Non
     assert look(path, point_cloud(map={"x": "label"})).certainty != "sure"
 
 
-def test_links_to_another_file_count_by_their_names(tmp_path: Path) -> None:
+def test_a_coordinate_behind_a_broken_link_is_recognised_by_its_name(tmp_path: Path) -> None:
     hdf5(tmp_path / "b.h5", z=np.arange(4.0))
     path = hdf5(tmp_path / "a.h5", x=AXES["x"], y=AXES["y"])
     with h5py.File(path, "r+") as file:
@@ -60,7 +60,7 @@ def test_links_to_another_file_count_by_their_names(tmp_path: Path) -> None:
     assert look(path) == whole == sure("is a point cloud of layout columns", "columns")
 
 
-def test_where_a_broken_link_hides_what_it_is_the_link_is_told(tmp_path: Path) -> None:
+def test_a_broken_link_that_hides_the_format_is_an_error(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "a.h5", label=np.zeros(2, "u1"))
     with h5py.File(path, "r+") as file:
         file["data"] = h5py.ExternalLink("b.h5", "data")

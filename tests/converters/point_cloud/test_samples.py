@@ -8,9 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.cases import DATA
-from tests.converters.contract import check_contract
-from tests.family_converters import point_cloud
+from tests.support.cases import DATA
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import point_cloud
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
@@ -47,7 +47,7 @@ def segments_of(converted) -> list[tuple[int, int, int, int]]:
     )
 
 
-def test_bundled_points_of_some_segments() -> None:
+def test_real_clouds_with_partial_segments_are_stored_to_the_bit() -> None:
     paths = [DATA / "pointcloud" / name for name in ("thin_a.h5", "thin_b.h5")]
     converted = check_contract(point_cloud(voxel_size=(20.0, 100.0)), paths)
     arrays = converted.arrays
@@ -99,7 +99,7 @@ def test_several_coordinates_are_one_problem(tmp_path: Path) -> None:
     assert problem.message == "contains points and pos, and each may be the coordinates"
 
 
-def test_map_names_the_coordinates() -> None:
+def test_map_selects_the_coordinates_of_a_real_file() -> None:
     path = DATA / "pointcloud" / "pdal_twoPoints.h5"
     with pytest.raises(InputError, match=r"has no x, y, z; datasets: elevation, .*--map x="):
         scan_sources(point_cloud(), [path])

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.family_converters import point_cloud
+from tests.support.family_converters import point_cloud
 from unistore import export
 from unistore.conversion.signatures import convert
 from unistore.converters.families import restorer_of
@@ -89,7 +89,7 @@ FORMS: dict[str, tuple[Mapping[str, object], list[list[int]]]] = {
 
 @pytest.mark.parametrize("group", ["data", "cloud/points"])
 @pytest.mark.parametrize("form", FORMS)
-def test_forms(tmp_path: Path, form: str, group: str) -> None:
+def test_segments_are_read_in_every_form_of_arrays(tmp_path: Path, form: str, group: str) -> None:
     values, expected = FORMS[form]
     path = write(tmp_path / "a.h5", group, **values)
     assert stored_segments(path, tmp_path / "s.zarr") == expected
@@ -117,7 +117,9 @@ def test_forms(tmp_path: Path, form: str, group: str) -> None:
         ({"start": np.zeros(65, "i8"), "end": np.full(65, N)}, "the segments have 6,500 points in total"),
     ],
 )
-def test_wrong_forms(tmp_path: Path, values: Mapping[str, object], message: str) -> None:
+def test_malformed_arrays_of_segments_are_an_error_and_leave_no_store(
+    tmp_path: Path, values: Mapping[str, object], message: str
+) -> None:
     path = write(tmp_path / "a.h5", **{f"segments__{key}": array for key, array in values.items()})
     with pytest.raises(InputError, match=r"segments") as caught:
         convert([path], tmp_path / "s.zarr", "point_cloud")
@@ -135,7 +137,7 @@ def test_unread_arrays_of_segments_are_named(tmp_path: Path) -> None:
     assert "because segments need start and end" in notes
 
 
-def test_pairs_of_each_point_are_a_column(tmp_path: Path) -> None:
+def test_an_array_of_pairs_per_point_is_not_read_as_segments(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5")
     pairs = np.stack([np.arange(N) // 20, np.arange(N) % 3], axis=1)
     with h5py.File(path, "a") as file:
@@ -143,7 +145,7 @@ def test_pairs_of_each_point_are_a_column(tmp_path: Path) -> None:
     assert stored_segments(path, tmp_path / "s.zarr") == [list(range(N))]
 
 
-def test_ends_that_may_count_their_row_are_noted(tmp_path: Path) -> None:
+def test_a_note_names_ends_that_may_include_their_last_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", segments__start=[0, 60], segments__end=[49, N - 1])
     assert "the last end is the number of the last row" in "\n".join(
         scan_sources(point_cloud(), [path]).notes
@@ -152,7 +154,7 @@ def test_ends_that_may_count_their_row_are_noted(tmp_path: Path) -> None:
     assert "the last end" not in "\n".join(scan_sources(point_cloud(), [sound]).notes)
 
 
-def test_what_was_exported_has_the_same_segments(tmp_path: Path) -> None:
+def test_an_exported_file_has_the_same_segments(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", segments__start=[40, 10], segments__end=[60, 50])
     segments = stored_segments(path, tmp_path / "s.zarr")
     export(tmp_path / "s.zarr", tmp_path / "back")
@@ -160,7 +162,7 @@ def test_what_was_exported_has_the_same_segments(tmp_path: Path) -> None:
     assert stored_segments(exported, tmp_path / "again.zarr") == segments
 
 
-def test_ids_of_a_column(tmp_path: Path) -> None:
+def test_a_column_of_ids_divides_a_cloud_into_segments(tmp_path: Path) -> None:
     ids = np.random.default_rng(1).choice([-1, 3, 8, 2000], N)
     path = write(tmp_path / "a.h5", data__tile_id=ids)
     expected = [np.flatnonzero(ids == number).tolist() for number in (3, 8, 2000)]
@@ -178,7 +180,9 @@ def test_ids_of_a_column(tmp_path: Path) -> None:
         (np.zeros(N, "i4"), "tile", "has no column 'tile'"),
     ],
 )
-def test_wrong_ids(tmp_path: Path, ids: np.ndarray, name: str, message: str) -> None:
+def test_a_column_that_does_not_contain_ids_is_an_error(
+    tmp_path: Path, ids: np.ndarray, name: str, message: str
+) -> None:
     path = write(tmp_path / "a.h5", data__tile_id=ids)
     with pytest.raises(InputError) as caught:
         convert([path], tmp_path / "s.zarr", "point_cloud", segment=f"column:{name}")
@@ -186,7 +190,7 @@ def test_wrong_ids(tmp_path: Path, ids: np.ndarray, name: str, message: str) -> 
 
 
 @pytest.mark.parametrize("rule", ["column:", "column:/", "column", "tiles:5", "window:-1"])
-def test_wrong_rules(rule: str) -> None:
+def test_a_malformed_segment_rule_is_an_error(rule: str) -> None:
     with pytest.raises(InputError, match="or column:NAME"):
         point_cloud(segment=rule)
 
@@ -199,7 +203,7 @@ def of_file(path: Path, store: Path) -> SourceComparison:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_segments_of_the_file_are_compared(tmp_path: Path, form: str) -> None:
+def test_verify_compares_all_segments_of_the_file(tmp_path: Path, form: str) -> None:
     values, expected = FORMS[form]
     path = write(tmp_path / "a.h5", **values)
     convert([path], tmp_path / "s.zarr", "point_cloud")
@@ -212,7 +216,7 @@ def test_segments_of_the_file_are_compared(tmp_path: Path, form: str) -> None:
     assert list(comparison.left_out) == unused
 
 
-def test_segments_that_differ_from_the_file_are_told(tmp_path: Path) -> None:
+def test_verify_names_segments_that_differ_from_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.h5", segments__start=[40, 10, 7], segments__end=[60, 50, 7])
     convert([path], tmp_path / "s.zarr", "point_cloud")
     assert not [part for part in of_file(path, tmp_path / "s.zarr").compared if part.difference]

@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract
-from tests.family_converters import rows as rows_converter
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import rows as rows_converter
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
@@ -31,7 +31,7 @@ def write(path: Path, **arrays: np.ndarray) -> dict[str, np.ndarray]:
     return {name.replace("__", "/"): values for name, values in arrays.items()}
 
 
-def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path) -> None:
+def test_hdf5_files_are_joined_in_natural_order_with_groups_as_paths(tmp_path: Path) -> None:
     parts = {}
     for number in (10, 2, 1):
         n = 5 + number
@@ -51,7 +51,7 @@ def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path) -> Non
     assert converted.finalized.sample_runs.tolist() == [6, 7, 15], "no array of all rows"
 
 
-def test_npy_files_side_by_side_and_in_parts(tmp_path: Path) -> None:
+def test_npy_files_are_columns_of_a_split_or_parts_by_number(tmp_path: Path) -> None:
     data, label = RANDOM.random((9, 2)), np.arange(9)
     for split, lo, hi in (("train", 0, 6), ("test", 6, 9)):
         (tmp_path / split).mkdir()
@@ -86,7 +86,7 @@ def test_npy_files_side_by_side_and_in_parts(tmp_path: Path) -> None:
     assert "y  8" in message
 
 
-def test_structured_arrays_give_a_column_a_field(tmp_path: Path) -> None:
+def test_structured_arrays_give_one_column_per_field(tmp_path: Path) -> None:
     points = np.zeros(9, [("xyz", "<f4", 3), ("class", ">u2")])
     points["xyz"], points["class"] = RANDOM.random((9, 3)), np.arange(9)
     np.save(tmp_path / "p.npy", points)
@@ -133,7 +133,7 @@ def test_lengths_that_differ_are_listed_and_map_chooses(tmp_path: Path) -> None:
     )
 
 
-def test_a_name_that_no_array_can_have(tmp_path: Path) -> None:
+def test_a_name_with_control_characters_is_a_problem_until_mapped(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["a\nb"] = np.arange(3)
     message = problems_of(rows_converter(), tmp_path / "a.h5")
@@ -142,14 +142,14 @@ def test_a_name_that_no_array_can_have(tmp_path: Path) -> None:
     check_contract(rows_converter(map={"fine": "a\nb"}), [tmp_path / "a.h5"], {"rows/fine": np.arange(3)})
 
 
-def test_texts_of_two_axes(tmp_path: Path) -> None:
+def test_texts_of_two_axes_are_a_problem(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data"] = np.arange(4)
         file["words"] = np.array([["a", "b"]] * 4, "S1")
     assert "a.h5: words: has the dtype |S1" in problems_of(rows_converter(), tmp_path)
 
 
-def test_no_rows_and_no_values(tmp_path: Path) -> None:
+def test_sources_without_rows_or_values_are_a_problem(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.empty((0, 3)))
     assert problems_of(rows_converter(), tmp_path / "a.npy").startswith("a.npy: there are no rows to store")
     np.save(tmp_path / "b.npy", np.ones((2, 3)))
@@ -158,7 +158,7 @@ def test_no_rows_and_no_values(tmp_path: Path) -> None:
     assert "which contain no values" in problems_of(rows_converter(), tmp_path / "c.npy")
 
 
-def test_a_file_of_scalars_alone(tmp_path: Path) -> None:
+def test_a_file_of_only_scalars_is_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["version"] = 3
         file["scale"] = 0.5

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.contract import check_contract
-from tests.family_converters import rows as rows_converter
+from tests.support.converter_contract import check_contract
+from tests.support.family_converters import rows as rows_converter
 
 RANDOM = np.random.default_rng(2)
 
@@ -30,7 +30,7 @@ def matlab(path: Path, rows: int = 11, **creation: Any) -> dict[str, np.ndarray]
 
 
 @pytest.mark.parametrize("creation", [{}, {"chunks": True, "compression": "gzip"}])
-def test_rows_on_the_last_axis(tmp_path: Path, creation: dict[str, Any]) -> None:
+def test_reverse_axes_reads_rows_from_the_last_axis(tmp_path: Path, creation: dict[str, Any]) -> None:
     first, second = (
         matlab(tmp_path / f"{name}.mat", rows, **creation) for name, rows in (("a", 11), ("b", 5))
     )
@@ -38,7 +38,7 @@ def test_rows_on_the_last_axis(tmp_path: Path, creation: dict[str, Any]) -> None
     check_contract(rows_converter(reverse_axes=True), [tmp_path], oracle)
 
 
-def test_a_store_is_verified_and_exported(tmp_path: Path) -> None:
+def test_a_store_of_reversed_axes_is_verified_and_exported(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     values = matlab(tmp_path / "a/a.mat")
     np.save(tmp_path / "a/b.npy", np.arange(3))

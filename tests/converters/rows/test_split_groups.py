@@ -83,7 +83,9 @@ def test_groups_of_as_many_rows_are_splits(tmp_path: Path) -> None:
     assert_equal(rows_of(tmp_path / "a.zarr", "test"), groups["test"])
 
 
-def test_what_is_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_and_dry_run_name_the_groups_that_are_splits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = write(tmp_path / "a.h5", {"train": columns(5), "valid": columns(3)})
     with h5py.File(source, "a") as file:
         file["classes"] = np.arange(9)
@@ -153,7 +155,7 @@ def test_appended_files_keep_their_splits(tmp_path: Path) -> None:
     assert verify(tmp_path / "a.zarr", against=folder).receipt is not None
 
 
-def test_files_beside_are_in_the_split_of_their_name(tmp_path: Path) -> None:
+def test_files_without_groups_are_in_the_split_of_their_name(tmp_path: Path) -> None:
     write(tmp_path / "in/a.h5", {"train": columns(5), "val": columns(3, 1)})
     for name in ("b_test", "c"):
         with h5py.File(tmp_path / f"in/{name}.h5", "w") as file:

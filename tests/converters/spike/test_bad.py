@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import record, sequences, stream
-from tests.family_converters import spike as spike_converter
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, sequences, stream
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 
@@ -63,7 +63,7 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
     assert "leave 119 bytes" in found["train/bad/spike/000.dat"].message
 
 
-def test_arrays_that_are_no_spikes(tmp_path: Path) -> None:
+def test_each_array_that_is_not_spikes_is_a_problem_of_its_kind(tmp_path: Path) -> None:
     good = np.zeros((4, 6, 8), np.uint8)
     np.savez(tmp_path / "counts.npz", spk=good + 2)
     np.savez(tmp_path / "float.npz", spk=good.astype(np.float32))
@@ -85,14 +85,14 @@ def test_arrays_that_are_no_spikes(tmp_path: Path) -> None:
     assert "contains a, b, expected spk" in found["names.npz"].message
 
 
-def test_two_layouts_in_one_conversion(tmp_path: Path) -> None:
+def test_a_second_layout_in_one_conversion_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "000.dat").write_bytes(stream(record(8, 6, 16, 1), "packed"))
     (tmp_path / "001.dat").write_bytes(stream(record(8, 6, 16, 2), "bytes"))
     found = problems(tmp_path, height=6, width=16)
     assert {place: problem.kind for place, problem in found.items()} == {"001.dat": "layout"}
 
 
-def test_dark_recordings_decide_nothing(tmp_path: Path) -> None:
+def test_a_dark_recording_alone_needs_the_layout_option(tmp_path: Path) -> None:
     (tmp_path / "dark.dat").write_bytes(bytes(4 * 6 * 16))
     found = problems(tmp_path, height=6, width=16)
     assert {place: problem.kind for place, problem in found.items()} == {"dark.dat": "dark"}
@@ -108,7 +108,7 @@ def test_a_dark_recording_takes_the_layout_of_the_others(tmp_path: Path) -> None
     assert [source.detail.shapes["spike"][0] for source in scan.sources] == [8, 8]
 
 
-def test_folders_that_only_some_sequences_have(tmp_path: Path) -> None:
+def test_images_that_only_some_sequences_have_are_a_problem(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)})
     sequences(tmp_path, {"b": (8,)}, images=None)
     (problem,) = problems(tmp_path, height=24, width=40).values()
@@ -118,7 +118,7 @@ def test_folders_that_only_some_sequences_have(tmp_path: Path) -> None:
     assert [field.path for field in scan.tables[0].fields] == ["spikes/bits"]
 
 
-def test_two_files_for_one_frame(tmp_path: Path) -> None:
+def test_two_files_for_one_frame_are_a_problem(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)}, images=None)
     np.save(tmp_path / "a/spike/000.npy", record(8, 24, 40))
     (problem,) = problems(tmp_path, height=24, width=40).values()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.spike.recordings import sequences
+from tests.support.spike_recordings import sequences
 
 STAND_IN = """
 import os, signal, struct, time
@@ -33,7 +33,9 @@ def cvtColor(pixels, code):
 """
 
 
-def test_an_image_that_crashes_opencv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_crashes_opencv_is_skipped_as_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sequences(tmp_path / "in", {"train/a": (16, 16, 16)})
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "cv2.py").write_text(STAND_IN)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.converters.spike.recordings import record, stream
-from tests.family_converters import spike as spike_converter
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, stream
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
@@ -46,7 +46,7 @@ def test_a_file_outside_the_given_paths_is_not_read(folder: Path) -> None:
         scan_sources(spike_converter(), [folder / "train"])
 
 
-def test_options_come_first_and_other_files_of_that_name_are_none(folder: Path) -> None:
+def test_options_win_over_config_yaml_and_an_unrelated_one_is_ignored(folder: Path) -> None:
     (folder / "config.yaml").write_text("spike_h: eight\nfps: 20000\n")
     scan = scan_sources(spike_converter(height=15, width=16), [folder])
     assert [source.detail.shapes["spike"] for source in scan.sources] == [(18, 15, 16)] * 2
@@ -58,7 +58,7 @@ def test_options_come_first_and_other_files_of_that_name_are_none(folder: Path) 
 @pytest.mark.parametrize(
     "text", [PUBLISHED.replace("30", "thirty"), PUBLISHED.replace("30", "0"), "spike_h: 30\n"]
 )
-def test_what_is_no_size_is_refused(folder: Path, text: str) -> None:
+def test_a_config_without_both_sides_as_numbers_is_an_error(folder: Path, text: str) -> None:
     (folder / "config.yaml").write_text(text)
     with pytest.raises(InputError) as refused:
         scan_sources(spike_converter(), [folder])
@@ -68,7 +68,7 @@ def test_what_is_no_size_is_refused(folder: Path, text: str) -> None:
     assert "--height" in problem.advice
 
 
-def test_files_and_options_that_disagree(folder: Path) -> None:
+def test_a_config_that_contradicts_options_or_covers_some_streams_is_an_error(folder: Path) -> None:
     (folder / "train/config.yaml").write_text(PUBLISHED)
     with pytest.raises(InputError, match=r"states 30 x 16 pixels, which contradicts --"):
         scan_sources(spike_converter(height=15), [folder])

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.converters.spike.recordings import sequences
-from tests.family_converters import spike as spike_converter
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import sequences
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
 
@@ -38,7 +38,7 @@ def problems(root: Path, **options: Any) -> list[Problem]:
     return list(error.value.problems)
 
 
-def test_taken_over_beside_counted_sets(tmp_path: Path) -> None:
+def test_existing_grids_are_kept_beside_counted_ones(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16, 11), "b": (16,)}, images=None)
     written = grids(made, 5)
     converted = check_contract(
@@ -57,7 +57,7 @@ def test_upside_down_grids_are_turned_over(tmp_path: Path) -> None:
     assert any("flipped" in note for note in converted.scan.notes)
 
 
-def test_both_ways_up_are_refused(tmp_path: Path) -> None:
+def test_grids_in_two_orientations_are_a_problem(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16,), "b": (16,)}, images=None)
     grids(made, 5)
     file = tmp_path / "b/spike_vox/000.npy"
@@ -66,7 +66,7 @@ def test_both_ways_up_are_refused(tmp_path: Path) -> None:
     assert (problem.location, problem.kind) == ("b/spike_vox/000.npy", "orientation")
 
 
-def test_other_values_keep_their_dtype_and_are_remarked(tmp_path: Path) -> None:
+def test_grids_that_are_not_sums_keep_their_values_with_a_note(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16, 11)}, images=None)
     written = grids(made, 5, lambda voxel: (voxel / 7).astype(">f4"))
     converted = convert_in_memory(spike_converter(**SIZE), [tmp_path])
@@ -78,7 +78,7 @@ def test_other_values_keep_their_dtype_and_are_remarked(tmp_path: Path) -> None:
     )
 
 
-def test_a_set_that_is_asked_for_is_counted(tmp_path: Path) -> None:
+def test_voxel_bins_counts_grids_again_in_place_of_existing_ones(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16,)}, images=None)
     right = grids(made, 5)
     grids(made, 5, lambda voxel: voxel + 1)
@@ -87,7 +87,7 @@ def test_a_set_that_is_asked_for_is_counted(tmp_path: Path) -> None:
     assert any("existing voxels are not stored" in note for note in converted.scan.notes)
 
 
-def test_grids_without_spikes(tmp_path: Path) -> None:
+def test_grids_without_spikes_are_stored_but_cannot_be_counted(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"train/a": (16, 11)})
     written = grids(made, 5)
     for name in made.spikes:
@@ -114,7 +114,7 @@ def test_grids_counted_from_packed_bytes_are_counted_again(tmp_path: Path) -> No
     assert "a/spike_vox/000.npy have 10 x 12 pixels, but their spikes have 24 x 40" in note
 
 
-def test_grids_of_other_bins_and_axes(tmp_path: Path) -> None:
+def test_grids_that_differ_in_bins_or_axes_are_a_problem(tmp_path: Path) -> None:
     made = sequences(tmp_path, {"a": (16, 16)}, images=None)
     grids(made, 5)
     file = tmp_path / "a/spike_vox/001.npy"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import sequences, stream
-from tests.family_converters import spike as spike_converter
-from tests.spikes import stored_spikes
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import sequences, stream
+from tests.support.spikes import stored_spikes
 from unistore import convert, verify
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
@@ -37,14 +37,14 @@ def test_the_size_of_frames_is_that_of_streams_or_twice_it(
     assert verify(tmp_path / "out.zarr", against=made.root).ok
 
 
-def test_frames_of_another_camera_do_not_decide(tmp_path: Path) -> None:
+def test_similar_rows_win_over_the_size_of_frames_of_another_camera(tmp_path: Path) -> None:
     """88 x 360 x 640 packed are 80 x 396 x 640, but rows are alike in the first alone."""
     made = sequences(tmp_path / "in", {"train/a": (88,)}, size=(360, 640), images=(396, 640))
     scan = scan_sources(spike_converter(), [made.root])
     assert scan.sources[0].detail.shapes["spike"] == (88, 360, 640)
 
 
-def test_without_alike_rows_the_frames_decide(tmp_path: Path) -> None:
+def test_the_size_of_frames_decides_if_no_rows_are_similar(tmp_path: Path) -> None:
     made = sequences(tmp_path / "in", {"train/a": (10,)}, size=(396, 640), images=(396, 640))
     noise = np.random.default_rng(0).integers(0, 2, (10, 396, 640)).astype(np.uint8)
     (made.root / "train/a/spike/000.dat").write_bytes(stream(noise))
@@ -52,7 +52,7 @@ def test_without_alike_rows_the_frames_decide(tmp_path: Path) -> None:
     assert scan.sources[0].detail.shapes["spike"] == (10, 396, 640)
 
 
-def test_a_cut_stream_is_told_by_the_size_of_the_others(tmp_path: Path) -> None:
+def test_a_cut_stream_is_found_by_the_size_of_the_other_streams(tmp_path: Path) -> None:
     made = sequences(tmp_path / "in", {"train/a": (10, 10, 10)}, size=(48, 80), images=(48, 80))
     path = made.root / "train/a/spike/001.dat"
     path.write_bytes(path.read_bytes()[:-7])

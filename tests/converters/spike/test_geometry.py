@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.converters.contract import convert_in_memory
-from tests.converters.spike.recordings import record, stream
-from tests.family_converters import spike as spike_converter
-from tests.spikes import stored_spikes
+from tests.support.converter_contract import convert_in_memory
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, stream
+from tests.support.spikes import stored_spikes
 from unistore.converters.source_scan import scan_sources
 from unistore.converters.spike.streams import CAMERAS, choose_resolutions
 from unistore.errors import InputError, Problem
@@ -43,7 +43,7 @@ def gopro(tmp_path: Path) -> Path:
     return file
 
 
-def test_packed_bits_of_the_described_size(gopro: Path) -> None:
+def test_the_documented_size_in_packed_bits_is_recognised(gopro: Path) -> None:
     extent, layout, notes = scan_one(gopro)
     assert (extent, layout) == ([88, 360, 640], "packed")
     assert "000.dat contains bytes up to" in notes
@@ -51,7 +51,7 @@ def test_packed_bits_of_the_described_size(gopro: Path) -> None:
     assert "careful" not in notes
 
 
-def test_one_byte_a_pixel_of_the_described_size(tmp_path: Path) -> None:
+def test_the_documented_size_in_one_byte_per_pixel_is_recognised(tmp_path: Path) -> None:
     file = tmp_path / "000.dat"
     file.write_bytes(stream(record(10, 396, 640), "bytes"))
     extent, layout, notes = scan_one(file)
@@ -60,7 +60,7 @@ def test_one_byte_a_pixel_of_the_described_size(tmp_path: Path) -> None:
     assert "10 x 396 x 640 (GoPro, one byte a pixel) in one byte per pixel" in notes
 
 
-def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> None:
+def test_the_documented_resolution_is_an_error_for_packed_bits(gopro: Path) -> None:
     problem = refusal(gopro, height=396, width=640)
     assert problem.kind == "geometry"
     assert "396 x 640 fits only by chance; these are packed bits of 360 x 640" in problem.message
@@ -80,7 +80,7 @@ def test_cameras_may_differ_by_recording(tmp_path: Path) -> None:
         np.testing.assert_array_equal(converted.arrays[path], values)
 
 
-def test_sizes_of_no_known_camera(tmp_path: Path) -> None:
+def test_a_size_of_no_known_camera_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "a.dat"
     file.write_bytes(np.arange(12_501, dtype=np.uint8).tobytes())
     problem = refusal(file)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import unistore
-from tests.converters.contract import convert_in_memory
-from tests.converters.spike.recordings import record, sequences, stream
-from tests.family_converters import spike as spike_converter
+from tests.support.converter_contract import convert_in_memory
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, sequences, stream
 from unistore.cli.main import main
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, Problem
@@ -50,7 +50,7 @@ def test_links_that_leave_are_refused_with_the_fix(tmp_path: Path, raw: Path) ->
     assert {problem.advice for problem in found} == {f"--follow-links-to {raw}/a"}
 
 
-def test_the_command_that_inspect_prints(
+def test_the_command_printed_by_inspect_converts_a_folder_of_links(
     tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     link_sequence(tmp_path / "unified/train/a", raw / "a")
@@ -87,7 +87,7 @@ def test_a_given_target_is_followed_and_not_searched(tmp_path: Path, raw: Path) 
     assert any("only followed from links" in note for note in scan.notes)
 
 
-def test_links_inside_one_root(tmp_path: Path, raw: Path) -> None:
+def test_recordings_reached_by_links_inside_one_folder_are_taken_once(tmp_path: Path, raw: Path) -> None:
     link_sequence(tmp_path / "unified/train/a", raw / "a")
     link_sequence(tmp_path / "unified/test/b", raw / "b")
     scan = scan_sources(spike_converter(**SIZE), [tmp_path])
@@ -99,7 +99,7 @@ def test_links_inside_one_root(tmp_path: Path, raw: Path) -> None:
     assert "skipped, because other recordings contain the same files: raw/a, raw/b" in scan.notes
 
 
-def test_broken_links(tmp_path: Path, raw: Path) -> None:
+def test_a_broken_link_to_a_recording_is_a_problem(tmp_path: Path, raw: Path) -> None:
     (raw / "a/spike/002.dat").symlink_to(raw / "gone.dat")
     (raw / "notes.txt").symlink_to(raw / "gone.txt")
     found = problems(raw)

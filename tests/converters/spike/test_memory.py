@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import record, stream
-from tests.family_converters import spike as spike_converter
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, stream
 from unistore.conversion.dry_run import dry_run
 from unistore.conversion.settings import Settings
 from unistore.conversion.signatures import convert
@@ -63,7 +63,7 @@ def test_a_stream_of_any_length_takes_the_memory_of_a_shard(tmp_path: Path, step
     assert [each.name for each in tmp_path.iterdir()] == ["a.dat"]
 
 
-def test_a_member_is_read_in_blocks(tmp_path: Path) -> None:
+def test_a_compressed_member_is_read_in_blocks_of_little_memory(tmp_path: Path) -> None:
     header = {"descr": "|u1", "fortran_order": False, "shape": (600, 360, 640)}
     archive = zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1)
     with archive, archive.open("spk.npy", "w") as file:
@@ -81,7 +81,7 @@ def test_a_member_is_read_in_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [3, 40, 49], ids=["scan", "remark", "reading"])
-def test_values_are_refused_when_they_are_read(
+def test_values_other_than_0_and_1_are_a_problem_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     monkeypatch.setattr(reading, "BLOCK", 1000)
@@ -103,7 +103,7 @@ def test_values_are_refused_when_they_are_read(
 @pytest.mark.parametrize("layout", ["packed", "bytes"])
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("block", [1, 700])
-def test_blocks_are_the_recording(
+def test_blocks_rows_and_counts_of_a_recording_equal_numpy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, flip: bool, block: int
 ) -> None:
     monkeypatch.setattr(reading, "BLOCK", block)

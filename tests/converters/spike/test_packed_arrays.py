@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import record
-from tests.spikes import stored_spikes
+from tests.support.spike_recordings import record
+from tests.support.spikes import stored_spikes
 from unistore import convert, export, verify
 from unistore.errors import InputError
 from unistore.store.reader import open_zarr
@@ -20,7 +20,9 @@ ORDERS: dict[Any, Literal["little", "big"]] = {"packed": "little", "packed-msb":
 @pytest.mark.parametrize("layout", ORDERS)
 @pytest.mark.parametrize("width", [40, 37])
 @pytest.mark.parametrize("suffix", ["npy", "npz"])
-def test_packed_arrays(tmp_path: Path, layout: Any, width: int, suffix: str) -> None:
+def test_packed_arrays_in_both_bit_orders_are_stored_and_exported(
+    tmp_path: Path, layout: Any, width: int, suffix: str
+) -> None:
     spikes = record(30, 24, width)
     packed = np.packbits(spikes, axis=-1, bitorder=ORDERS[layout])
     (tmp_path / "in/spike").mkdir(parents=True)
@@ -41,7 +43,7 @@ def test_packed_arrays(tmp_path: Path, layout: Any, width: int, suffix: str) -> 
     np.testing.assert_array_equal(found if suffix == "npy" else found["spk"], packed)
 
 
-def test_packed_arrays_are_asked_for(tmp_path: Path) -> None:
+def test_packed_arrays_without_layout_are_an_error_that_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "in/spike").mkdir(parents=True)
     np.save(tmp_path / "in/spike/000.npy", np.packbits(record(30, 24, 40), axis=-1))
     with pytest.raises(InputError, match="contains values up to") as caught:
@@ -50,7 +52,7 @@ def test_packed_arrays_are_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.bool_])
-def test_pixels_are_no_packed_bits(tmp_path: Path, dtype: Any) -> None:
+def test_pixels_given_as_packed_bits_are_an_error(tmp_path: Path, dtype: Any) -> None:
     (tmp_path / "in/spike").mkdir(parents=True)
     np.save(tmp_path / "in/spike/000.npy", record(30, 24, 40).astype(dtype))
     with pytest.raises(InputError, match="which are pixels, not packed bits"):
@@ -58,7 +60,7 @@ def test_pixels_are_no_packed_bits(tmp_path: Path, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [{"width": 48}, {"height": 23}])
-def test_another_size_is_refused(tmp_path: Path, size: dict[str, int]) -> None:
+def test_a_size_that_contradicts_the_packed_array_is_an_error(tmp_path: Path, size: dict[str, int]) -> None:
     (tmp_path / "in/spike").mkdir(parents=True)
     np.save(tmp_path / "in/spike/000.npy", np.packbits(record(30, 24, 40), axis=-1))
     with pytest.raises(InputError, match="has 24 rows of 5 bytes"):

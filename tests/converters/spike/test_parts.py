@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.converters.spike.recordings import sequences
-from tests.detection import detect
-from tests.family_converters import spike as spike_converter
+from tests.support.detection import detect
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import sequences
 from unistore.converters.claims import no
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
@@ -43,7 +43,7 @@ def left_out(root: Path, *more: Path, **options: Any) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): why for path, why in found.left_out}
 
 
-def test_arrays_named_spk(tmp_path: Path) -> None:
+def test_an_array_named_spk_is_a_recording_and_one_of_another_name_is_not(tmp_path: Path) -> None:
     for name, key in (("a", "spk"), ("b", "data")):
         np.savez(tmp_path / f"{name}.npz", **{key: np.zeros((2, 3, 4), np.uint8)})
     found = detect([tmp_path / "a.npz"])
@@ -53,7 +53,7 @@ def test_arrays_named_spk(tmp_path: Path) -> None:
         assert spike_converter().look(file) == no("does not contain spk")
 
 
-def test_behind_a_gap_the_sequence_is_another(tmp_path: Path) -> None:
+def test_a_new_sequence_begins_after_each_missing_frame(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,) * 9, "b": (8,)})
     exclude = [f"a/spike/{number:03d}.dat" for number in (0, 3, 4, 7)]
     found = find(tmp_path, exclude=tuple(exclude))
@@ -69,7 +69,7 @@ def test_behind_a_gap_the_sequence_is_another(tmp_path: Path) -> None:
     assert all(len({file.stem for file in part.files}) == 1 for part in found.parts), "images of their spikes"
 
 
-def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(tmp_path: Path) -> None:
+def test_a_damaged_file_of_a_frame_does_not_hide_the_others(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)})
     (part,) = find(tmp_path).parts
     part.files[1].write_bytes(b"")
@@ -83,7 +83,7 @@ def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(tmp_path: Pa
     assert len(error.value.problems) == 3
 
 
-def test_images_beside_spikes_that_another_sequence_has(tmp_path: Path) -> None:
+def test_images_of_a_linked_frame_are_skipped(tmp_path: Path) -> None:
     sequences(tmp_path, {"a": (8,)})
     sequences(tmp_path, {"b": (8,)})
     (tmp_path / "b/spike/000.dat").unlink()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import DATA
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.converters.spike.recordings import record, sequences, stream
-from tests.family_converters import spike as spike_converter
-from tests.spikes import stored_spikes
+from tests.support.cases import DATA
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import spike as spike_converter
+from tests.support.spike_recordings import record, sequences, stream
+from tests.support.spikes import stored_spikes
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
@@ -41,7 +41,7 @@ def padded(rows: list[np.ndarray], dtype: str = "u1") -> np.ndarray:
 
 
 @pytest.mark.parametrize("frames", ["tiles", "keep"])
-def test_contract(tmp_path: Path, frames: str) -> None:
+def test_sequences_with_images_keep_the_contract_of_converters(tmp_path: Path, frames: str) -> None:
     made = sequences(tmp_path, {"train/a": (16, 11), "train/b": (16,), "test/c": (11,)})
     spikes = list(made.spikes.values())
     names = ["test/c/spike/000.dat", *[name for name in made.spikes if name.startswith("train")]]
@@ -97,7 +97,7 @@ def test_packed_and_bytes_give_equal_rows(tmp_path: Path) -> None:
             np.testing.assert_array_equal(each.arrays[path], values, path)
 
 
-def test_mixed_lengths_and_resolutions(tmp_path: Path) -> None:
+def test_recordings_of_several_lengths_and_resolutions_are_stored_padded(tmp_path: Path) -> None:
     rows = [record(12, 10, 21, 1), record(5, 14, 30, 2), record(9, 8, 8, 3)]
     np.savez(tmp_path / "a.npz", spk=rows[0])
     np.savez_compressed(tmp_path / "b.npz", spk=rows[1].astype(bool), other=np.zeros(3))
@@ -116,7 +116,7 @@ def test_mixed_lengths_and_resolutions(tmp_path: Path) -> None:
     assert converted.finalized.groups["frames"]["flip_undone"] is False
 
 
-def test_rows_of_no_whole_bytes(tmp_path: Path) -> None:
+def test_bits_after_the_last_pixel_of_a_row_are_an_error(tmp_path: Path) -> None:
     spikes = record(16, 16, 13)
     (tmp_path / "a.dat").write_bytes(stream(spikes))
     check_contract(spike_converter(height=16, width=13), [tmp_path], stored_spikes([spikes]))
@@ -127,7 +127,7 @@ def test_rows_of_no_whole_bytes(tmp_path: Path) -> None:
         scan_sources(spike_converter(height=16, width=13), [tmp_path])
 
 
-def test_streams_with_the_top_row_first(tmp_path: Path) -> None:
+def test_no_flip_keeps_the_row_order_of_a_stream(tmp_path: Path) -> None:
     spikes = record(8, 6, 16)
     (tmp_path / "a.dat").write_bytes(stream(spikes, flip=False))
     converted = convert_in_memory(spike_converter(height=6, width=16, flip=False), [tmp_path])

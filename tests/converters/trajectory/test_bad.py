@@ -8,17 +8,11 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import trajectory
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import trajectory
+from tests.support.trajectories import problems_of
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
-
-
-def problems_of(*paths: Path, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        scan_sources(trajectory(**options), paths)
-    assert caught.value.exit_code == 2
-    return str(caught.value)
 
 
 def robomimic(path: Path, demos: int = 2) -> Path:
@@ -29,7 +23,7 @@ def robomimic(path: Path, demos: int = 2) -> Path:
     return path
 
 
-def test_colons_in_the_names_of_file_and_dataset(tmp_path: Path) -> None:
+def test_a_problem_keeps_file_and_dataset_apart_if_their_names_contain_colons(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "run: 1.h5", demos=1), "r+") as file:
         file["data/demo_0/obs/__a: b"] = np.ones((6, 2))
     with pytest.raises(InputError, match="cannot be stored as") as caught:
@@ -40,7 +34,7 @@ def test_colons_in_the_names_of_file_and_dataset(tmp_path: Path) -> None:
     assert problem.source == "run: 1.h5: data/demo_0"
 
 
-def test_different_lengths_are_one_table(tmp_path: Path) -> None:
+def test_datasets_of_different_lengths_are_one_problem_with_a_table(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["observations/left_image"] = np.zeros((694, 4, 4, 3), np.uint8)
         file["observations/joint"] = np.zeros((649, 16))
@@ -73,7 +67,7 @@ def test_an_episode_is_left_out_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "value"), [(h5py.vlen_dtype(np.complex64), [1.0]), ("c16", 1j)])
-def test_dtypes_that_cannot_be_stored(tmp_path: Path, dtype, value) -> None:
+def test_a_dtype_that_cannot_be_stored_is_a_problem(tmp_path: Path, dtype, value) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file.create_dataset("data/demo_0/obs/strange", (6,), dtype)[0] = value
     message = problems_of(tmp_path / "a.h5")
@@ -81,7 +75,7 @@ def test_dtypes_that_cannot_be_stored(tmp_path: Path, dtype, value) -> None:
 
 
 @pytest.mark.parametrize("name", ["next_valid", "obs/...", "__private", "a/zarr.json"])
-def test_names_that_cannot_be_stored(tmp_path: Path, name: str) -> None:
+def test_a_name_that_cannot_be_stored_is_a_problem_that_offers_map(tmp_path: Path, name: str) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file[f"data/demo_0/{name}"] = np.ones((6, 3))
     message = problems_of(tmp_path / "a.h5")
@@ -89,14 +83,14 @@ def test_names_that_cannot_be_stored(tmp_path: Path, name: str) -> None:
     assert "--map" in message
 
 
-def test_two_datasets_of_one_role(tmp_path: Path) -> None:
+def test_two_datasets_of_one_role_are_a_problem(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file["data/demo_0/action"] = np.ones((6, 3))
     assert "would be stored as 'action'" in problems_of(tmp_path / "a.h5")
     scan_sources(trajectory(ignore=("action",)), [tmp_path / "a.h5"])
 
 
-def test_flags_that_are_no_flags(tmp_path: Path) -> None:
+def test_flags_other_than_0_and_1_are_a_problem_that_names_the_row(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "flat.h5", "w") as file:
         file["actions"] = np.ones((5, 2))
         file["terminals"] = [0, 0, 0.5, 0, 1]
@@ -107,14 +101,14 @@ def test_flags_that_are_no_flags(tmp_path: Path) -> None:
         convert_in_memory(trajectory(), [tmp_path / "demo.h5"])
 
 
-def test_files_of_different_layouts(tmp_path: Path) -> None:
+def test_files_of_different_layouts_are_a_problem(tmp_path: Path) -> None:
     robomimic(tmp_path / "a.h5")
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["actions"], file["rewards"] = np.ones((5, 2)), np.ones(5)
     assert "have different layouts: a.h5 is robomimic, b.h5 is flat" in problems_of(tmp_path)
 
 
-def test_columns_that_differ_between_episodes(tmp_path: Path) -> None:
+def test_columns_that_differ_between_episodes_are_a_problem(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5", 4), "r+") as file:
         file["data/demo_2/obs/extra"] = np.ones((6, 2))
     message = problems_of(tmp_path / "a.h5")
@@ -132,7 +126,7 @@ def test_episodes_without_steps_are_left_out(tmp_path: Path) -> None:
     assert len([note for note in converted.scan.notes if "has no steps" in note]) == 2
 
 
-def test_nothing_left(tmp_path: Path) -> None:
+def test_a_file_of_only_empty_episodes_is_a_problem(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data/demo_8/actions"] = np.ones((0, 3))
     assert "there are no episodes" in problems_of(tmp_path / "a.h5")
@@ -147,7 +141,7 @@ def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path) -> None
     assert converted.arrays["steps/right_dpos"].shape == (12, 3)
 
 
-def test_links_that_leave_the_sources(tmp_path: Path) -> None:
+def test_links_that_leave_the_sources_are_problems(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     robomimic(tmp_path / "secret.h5")
     robomimic(tmp_path / "in" / "other.h5")
@@ -158,7 +152,7 @@ def test_links_that_leave_the_sources(tmp_path: Path) -> None:
     assert message.count("outside the given paths") == 2
 
 
-def test_images_of_different_sizes(tmp_path: Path) -> None:
+def test_images_of_different_sizes_are_a_problem(tmp_path: Path) -> None:
     for k, size in enumerate((48, 64)):
         with h5py.File(tmp_path / f"episode_{k}.h5", "w") as file:
             file["action"] = np.ones((2, 2))

@@ -18,8 +18,9 @@ import pytest
 from rosbags import rosbag1, rosbag2
 
 import unistore
-from tests import bags
-from tests.family_converters import trajectory
+from tests.support import bags
+from tests.support.family_converters import trajectory
+from tests.support.trajectories import problems_of
 from unistore.converters.formats.bags import Rosbag
 from unistore.converters.opened import SourceFile
 from unistore.converters.source_scan import scan_sources
@@ -42,12 +43,6 @@ def written(kind: str, folder: Path, **options: Any) -> tuple[bags.Robot, Path]:
         return robot, robot.bag(folder / "run.bag", **options)
     robot = bags.Robot()
     return robot, robot.folder(folder / "run", kind, **options)
-
-
-def refused(path: Path, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        scan_sources(trajectory(**options), [path])
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["bag", "mcap", "db3"])
@@ -93,7 +88,7 @@ def test_a_store_of_bags_is_exported(tmp_path: Path) -> None:
         assert np.array_equal(frame[..., ::-1], robot.values["camera/right/image"][1])
 
 
-def test_windows_around_a_camera(tmp_path: Path) -> None:
+def test_windows_around_a_camera_have_the_latest_rows_of_other_topics(tmp_path: Path) -> None:
     robot, path = written("bag", tmp_path)
     store = tmp_path / "a.zarr"
     unistore.convert(path, store, workers=0, images="keep", map={"action": "cmd_vel/linear"})
@@ -119,7 +114,7 @@ def test_windows_around_a_camera(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_bag_larger_than_the_memory(tmp_path: Path) -> None:
+def test_a_bag_larger_than_the_memory_limit_is_converted_within_it(tmp_path: Path) -> None:
     robot = bags.Robot(seconds=0)
     dark = robot.image(bags.START, np.zeros((1000, 1000, 3), np.uint8), "rgb8")
     robot.sent = [bags.Sent(bags.START + number * 100_000_000, "camera", dark) for number in range(115)]
@@ -148,7 +143,9 @@ COMPRESSIONS = [
 
 
 @pytest.mark.parametrize(("kind", "options"), COMPRESSIONS)
-def test_compressed_bags(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+def test_compressed_bags_have_the_values_that_were_written(
+    tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
     robot, path = written(kind, tmp_path, **options)
     file = path / "metadata.yaml" if path.is_dir() else path
     with Rosbag().open(SourceFile(file, file.name, (tmp_path,))) as opened:
@@ -161,7 +158,7 @@ def test_compressed_bags(tmp_path: Path, kind: str, options: dict[str, Any]) -> 
 def test_files_compressed_as_a_whole_are_refused(tmp_path: Path) -> None:
     options = {"mode": rosbag2.CompressionMode.FILE, "fmt": rosbag2.CompressionFormat.ZSTD}
     written("db3", tmp_path, **options)
-    assert "compressed as a whole, which is not supported" in refused(tmp_path)
+    assert "compressed as a whole, which is not supported" in problems_of(tmp_path)
 
 
 def test_a_file_of_ros_2_is_a_bag_by_itself(tmp_path: Path) -> None:
@@ -179,16 +176,16 @@ def damaged(path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "part"), [("bag", 0.6), ("mcap", 0.97), ("db3", 0.97)])
-def test_truncated_bags(tmp_path: Path, kind: str, part: float) -> None:
+def test_a_truncated_bag_is_a_problem_that_names_its_file(tmp_path: Path, kind: str, part: float) -> None:
     _, path = written(kind, tmp_path / "bags")
     file = path if path.is_file() else next(one for one in path.iterdir() if one.suffix != ".yaml")
     damaged(file, int(file.stat().st_size * part))
-    found = refused(tmp_path / "bags")
+    found = problems_of(tmp_path / "bags")
     assert file.name in found
     assert "truncated" in found
 
 
-def test_a_folder_that_lacks_messages(tmp_path: Path) -> None:
+def test_a_bag_with_fewer_messages_than_its_metadata_states_is_a_problem(tmp_path: Path) -> None:
     _, path = written("mcap", tmp_path)
     text = (path / "metadata.yaml").read_text()
     count = len(bags.Robot().sent)
@@ -196,18 +193,18 @@ def test_a_folder_that_lacks_messages(tmp_path: Path) -> None:
     (path / "metadata.yaml").write_text(
         text.replace(f"\n  message_count: {count}", f"\n  message_count: {count + 5}")
     )
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert f"states {count + 5} messages, but its files contain {count}" in found
     for file in path.glob("*.mcap"):
         file.unlink()
-    assert "needs the file run.mcap" in refused(tmp_path)
+    assert "needs the file run.mcap" in problems_of(tmp_path)
 
 
-def test_messages_of_a_database_that_were_not_written_back(tmp_path: Path) -> None:
+def test_a_database_with_a_write_ahead_log_is_a_problem(tmp_path: Path) -> None:
     _, path = written("db3", tmp_path)
     file = next(path.glob("*.db3"))
     Path(f"{file}-wal").write_bytes(b"some")
-    assert "PRAGMA wal_checkpoint" in refused(tmp_path)
+    assert "PRAGMA wal_checkpoint" in problems_of(tmp_path)
 
 
 def changed(robot: bags.Robot, topic: str, change: Any) -> None:
@@ -237,11 +234,13 @@ def unset(number: int, message: Any) -> None:
         (unset, "imu/header_stamp: has the same time in all 50 rows: 0 ns"),
     ],
 )
-def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Path) -> None:
+def test_falling_or_unset_stamps_are_a_problem_that_offers_log_times(
+    change: Any, message: str, tmp_path: Path
+) -> None:
     robot = bags.Robot()
     changed(robot, "imu", change)
     robot.folder(tmp_path / "run")
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert message in found
     assert "--stamps log to read the times at which messages were logged" in found
     scan = scan_sources(trajectory(stamps="log"), [tmp_path])
@@ -257,7 +256,9 @@ def test_stamps_that_cannot_be_believed(change: Any, message: str, tmp_path: Pat
         ("32FC1", np.arange(24).reshape(4, 6).astype("f4")),
     ],
 )
-def test_images(encoding: str, pixels: np.ndarray, tmp_path: Path) -> None:
+def test_images_of_every_encoding_keep_pixels_and_dtype(
+    encoding: str, pixels: np.ndarray, tmp_path: Path
+) -> None:
     robot = bags.Robot()
     robot.sent = [bags.Sent(bags.START, "depth", robot.image(bags.START, pixels, encoding))]
     path = robot.folder(tmp_path / "run") / "metadata.yaml"
@@ -267,17 +268,17 @@ def test_images(encoding: str, pixels: np.ndarray, tmp_path: Path) -> None:
     assert np.array_equal(found, pixels[None])
 
 
-def test_images_that_are_not_read(tmp_path: Path) -> None:
+def test_an_image_encoding_that_is_not_read_is_a_problem(tmp_path: Path) -> None:
     robot = bags.Robot()
     pixels = np.zeros((4, 6), "u1")
     robot.sent.append(bags.Sent(bags.START + 10**9, "raw", robot.image(bags.START, pixels, "bayer_rggb8")))
     robot.folder(tmp_path / "run")
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert "raw/image: has the encoding 'bayer_rggb8', " in found
     assert scan_sources(trajectory(ignore=("raw/*",)), [tmp_path])
 
 
-def test_images_that_change_their_size(tmp_path: Path) -> None:
+def test_images_that_change_their_size_are_an_error(tmp_path: Path) -> None:
     robot = bags.Robot()
     other = robot.image(bags.START + 2 * 10**9, np.zeros((4, 6, 3), "u1"), "bgr8")
     robot.sent.append(bags.Sent(bags.START + 2 * 10**9, "camera/left", other))
@@ -286,21 +287,21 @@ def test_images_that_change_their_size(tmp_path: Path) -> None:
         unistore.convert(tmp_path / "run", tmp_path / "a.zarr", workers=0)
 
 
-def test_types_that_nothing_describes(tmp_path: Path) -> None:
+def test_a_message_type_without_a_definition_is_a_problem_that_ignore_solves(tmp_path: Path) -> None:
     robot = bags.Robot()
     path = robot.folder(tmp_path / "run") / "run.mcap"
     content = path.read_bytes()
     assert content.count(b"sensor_msgs/msg/Imu") > 1
     known, unknown = b"geometry_msgs/Quaternion orientation", b"geometry_msgs/Quaternjon orientation"
     path.write_bytes(content.replace(known, unknown))
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert "imu/messages: has messages of the type sensor_msgs/msg/Imu" in found
     assert "does not define geometry_msgs/msg/Quaternjon" in found
     assert "--ignore 'imu/*'" in found
     assert scan_sources(trajectory(ignore=("imu/*",)), [tmp_path])
 
 
-def test_channels_that_are_no_messages_of_ros(tmp_path: Path) -> None:
+def test_channels_without_ros_messages_are_a_problem(tmp_path: Path) -> None:
     robot = bags.Robot()
     path = robot.folder(tmp_path / "run") / "run.mcap"
     content = (
@@ -309,12 +310,12 @@ def test_channels_that_are_no_messages_of_ros(tmp_path: Path) -> None:
         .replace(b"\x03\x00\x00\x00cdr", b"\x03\x00\x00\x00jsn")
     )
     path.write_bytes(content)
-    found = refused(path)
+    found = problems_of(path)
     assert "do not contain ROS 2 messages: they are described in 'jsonsch'" in found
     assert "mcap filter run.mcap -o ros2.mcap -n TOPIC" in found
 
 
-def test_databases_that_do_not_define_their_types(tmp_path: Path) -> None:
+def test_databases_without_definitions_have_only_the_known_types_of_ros(tmp_path: Path) -> None:
     """As ROS 2 wrote them until Iron; types of ROS itself are known."""
     robot, path = written("db3", tmp_path)
     with closing(sqlite3.connect(path / "run.db3")) as database:
@@ -325,7 +326,7 @@ def test_databases_that_do_not_define_their_types(tmp_path: Path) -> None:
     metadata = path / "metadata.yaml"
     text = metadata.read_text().replace("geometry_msgs/msg/Twist", "own_msgs/msg/Command")
     metadata.write_text(text)
-    found = refused(tmp_path)
+    found = problems_of(tmp_path)
     assert (
         "cmd_vel/messages: has messages of the type own_msgs/msg/Command, but the bag does not define"
         in found
@@ -335,11 +336,11 @@ def test_databases_that_do_not_define_their_types(tmp_path: Path) -> None:
         assert np.array_equal(opened.arrays["imu/orientation"][:], robot.array("imu/orientation"))
 
 
-def test_a_type_that_is_defined_in_two_ways(tmp_path: Path) -> None:
+def test_a_type_with_two_definitions_is_a_problem(tmp_path: Path) -> None:
     with rosbag1.Writer(tmp_path / "a.bag") as writer:
         for number, definition in enumerate(("float64 x", "float32 x")):
             connection = writer.add_connection(
                 f"/{number}", "own_msgs/msg/X", msgdef=definition, md5sum="0" * 32
             )
             writer.write(connection, bags.START + number, bytes(8 - 4 * number))
-    assert "'own_msgs/msg/X' is already present with different definition" in refused(tmp_path)
+    assert "'own_msgs/msg/X' is already present with different definition" in problems_of(tmp_path)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import unistore
-from tests import streams
-from tests.family_converters import trajectory
+from tests.support import streams
+from tests.support.family_converters import trajectory
+from tests.support.trajectories import converted, problems_of
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
@@ -40,17 +41,6 @@ def act(force: Any, times: Any, steps: int = 4) -> dict[str, Any]:
 
 def without(arrays: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: values for name, values in arrays.items() if name not in names}
-
-
-def converted(path: Path, **options: Any) -> unistore.Store:
-    unistore.convert(path, path.with_suffix(".zarr"), "trajectory", **options)
-    return unistore.Store(path.with_suffix(".zarr"))
-
-
-def refused(path: Path, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        scan_sources(trajectory(**options), [path])
-    return str(caught.value)
 
 
 CLOCKS = {
@@ -132,7 +122,7 @@ def test_cameras_of_their_own_rate_are_decoded_and_resized(tmp_path: Path) -> No
     assert np.array_equal(small[3], cv2.resize(np.ascontiguousarray(frames[3, ..., ::-1]), (8, 8)))
 
 
-def test_equal_lengths_everywhere_are_steps_as_ever(tmp_path: Path) -> None:
+def test_columns_of_equal_length_are_stored_as_steps(tmp_path: Path) -> None:
     arrays = act(np.zeros((4, 2)), np.arange(4.0))
     store = converted(written(tmp_path / "a.h5", arrays))
     assert "clocks" not in store.group("episodes")
@@ -160,7 +150,7 @@ def test_an_episode_without_the_stream_has_no_rows_of_it(tmp_path: Path) -> None
     for name in ("obs/force", "obs/force_timestamps"):
         del episodes[1][name]
     path = streams.write(tmp_path / "a.h5", episodes)
-    assert "columns differ" in refused(path)
+    assert "columns differ" in problems_of(path)
     offsets = converted(path, columns="union").array("episodes/clocks/force/offsets").read()
     assert np.diff(offsets).tolist() == [len(episodes[0]["obs/force"]), 0, len(episodes[2]["obs/force"])]
 
@@ -237,10 +227,10 @@ def changed(at: int, to: float) -> np.ndarray:
         ),
     ],
 )
-def test_times_that_cannot_be_believed(
+def test_implausible_times_are_a_problem_with_a_fix(
     arrays: dict[str, Any], attributes: dict[str, Any], message: str, fix: str, tmp_path: Path
 ) -> None:
-    found = refused(written(tmp_path / "a.h5", arrays, **attributes))
+    found = problems_of(written(tmp_path / "a.h5", arrays, **attributes))
     assert message in found
     assert fix in found
 
@@ -284,7 +274,7 @@ def test_a_clock_that_stands_still_is_refused_and_a_rate_takes_its_place(
     arrays = act(np.arange(18.0).reshape(9, 2), times)
     unit = "s" if times.dtype != np.int64 or times[0] != times[-1] else "ns"
     path = written(tmp_path / "a.h5", arrays, observations__force_timestamps={"unit": unit})
-    assert f"observations/force_timestamps: {message}" in refused(path)
+    assert f"observations/force_timestamps: {message}" in problems_of(path)
     store = converted(path, rate={"force": "3"})
     around = unistore.Windows({"force": (0,), "action": (0,)}, align="previous", pad="edge")
     data = unistore.Dataset(store.path, around, fields=["observation.force", "force_valid"])
@@ -300,13 +290,13 @@ def test_a_clock_that_stands_still_is_refused_and_a_rate_takes_its_place(
 def test_steps_that_stand_still_are_refused(tmp_path: Path) -> None:
     arrays = act(FORCE, TIMES) | {"timestamps": np.zeros(4)}
     path = written(tmp_path / "a.h5", arrays)
-    found = refused(path)
+    found = problems_of(path)
     assert "timestamps: has the same time in all 4 rows" in found
     assert "add --rate steps=HZ" in found
     assert converted(path, rate={"steps": "1"}).group("episodes")["clocks"]["steps"] == {"rate": 1.0}
 
 
-def test_times_that_tell_rows_apart_are_taken_in_any_dtype(tmp_path: Path) -> None:
+def test_times_that_distinguish_rows_are_stored_in_any_dtype(tmp_path: Path) -> None:
     for dtype, start in (("f4", 0.0), ("f4", 1e4), ("f2", 0.0), ("f8", EPOCH)):
         times = (start + np.arange(9) * 0.4).astype(dtype)
         arrays = act(FORCE, times) | {"timestamps": start + np.arange(4.0)}
@@ -324,13 +314,13 @@ def test_one_row_of_a_stream_is_no_clock_that_stands_still(tmp_path: Path) -> No
     assert converted(written(tmp_path / "b.h5", both)).array("clocks/imu/observation/imu").shape == (5,)
 
 
-def test_a_clock_that_stands_still_counts_once_other_files_have_streams(tmp_path: Path) -> None:
+def test_a_constant_clock_is_a_problem_only_if_another_file_has_streams(tmp_path: Path) -> None:
     folder = tmp_path / "all"
     folder.mkdir()
     written(folder / "a.h5", act(FORCE[:4], np.zeros(4)))
     assert converted(folder / "a.h5").array("steps/observation/force").shape == (4, 2)  # rows are steps
     written(folder / "b.h5", act(FORCE, TIMES))
-    assert "a.h5: observations/force_timestamps: has the same time in all 4 rows" in refused(folder)
+    assert "a.h5: observations/force_timestamps: has the same time in all 4 rows" in problems_of(folder)
 
 
 def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
@@ -339,20 +329,20 @@ def test_clocks_of_different_units_are_converted_apart(tmp_path: Path) -> None:
     written(folder / "a.h5", act(FORCE, TIMES))
     arrays = act(FORCE, (TIMES * 1000).astype("i8"))
     written(folder / "b.h5", arrays, observations__force_timestamps={"unit": "ms"})
-    assert "the clock force has timestamps" in refused(folder)
+    assert "the clock force has timestamps" in problems_of(folder)
     assert converted(folder / "b.h5").group("episodes")["clocks"]["force"]["unit"] == "ms"
 
 
 @pytest.mark.parametrize("name", ["observations/force", "force"])
-def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
+def test_rate_gives_a_stream_without_times_its_clock(name: str, tmp_path: Path) -> None:
     arrays = without(act(FORCE, TIMES), "observations/force_timestamps")
     path = written(tmp_path / "a.h5", arrays)
-    assert "--rate NAME=HZ" in refused(path)
+    assert "--rate NAME=HZ" in problems_of(path)
     store = converted(path, rate={name: "2.5"})
     assert store.group("episodes")["clocks"]["force"] == {"rate": 2.5}
     assert store.attributes["options"]["rate"] == {name: "2.5"}
     assert store.array("clocks/force/observation/force").shape == (9, 2)
-    found = refused(path, rate={name: "500"})
+    found = problems_of(path, rate={name: "500"})
     assert "force: 9 rows at 500 per second last 0.016 s, but the steps last 3 s" in found
     assert "--rate force=HZ" in found
 
@@ -368,14 +358,14 @@ def test_a_rate_that_the_user_states(name: str, tmp_path: Path) -> None:
         ({"forse": "3"}, "--rate forse=3: no dataset, group or clock has this name"),
     ],
 )
-def test_rates_that_are_none(rate: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_a_malformed_rate_is_an_error(rate: dict[str, str], message: str, tmp_path: Path) -> None:
     path = written(tmp_path / "a.h5", act(FORCE, TIMES))
     with pytest.raises(InputError) as caught:
         scan_sources(trajectory(rate=rate), [path])
     assert message in str(caught.value)
 
 
-def test_a_unit_that_the_user_states(tmp_path: Path) -> None:
+def test_time_unit_is_suggested_by_the_values_and_recorded(tmp_path: Path) -> None:
     start = 1_700_000_000_000
     arrays = act(FORCE, start + np.arange(9) * 400)
     arrays["timestamps"] = start + np.arange(4) * 1000
@@ -398,7 +388,9 @@ def test_a_unit_that_the_user_states(tmp_path: Path) -> None:
         (np.arange(9) * 0.4, ""),
     ],
 )
-def test_units_that_timestamps_look_like(times: np.ndarray, unit: str, tmp_path: Path) -> None:
+def test_a_note_suggests_the_unit_that_timestamps_look_like(
+    times: np.ndarray, unit: str, tmp_path: Path
+) -> None:
     arrays = act(FORCE, times)
     arrays["timestamps"] = times[[0, 2, 5, 7]]
     notes = " ".join(scan_sources(trajectory(), [written(tmp_path / "a.h5", arrays)]).notes)

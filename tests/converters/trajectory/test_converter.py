@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import DATA
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import trajectory
+from tests.support.cases import DATA
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import trajectory
 from unistore.converters.families import specs_of
 from unistore.converters.registry import get_family
 from unistore.converters.source_scan import scan_sources
@@ -60,7 +60,7 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_robosuite_files_value_for_value(name: str) -> None:
+def test_real_robosuite_files_are_stored_value_for_value(name: str) -> None:
     path = DATA / name
     oracle: dict[str, list[np.ndarray]] = {}
     empty = {}
@@ -144,7 +144,7 @@ def joined(written: dict, order: list[str], dataset: str) -> np.ndarray:
     return np.concatenate([written[f"{demo}/{dataset}"] for demo in order])
 
 
-def test_robomimic_in_natural_order_with_masks_attributes_and_final_observations(tmp_path: Path) -> None:
+def test_robomimic_is_stored_with_order_masks_attributes_and_final_observations(tmp_path: Path) -> None:
     lengths = {"demo_1": 5, "demo_10": 3, "demo_2": 8, "demo_11": 1}
     order = ["demo_1", "demo_2", "demo_10", "demo_11"]
     masks = {"train": ["demo_10", "demo_1"], "valid": ["demo_2"]}
@@ -190,7 +190,7 @@ def test_next_observations_that_do_not_follow_are_kept_whole(tmp_path: Path) -> 
     assert converted.arrays["steps/next_valid"].all()
 
 
-def test_one_bit_that_does_not_follow_decides_for_all_files(tmp_path: Path) -> None:
+def test_one_changed_next_observation_stores_them_whole_for_all_files(tmp_path: Path) -> None:
     demos(tmp_path / "a.hdf5", {"demo_0": 4})
     demos(tmp_path / "b.hdf5", {"demo_0": 4, "demo_1": 5})
     with h5py.File(tmp_path / "b.hdf5", "r+") as file:
@@ -225,7 +225,7 @@ def flat(
 
 
 @pytest.mark.parametrize("singular", [False, True])
-def test_flat_cut_at_terminals(tmp_path: Path, *, singular: bool) -> None:
+def test_a_flat_file_is_cut_into_episodes_at_its_terminals(tmp_path: Path, *, singular: bool) -> None:
     written = flat(
         tmp_path / "offline.hdf5", [7, 1, 12], singular=singular, column_rewards=not singular, cut=5
     )
@@ -260,7 +260,7 @@ def test_flat_cut_at_terminals(tmp_path: Path, *, singular: bool) -> None:
     assert text(converted, "episodes/name")[2] == "offline:2"
 
 
-def test_d4rl_timeouts_truncate(tmp_path: Path) -> None:
+def test_timeouts_of_d4rl_truncate_episodes(tmp_path: Path) -> None:
     steps = 30
     terminals, timeouts = np.zeros(steps, bool), np.zeros(steps, bool)
     terminals[[9, 29]] = timeouts[19] = True
@@ -295,7 +295,7 @@ def test_d4rl_timeouts_truncate(tmp_path: Path) -> None:
 # Several files --------------------------------------------------------------------------------------------
 
 
-def test_ragged_episodes_of_several_files_in_natural_order(tmp_path: Path) -> None:
+def test_episodes_of_several_files_are_joined_in_natural_order(tmp_path: Path) -> None:
     """A folder of ACT episodes (synthetic): episode_10 after episode_9."""
     lengths = {k: 3 + k % 5 for k in (0, 1, 2, 9, 10)}
     parts = {
@@ -368,7 +368,7 @@ def test_a_mapped_dataset_is_taken_though_a_pattern_leaves_it_out(tmp_path: Path
     assert not [path for path in store.arrays() if "cmd" in path]
 
 
-def test_arrays_are_named_where_actions_are_asked_for(tmp_path: Path) -> None:
+def test_a_file_without_actions_is_an_error_that_offers_its_arrays(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["sensors/position"] = np.zeros((6, 3))
         file["control/cmd"] = np.ones((6, 2))

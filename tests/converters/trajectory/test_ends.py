@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.family_converters import trajectory
+from tests.support.family_converters import trajectory
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import AddOptions, InputError
 
@@ -156,7 +156,7 @@ def test_a_column_of_ends_that_is_not_read_is_refused_with_its_map(
     assert lengths(tmp_path / "again.zarr") == LENGTHS
 
 
-def test_columns_of_other_things_are_no_ends(tmp_path: Path) -> None:
+def test_columns_whose_names_only_resemble_ends_do_not_cut_episodes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     columns = {
         "episode_step": np.arange(STEPS),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.converters.contract import check_contract, convert_in_memory
-from tests.family_converters import trajectory
+from tests.support.converter_contract import check_contract, convert_in_memory
+from tests.support.family_converters import trajectory
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
 
@@ -56,7 +56,7 @@ def act(path: Path, steps: int, *, damage: tuple[int, int] | None = None) -> dic
     return frames
 
 
-def test_compressed_frames_decoded(tmp_path: Path) -> None:
+def test_compressed_frames_are_decoded_and_stored(tmp_path: Path) -> None:
     parts = [act(tmp_path / f"episode_{k}.hdf5", 3 + k) for k in range(3)]
     oracle = {
         f"steps/observation/images/{camera}": np.stack([decoded(f) for part in parts for f in part[camera]])
@@ -69,7 +69,7 @@ def test_compressed_frames_decoded(tmp_path: Path) -> None:
     assert "standard" in note
 
 
-def test_compressed_frames_kept_bit_for_bit(tmp_path: Path) -> None:
+def test_images_keep_stores_compressed_frames_bit_for_bit(tmp_path: Path) -> None:
     parts = [act(tmp_path / f"episode_{k}.hdf5", 3 + k) for k in range(3)]
     oracle = {}
     for camera in CAMERAS:
@@ -108,7 +108,7 @@ def test_kept_frames_of_a_camera_that_an_episode_lacks_are_zeros(tmp_path: Path)
 
 
 @pytest.mark.parametrize("images", ["raw", "keep"])
-def test_resized_beside_kept_or_decoded_frames(tmp_path: Path, images: str) -> None:
+def test_resized_frames_equal_opencv_beside_kept_or_decoded_ones(tmp_path: Path, images: str) -> None:
     frames = act(tmp_path / "episode_0.hdf5", 4)
     small = [
         cv2.resize(np.ascontiguousarray(decoded(f)), (32, 32), interpolation=cv2.INTER_LINEAR)
@@ -118,7 +118,7 @@ def test_resized_beside_kept_or_decoded_frames(tmp_path: Path, images: str) -> N
     check_contract(trajectory(image_size=32, images=images), [tmp_path], oracle)
 
 
-def test_swapped_recorders(tmp_path: Path) -> None:
+def test_colour_swapped_restores_the_rgb_of_swapped_recorders(tmp_path: Path) -> None:
     """A recorder that gave OpenCV RGB arrays: without converting back, its decoder returns RGB."""
     pictures = [picture() for _ in range(3)]
     frames = [cv2.imencode(".jpg", image)[1].reshape(-1) for image in pictures]
@@ -134,7 +134,7 @@ def test_swapped_recorders(tmp_path: Path) -> None:
     assert np.abs(shown - np.stack(pictures)).mean() < 12
 
 
-def test_variable_length_colour_and_depth_frames(tmp_path: Path) -> None:
+def test_variable_length_colour_and_depth_frames_are_decoded(tmp_path: Path) -> None:
     """RoboMIND: one byte string a step, no action of that name (synthetic)."""
     frames = [jpeg(picture()) for _ in range(4)]
     depth = [RANDOM.integers(0, 4000, (48, 64)).astype(np.uint16) for _ in range(4)]
@@ -164,7 +164,7 @@ def test_variable_length_colour_and_depth_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("following", [True, False])
-def test_resized_sets_alone(tmp_path: Path, following: bool) -> None:
+def test_images_resized_stores_only_the_resized_frames(tmp_path: Path, following: bool) -> None:
     image = np.stack([picture() for _ in range(11)])
     depth = RANDOM.random((5, 20, 20, 1), np.float32)
     now, after = (image[:5], image[1:6]) if following else (image[:5], image[5:10])
@@ -230,7 +230,7 @@ def test_frames_of_mixed_sizes_are_refused(tmp_path: Path) -> None:
         convert_in_memory(trajectory(), [tmp_path])
 
 
-def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
+def test_plain_and_compressed_frames_of_one_camera_cannot_be_kept_together(tmp_path: Path) -> None:
     for name, compressed in (("episode_0.h5", True), ("episode_1.h5", False)):
         with h5py.File(tmp_path / name, "w") as file:
             file["action"] = np.zeros((1, 2))
@@ -244,7 +244,7 @@ def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
         scan_sources(trajectory(images="keep"), [tmp_path])
 
 
-def test_a_resized_set_beside_originals_with_channels_first(tmp_path: Path) -> None:
+def test_frames_with_channels_first_are_resized_with_channels_last(tmp_path: Path) -> None:
     image = np.stack([picture() for _ in range(6)])
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["data/demo_0/actions"] = np.zeros((5, 2))
@@ -264,7 +264,7 @@ def test_a_resized_set_beside_originals_with_channels_first(tmp_path: Path) -> N
     assert axes == ("step", "image_24_y", "image_24_x", "channel")
 
 
-def test_a_camera_with_a_number_is_not_a_resized_copy(tmp_path: Path) -> None:
+def test_a_camera_with_a_number_in_its_name_keeps_its_own_images(tmp_path: Path) -> None:
     large, small = (np.stack([picture(side, side) for _ in range(6)]) for side in (16, 8))
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["data/demo_0/actions"] = np.zeros((5, 2))

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import unistore
-from tests.converters.trajectory.test_bad import problems_of
+from tests.support.trajectories import problems_of
 from unistore.errors import InputError
 from unistore.plugin import whole
 
@@ -56,7 +56,7 @@ OBSERVED = {
 }
 
 
-def test_maniskill_has_an_observation_more_than_actions(tmp_path: Path) -> None:
+def test_maniskill_gives_each_step_the_observation_that_follows(tmp_path: Path) -> None:
     source, store = maniskill(tmp_path / "in"), tmp_path / "out.zarr"
     report = unistore.convert(source, store)
     assert [(one["verdict"], one["files"]) for one in report.verdicts] == [("taken", 2)]
@@ -108,7 +108,7 @@ def test_maniskill_is_exported_as_it_was(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "again/trajectory.rgbd.json").read_text()) == json.loads(text)
 
 
-def test_maniskill_without_its_metadata(tmp_path: Path) -> None:
+def test_maniskill_without_metadata_is_converted_without_success(tmp_path: Path) -> None:
     source = maniskill(tmp_path / "in", has_metadata=False)
     unistore.convert(source, tmp_path / "a.zarr")
     assert not unistore.Store(tmp_path / "a.zarr").has("episodes/success")
@@ -124,7 +124,7 @@ def test_metadata_that_were_not_given_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", ""])
-def test_damaged_metadata_of_maniskill(tmp_path: Path, text: str) -> None:
+def test_damaged_metadata_of_maniskill_is_a_problem(tmp_path: Path, text: str) -> None:
     source = maniskill(tmp_path / "in")
     (source / "trajectory.rgbd.json").write_text(text)
     message = problems_of(source)
@@ -132,7 +132,7 @@ def test_damaged_metadata_of_maniskill(tmp_path: Path, text: str) -> None:
     assert "is not valid JSON" in message or "is empty" in message
 
 
-def test_an_episode_of_maniskill_with_an_observation_too_few(tmp_path: Path) -> None:
+def test_a_maniskill_episode_with_too_few_observations_is_a_problem_or_skipped(tmp_path: Path) -> None:
     source = maniskill(tmp_path / "in")
     with h5py.File(source / "trajectory.rgbd.h5", "r+") as file:
         del file["traj_1/obs/agent/qpos"]
@@ -153,7 +153,7 @@ def test_a_link_out_of_the_folder_is_no_episode(tmp_path: Path) -> None:
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "trajectory")
 
 
-def test_groups_of_the_root_without_an_observation_more(tmp_path: Path) -> None:
+def test_groups_of_the_root_with_equal_lengths_are_episodes(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for number, steps in enumerate(LENGTHS):
             file[f"episode_{number}/action"] = np.full((steps, 2), number, "f4")
@@ -286,7 +286,7 @@ def test_droid_keeps_all_its_actions_under_their_names(tmp_path: Path) -> None:
     assert sample["actions.gripper_position"].shape == ()
 
 
-def test_droid_with_an_array_of_another_length(tmp_path: Path) -> None:
+def test_a_droid_array_of_another_length_is_a_problem(tmp_path: Path) -> None:
     source = droid(tmp_path / "in")
     with h5py.File(source / "trajectory.h5", "r+") as file:
         del file["observation/robot_state/gripper_position"]

@@ -113,7 +113,9 @@ def test_exports_invent_no_next_observations(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["follows", "anew"])
 @pytest.mark.parametrize("to", ["robomimic", "lerobot"])
-def test_other_exports_know_no_more_than_the_store(to: str, kind: str, tmp_path: Path) -> None:
+def test_other_exports_do_not_mark_invented_next_observations_as_valid(
+    to: str, kind: str, tmp_path: Path
+) -> None:
     store = tmp_path / "out.zarr"
     unistore.convert(write(tmp_path / "in", kind), store, "trajectory", ignore=["*said"])
     unistore.export(store, tmp_path / to, to=to, fps=10 if to == "lerobot" else None)
@@ -134,7 +136,7 @@ def test_other_exports_know_no_more_than_the_store(to: str, kind: str, tmp_path:
     assert [bool(data[int(end)]["next_valid"]) for end in ends] == [False, False]
 
 
-def test_compressed_and_resized_frames_follow_too(tmp_path: Path) -> None:
+def test_next_observations_of_compressed_and_resized_frames_are_derived(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (6, 12, 16, 3), "u1")
     frames = [cv2.imencode(".png", image)[1].tobytes() for image in images]
     (tmp_path / "in").mkdir()
@@ -160,7 +162,7 @@ def test_compressed_and_resized_frames_follow_too(tmp_path: Path) -> None:
         assert data[9]["next_valid"]  # of b.h5, recorded
 
 
-def test_joined_episodes_do_not_follow_each_other(tmp_path: Path) -> None:
+def test_next_observations_never_cross_the_end_of_a_joined_episode(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("a.h5", "b.h5"):
         with h5py.File(tmp_path / "in" / name, "w") as file:
@@ -180,7 +182,7 @@ def test_joined_episodes_do_not_follow_each_other(tmp_path: Path) -> None:
         assert "next_observations" not in file
 
 
-def test_next_observations_of_another_shape_stand_for_none(tmp_path: Path) -> None:
+def test_next_observations_of_several_shapes_are_an_error(tmp_path: Path) -> None:
     for name, columns in (("a", ()), ("b", (4,))):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             demo = file.create_group("data/demo_0")
@@ -209,7 +211,7 @@ def minari(folder: Path, lengths: list[tuple[int, int]]) -> Path:
     return folder
 
 
-def test_minari_episodes_that_end_with_their_last_step(tmp_path: Path) -> None:
+def test_minari_episodes_keep_their_number_of_observations(tmp_path: Path) -> None:
     lengths = [(4, 5), (6, 6), (5, 6)]
     source = minari(tmp_path / "in", lengths)
     store = tmp_path / "out.zarr"

@@ -104,7 +104,7 @@ def test_images_are_exact_and_kept_frames_are_the_very_files(source: Path, lerob
     assert wrist == [frame.tobytes() for frame in from_source(source, "obs/wrist")]
 
 
-def test_what_meta_says(lerobot: Path) -> None:
+def test_meta_of_lerobot_has_totals_splits_features_and_episodes(lerobot: Path) -> None:
     info = read_json(lerobot / "meta/info.json")
     assert info["codebase_version"] == "v3.0"
     assert (info["total_episodes"], info["total_frames"], info["total_tasks"], info["fps"]) == (3, 14, 2, 20)
@@ -162,7 +162,7 @@ def test_a_dataset_of_lerobot_comes_back(tmp_path: Path) -> None:
     assert 0 < error < 6
 
 
-def test_robomimic(source: Path, store: Path, tmp_path: Path) -> None:
+def test_robomimic_has_the_datasets_of_the_source(source: Path, store: Path, tmp_path: Path) -> None:
     unistore.export(store, tmp_path / "out", to="robomimic")
     with h5py.File(tmp_path / "out/demo.hdf5") as file, h5py.File(source) as original:
         assert sorted(file["data"]) == ["demo_0", "demo_1", "demo_2"]
@@ -186,7 +186,7 @@ def test_robomimic(source: Path, store: Path, tmp_path: Path) -> None:
             np.testing.assert_array_equal(demo["obs/wrist"][:], np.stack(decoded))
 
 
-def test_robomimic_without_results(tmp_path: Path) -> None:
+def test_robomimic_without_rewards_has_dones_at_the_last_steps(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
         file["action"] = np.ones((4, 2), "f4")
         file["observations/qpos"] = np.ones((4, 3), "f4")
@@ -206,7 +206,7 @@ def test_robomimic_without_results(tmp_path: Path) -> None:
     assert not (tmp_path / "lerobot").exists()
 
 
-def test_what_is_refused(store: Path, tmp_path: Path) -> None:
+def test_an_option_that_an_export_does_not_have_is_an_error(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(InputError, match="has rates of 10 and 20 steps per second"):
         unistore.export(store, out, to="lerobot", fps=10)
@@ -219,7 +219,7 @@ def test_what_is_refused(store: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_odd_sizes_are_no_video(tmp_path: Path) -> None:
+def test_images_of_odd_size_cannot_be_exported_as_video(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["actions"] = np.ones((4, 2), "f4")
         file["rewards"] = np.ones(4, "f4")
@@ -230,7 +230,7 @@ def test_odd_sizes_are_no_video(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["lerobot", "robomimic"])
-def test_streams_are_left_out_and_said(to: str, tmp_path: Path) -> None:
+def test_streams_are_not_exported_with_a_note(to: str, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "robot.h5", "w") as file:
         for name, rate, shape in (("action", 10, (2,)), ("obs/force", 50, (6,))):
             file[f"data/demo_0/{name}"] = np.ones((2 * rate, *shape), "f4")
@@ -241,7 +241,7 @@ def test_streams_are_left_out_and_said(to: str, tmp_path: Path) -> None:
     assert "clock force is not written" in str(done.notes)
 
 
-def test_splits_that_are_no_ranges(source: Path, tmp_path: Path) -> None:
+def test_splits_that_are_not_ranges_become_one_split_and_a_column(source: Path, tmp_path: Path) -> None:
     shutil.copy(source, tmp_path / "demo.hdf5")
     with h5py.File(tmp_path / "demo.hdf5", "a") as file:
         del file["mask"]

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
 import unistore
-from tests.family_converters import trajectory
-from tests.streams import COUNTS, SCANS, STEPS, frames, lidar, points, scans_of_one_axis
-from unistore.converters.source_scan import scan_sources
-from unistore.errors import InputError
-
-
-def converted(path: Path, **options: Any) -> unistore.Store:
-    unistore.convert(path, path.with_suffix(".zarr"), "trajectory", **options)
-    return unistore.Store(path.with_suffix(".zarr"))
-
-
-def refused(path: Path, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        scan_sources(trajectory(**options), [path])
-    return str(caught.value)
+from tests.support.streams import COUNTS, SCANS, STEPS, frames, lidar, points, scans_of_one_axis
+from tests.support.trajectories import converted, problems_of
 
 
 @pytest.mark.parametrize("rate", [False, True])
@@ -53,7 +39,7 @@ def test_rows_of_variable_length_are_ragged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["offsets", "vlen"])
-def test_they_come_back_and_are_compared(tmp_path: Path, form: str) -> None:
+def test_ragged_columns_are_exported_unchanged_and_compared_by_verify(tmp_path: Path, form: str) -> None:
     path = lidar(tmp_path / "a.h5", form)
     store = converted(path, images="keep")
     unistore.export(store.path, tmp_path / "again")
@@ -121,7 +107,9 @@ def test_scans_at_every_step_are_ragged_keys_of_transitions(tmp_path: Path) -> N
         ([1, 3, 5, 6, 9], "are offsets from 1 to 9"),
     ],
 )
-def test_offsets_that_divide_nothing(offsets: list[int], message: str, tmp_path: Path) -> None:
+def test_offsets_that_do_not_divide_their_arrays_are_a_problem(
+    offsets: list[int], message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         demo = file.create_group("data/demo_0")
@@ -130,24 +118,24 @@ def test_offsets_that_divide_nothing(offsets: list[int], message: str, tmp_path:
         demo["obs/lidar/points"] = np.zeros((9, 3))
         demo["obs/lidar/timestamps"] = np.arange(4) * 0.15
         demo["obs/lidar/offsets"] = np.array(offsets)
-    found = refused(path)
+    found = problems_of(path)
     assert f"data/demo_0/obs/lidar/offsets: {message}" in found
     assert "--ignore" in found
 
 
-def test_ragged_columns_have_no_role(tmp_path: Path) -> None:
+def test_actions_of_variable_length_are_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["data/demo_0/obs/state"] = np.zeros((3, 2))
         file.create_dataset("data/demo_0/actions", (3,), h5py.vlen_dtype("f4"))[:] = [np.ones(2)] * 3
-    assert "actions: has rows of variable length, which action cannot have" in refused(path)
+    assert "actions: has rows of variable length, which action cannot have" in problems_of(path)
 
 
-def test_a_stream_that_is_ragged_in_some_episodes_alone(tmp_path: Path) -> None:
+def test_a_stream_that_is_ragged_in_only_some_episodes_is_a_problem(tmp_path: Path) -> None:
     path = lidar(tmp_path / "a.h5", "offsets")
     with h5py.File(path, "r+") as file:
         group = file["data/demo_1/obs/lidar"]
         del group["points"], group["offsets"], group["ring"]
         group["points"] = np.zeros((SCANS, 3), "f4")
         group["ring"] = np.zeros(SCANS, "u1")
-    assert "has rows of variable length in some sources, but not in others" in refused(path)
+    assert "has rows of variable length in some sources, but not in others" in problems_of(path)

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.family_converters import trajectory
+from tests.support.family_converters import trajectory
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.claims import Claim
 from unistore.converters.common.exclusion import Exclusion
@@ -111,7 +111,7 @@ def test_a_scan_is_the_same_in_any_process_and_order(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(here)) == here
 
 
-def test_sound_episodes_and_the_problems_of_others(tmp_path: Path) -> None:
+def test_a_scan_returns_sound_episodes_and_a_problem_for_each_other(tmp_path: Path) -> None:
     robomimic(tmp_path)
     converter = trajectory(exclude=("1.h5: data/demo_3", "1.h5: data/demo_77"))
     _, part, _ = parts_of(converter, tmp_path)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.golden import STORES
+from tests.support.golden_stores import STORES
 from unistore.errors import InputError
 from unistore.schemas.ct.fields import coords_field, mask_field
 from unistore.schemas.ct.windows import PRESETS, VALUE_SENTENCES, Window, parse_window, value_source
@@ -25,12 +25,12 @@ GOLDEN = {
         ("mediastinum", -135, 215),
     ],
 )
-def test_presets(name: str, low: float, high: float) -> None:
+def test_presets_have_their_documented_bounds(name: str, low: float, high: float) -> None:
     assert (PRESETS[name].low, PRESETS[name].high) == (low, high)
     assert parse_window(name) is PRESETS[name]
 
 
-def test_parse_window() -> None:
+def test_parse_window_reads_name_width_and_level_and_is_printed_alike() -> None:
     assert parse_window("mywin:400:50") == Window("mywin", 400.0, 50.0)
     assert str(parse_window("my-win.2:40.5:-0.5")) == "my-win.2:40.5:-0.5"
 
@@ -38,7 +38,7 @@ def test_parse_window() -> None:
 @pytest.mark.parametrize(
     "text", ["liver", "a:1", "a:b:1", "a:0:1", "a:nan:1", "a:1:inf", "a/b:1:1", ":1:1", "..:1:1", "a:1:2:3"]
 )
-def test_invalid_windows(text: str) -> None:
+def test_an_invalid_window_is_an_error_that_names_the_form(text: str) -> None:
     with pytest.raises(InputError) as error:
         parse_window(text)
     (problem,) = error.value.problems
@@ -59,7 +59,7 @@ def test_mask_rows_are_whole_bytes() -> None:
     assert field.tile == (64, 64, 8)
 
 
-def test_where_values_come_from() -> None:
+def test_value_source_reads_where_the_values_of_a_window_come_from() -> None:
     for store, sources in GOLDEN.items():
         for window, source in sources.items():
             document = json.loads((STORES / store / "windows" / window / "zarr.json").read_text())

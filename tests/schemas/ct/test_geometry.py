@@ -43,7 +43,7 @@ def world(geometry: Geometry, index: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("name", DIRECTIONS)
-def test_points_of_itk_are_reversed(tmp_path: Path, name: str) -> None:
+def test_voxels_lie_at_the_points_of_itk_in_reversed_order(tmp_path: Path, name: str) -> None:
     direction = DIRECTIONS[name]
     info = {"spacing": SPACING, "origin": ORIGIN, "direction": direction.tolist()}
     store, report = converted(tmp_path, info, info_order="xyz")
@@ -63,7 +63,7 @@ def test_the_order_of_the_axes_is_kept(tmp_path: Path) -> None:
     assert {store.array(f"volumes/{name}").attributes["frame"] for name in info} == {"LPS"}
 
 
-def test_an_unknown_order_is_told(tmp_path: Path) -> None:
+def test_geometry_of_unknown_order_is_not_stored_with_a_note(tmp_path: Path) -> None:
     info = {"spacing": SPACING, "direction": IDENTITY}
     store, report = converted(tmp_path, info)
     (note,) = [note for note in report.notes if "order is unknown" in note]

@@ -41,13 +41,13 @@ class _Rows:
 
 
 @pytest.mark.parametrize("rule", [check_marks, check_times])
-def test_a_sound_store(rule: Any) -> None:
+def test_a_sound_store_has_no_problem_of_times_or_marks(rule: Any) -> None:
     """Times begin anew with each recording."""
     assert not list(rule(Arrays()))
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint32])
-def test_times_that_fall(dtype: type) -> None:
+def test_a_time_earlier_than_the_one_before_it_is_named(dtype: type) -> None:
     for row in (10_000, 9_000 + 1_234, 12_500):
         times = SOUND["events/t"].astype(dtype)
         times[row] = 0
@@ -56,14 +56,14 @@ def test_times_that_fall(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("place", range(7))
-def test_marks_that_are_not_the_times(place: int) -> None:
+def test_a_mark_that_differs_from_its_time_is_a_problem(place: int) -> None:
     marks = SOUND["marks/t"].copy()
     marks[place] += 1
     (problem,) = check_marks(Arrays(marks__t=marks))  # type: ignore[arg-type]
     assert f"recording {0 if place < 4 else 2}" in str(problem)
 
 
-def test_marks_that_are_too_few() -> None:
+def test_a_recording_with_too_few_marks_is_a_problem() -> None:
     bounds = np.array([0, 4, 4, 6])
     (problem,) = check_marks(Arrays(sources__marks__offsets=bounds))  # type: ignore[arg-type]
     assert "recording 2" in str(problem)

@@ -11,7 +11,7 @@ from unistore.schemas.tables import name_problem
 @pytest.mark.parametrize(
     ("size", "group"), [(0.5, "voxels/0.5"), (1.0, "voxels/1"), (1e-7, "voxels/0.0000001")]
 )
-def test_names_of_voxel_grids(size: float, group: str) -> None:
+def test_a_voxel_group_is_named_by_its_size(size: float, group: str) -> None:
     assert voxel_group(size) == group
 
 
@@ -27,6 +27,6 @@ def test_names_of_voxel_grids(size: float, group: str) -> None:
         ("é" * 128, "longer than 255 bytes"),
     ],
 )
-def test_names_that_no_array_can_have(name: str, reason: str) -> None:
+def test_a_name_that_no_array_can_have_is_a_problem(name: str, reason: str) -> None:
     assert reason in str(name_problem(name))
     assert name_problem("points/Größe 2") is None

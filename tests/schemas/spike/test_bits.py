@@ -20,7 +20,7 @@ def formula(spikes: np.ndarray, bins: int) -> np.ndarray:
 
 
 @given(st.integers(1, 400), st.integers(1, 70))
-def test_bin_edges_hold_the_formula(length: int, bins: int) -> None:
+def test_bin_edges_equal_the_formula(length: int, bins: int) -> None:
     edges = bin_edges(length, bins)
     counts = np.bincount([(t * bins) // length for t in range(length)], minlength=bins)
     np.testing.assert_array_equal(np.diff(edges), counts)
@@ -29,7 +29,7 @@ def test_bin_edges_hold_the_formula(length: int, bins: int) -> None:
 
 
 @given(st.data())
-def test_crops_of_bits(data: st.DataObject) -> None:
+def test_crops_of_bits_unpack_and_voxelize_to_the_crop_of_the_spikes(data: st.DataObject) -> None:
     length, height, width = (data.draw(st.integers(1, most)) for most in (40, 5, 40))
     seed = data.draw(st.integers(0, 9))
     spikes = np.random.default_rng(seed).integers(0, 2, (length, height, width)).astype(np.uint8)
@@ -44,7 +44,9 @@ def test_crops_of_bits(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("width", [16, 13])
-def test_voxels_piece_by_piece_and_above_255(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_voxels_above_255_are_uint16_and_do_not_depend_on_pieces(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spikes = np.random.default_rng(0).integers(0, 4, (1_500, 3, width)).astype(bool).astype(np.uint8)
     whole = voxelize(pack(spikes), width, 2)
     assert whole.dtype == np.uint16
@@ -66,7 +68,7 @@ def test_out_may_be_a_part_of_a_larger_array() -> None:
     assert (block == 7).all(), "nothing around it was written"
 
 
-def test_count_dtype() -> None:
+def test_count_dtype_is_the_smallest_that_holds_every_count() -> None:
     assert [count_dtype(t, 2) for t in (510, 511, 131_070, 131_071)] == [
         "uint8",
         "uint16",
@@ -75,7 +77,7 @@ def test_count_dtype() -> None:
     ]
 
 
-def test_arguments_that_mean_nothing() -> None:
+def test_impossible_arguments_are_an_error() -> None:
     packed = np.zeros((4, 2, 3), np.uint8)
     with pytest.raises(ValueError, match="bins is 0, expected at least 1"):
         voxelize(packed, 24, 0)

@@ -28,11 +28,11 @@ from unistore.schemas.trajectory.fields import (
         ("steps/states", "states"),
     ],
 )
-def test_keys(path: str, key: str) -> None:
+def test_sample_key_replaces_slashes_of_a_path_by_dots(path: str, key: str) -> None:
     assert sample_key(path) == key
 
 
-def test_fields() -> None:
+def test_column_fields_know_images_statistics_and_their_moved_paths() -> None:
     image = column_field("observation/cam", "uint8", (4, 5, 3))
     assert is_image(image)
     assert not image.statistics

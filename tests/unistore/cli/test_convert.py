@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import DATA
-from tests.programs import call
+from tests.support.cases import DATA
+from tests.support.programs import call
 from unistore.cli.main import cli
 from unistore.conversion.settings import Settings
 from unistore.converters.registry import get_family
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_options_reach_their_converter(asked: list[Any]) -> None:
+def test_typed_options_reach_their_converter(asked: list[Any]) -> None:
     assert call("convert", "ct", "v", "out.zarr", "--window", "lung", "--window", "mine:400:50") == 0
     assert asked[-1][3]["window"] == ("lung", "mine:400:50")
     assert (
@@ -126,7 +126,7 @@ def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
         (["covert", "arrays", "o.zarr"], "Did you mean 'convert'?"),
     ],
 )
-def test_mistakes_say_what_would_be_right(
+def test_a_mistyped_command_suggests_the_right_one(
     arrays: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -141,7 +141,9 @@ def test_mistakes_say_what_would_be_right(
     assert sorted(path.name for path in arrays.parent.iterdir()) == ["arrays"]
 
 
-def test_for_real(arrays: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_runs_with_dry_run_json_and_overwrite(
+    arrays: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = arrays.parent / "o.zarr"
     assert call("convert", str(arrays), str(store), "--dry-run", "--json") == 0
     assert json.loads(capsys.readouterr().out)["family"] == "rows"
@@ -156,7 +158,9 @@ def test_for_real(arrays: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("family", ["", *FAMILIES])
-def test_an_empty_folder(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_folder_is_an_error_for_every_family(
+    family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "empty").mkdir()
     assert (
         call("convert", *([family] if family else []), str(tmp_path / "empty"), str(tmp_path / "o.zarr")) == 2
@@ -165,7 +169,7 @@ def test_an_empty_folder(family: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_a_reader_that_has_seen_enough(arrays: Path) -> None:
+def test_a_closed_pipe_ends_a_command_without_a_traceback(arrays: Path) -> None:
     """``unistore inspect … | head``: no traceback."""
     process = subprocess.Popen(
         [*COMMAND, "inspect", str(arrays), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -179,7 +183,7 @@ def test_a_reader_that_has_seen_enough(arrays: Path) -> None:
     assert errors == b""
 
 
-def test_splits_as_they_are_typed(
+def test_splits_are_reported_recorded_and_read_from_another_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.programs import call, printed
+from tests.support.programs import call, printed
 from unistore.cli.main import cli
 
 
@@ -19,7 +19,9 @@ def store(make_store: Any) -> Path:
     return path
 
 
-def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_of_doctor_reach_the_library(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked: list[Any] = []
 
     class Found:
@@ -44,7 +46,9 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_the_recommended_line_for_a_store(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call("doctor", str(store), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["store"]["samples"] == 300

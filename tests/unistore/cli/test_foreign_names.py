@@ -71,7 +71,7 @@ def commands(place: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--debug"]], ids=["plain", "json", "debug"])
-def test_no_command_prints_what_a_terminal_obeys(place: Path, form: list[str], capfd: Any) -> None:
+def test_no_command_prints_control_characters_of_file_names(place: Path, form: list[str], capfd: Any) -> None:
     for number, words in enumerate(commands(place)):
         with pytest.raises(SystemExit):
             main([*words, *form])
@@ -83,7 +83,7 @@ def test_no_command_prints_what_a_terminal_obeys(place: Path, form: list[str], c
         assert "\nsealed everything" not in printed.out + printed.err, number
 
 
-def test_everything_goes_through_the_same_door(capfd: Any) -> None:
+def test_say_json_and_progress_print_no_control_characters(capfd: Any) -> None:
     say(f"a{NASTY}\nb")
     say_json({"a": NASTY})
     with ProgressBar() as bar:
@@ -93,13 +93,13 @@ def test_everything_goes_through_the_same_door(capfd: Any) -> None:
     assert json.loads(printed.out.splitlines()[-1]) == {"a": NASTY}
 
 
-def test_no_command_prints_past_that_door() -> None:
+def test_only_the_output_module_prints() -> None:
     folder = Path(unistore.__file__).parent / "cli"
     printing = {path.name for path in folder.glob("*.py") if "click.echo(" in path.read_text()}
     assert printing == {"output.py"}
 
 
-def test_what_is_pasted_holds_names_only(place: Path) -> None:
+def test_a_printed_command_quotes_hostile_paths(place: Path) -> None:
     build = place / "b.zarr.unistore-build"
     build.mkdir()
     identity = {"family": "rows", "options": {}, "sources": {}}

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.programs import call
+from tests.support.programs import call
 from unistore.cli.main import cli
 
 DATA = Path(__file__).parents[2] / "data"
@@ -40,7 +40,9 @@ def test_quiet_prints_problems_alone(source: Path, capfd: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
-def test_completion(capfd: pytest.CaptureFixture[str], shell: str) -> None:
+def test_completion_prints_a_script_that_completes_commands(
+    capfd: pytest.CaptureFixture[str], shell: str
+) -> None:
     assert call("completion", shell) == 0
     script = capfd.readouterr().out
     assert "_UNISTORE_COMPLETE" in script
@@ -148,7 +150,7 @@ def test_explain_leads_from_an_exception_to_its_kinds(name: str, capfd: pytest.C
     assert json.loads(capfd.readouterr().out)[name] in printed
 
 
-def test_explain(capfd: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_and_lists_the_kinds_of_errors(capfd: pytest.CaptureFixture[str]) -> None:
     assert call("explain", "truncated") == 0
     printed = capfd.readouterr().out
     assert printed.startswith("truncated\n\n")

@@ -90,7 +90,7 @@ def test_convert_help_says_each_shared_option_in_one_sentence() -> None:
     assert "New data moves no old source." not in text
 
 
-def test_first_sentence() -> None:
+def test_first_sentence_ends_at_the_first_full_stop_of_a_sentence() -> None:
     assert first_sentence("Read a .npy file. Else not.") == "Read a .npy file."
     assert first_sentence("Read it. skip does not.  [default: 1]") == "Read it."
     assert first_sentence("One") == "One"

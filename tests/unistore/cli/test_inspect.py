@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 
 BETWEEN = "-- the next --"
 INSPECTING = f"""
@@ -50,7 +50,7 @@ def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[
     ]
 
 
-def test_a_bad_source_is_shown_whole_and_exits_with_2(tmp_path: Path, capsys: Any) -> None:
+def test_all_bad_sources_are_listed_and_exit_with_2(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "a.h5").write_bytes(b"")
     (tmp_path / "b.h5").write_bytes(b"not hdf5")
     assert call("inspect", str(tmp_path)) == 2
@@ -61,7 +61,7 @@ def test_a_bad_source_is_shown_whole_and_exits_with_2(tmp_path: Path, capsys: An
     assert len(json.loads(capsys.readouterr().out)["problems"]) == 2
 
 
-def test_nothing_there_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_path_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("inspect", str(tmp_path / "nowhere")) == 2
     assert "nowhere: no such file or folder.\n  fix: check the path" in capsys.readouterr().err
     assert call("inspect", str(tmp_path / "nowhere"), "--json") == 2
@@ -74,7 +74,7 @@ def test_a_broken_seal_exits_with_1(store: Path, capsys: pytest.CaptureFixture[s
     assert "DAMAGED" in capsys.readouterr().out
 
 
-def test_a_terminal_gets_tables(store: Path) -> None:
+def test_a_terminal_shows_coloured_tables_within_its_width(store: Path) -> None:
     """Through a real pseudo-terminal: colours and boxes, every fact that it has room for."""
     cases = ((160, ["--all"]), (80, ["--all"]), (80, []))
     ours, theirs = pty.openpty()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.support.programs import printed
 
 NEVER = {
     *("torch", "dask", "distributed", "zarr", "cv2", "obstore", "matplotlib", "rich"),
@@ -83,18 +83,18 @@ def test_detecting_the_family_needs_no_more_of_the_others(rows: Path, tmp_path: 
     assert not of(modules, NEVER | REPORTS | STEPS | {"h5py"})
 
 
-def test_inspecting_a_store(rows: Path, tmp_path: Path) -> None:
+def test_inspecting_a_store_loads_no_converter_and_starts_no_thread(rows: Path, tmp_path: Path) -> None:
     unistore.convert(rows, tmp_path / "rows.zarr", "rows")
     modules, threads = loaded("inspect", tmp_path / "rows.zarr")
     assert not of(modules, NEVER | CONVERTERS | {"h5py"})
     assert threads == "1"
 
 
-def test_inspecting_sources(rows: Path) -> None:
+def test_inspecting_sources_of_npy_loads_neither_h5py_nor_conversion(rows: Path) -> None:
     modules, _ = loaded("inspect", rows)
     assert not of(modules, NEVER | STEPS | {"h5py"})
 
 
-def test_help() -> None:
+def test_help_loads_neither_numpy_nor_h5py() -> None:
     modules, _ = loaded("--help")
     assert not of(modules, NEVER | REPORTS | CONVERTERS | {"numpy", "h5py", "numcodecs", "xxhash"})

@@ -12,7 +12,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.cases import DATA
+from tests.support.cases import DATA
 from unistore.cli.main import main
 
 # Sources, the option that is offered, and the arrays that it adds

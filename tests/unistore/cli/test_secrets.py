@@ -149,7 +149,7 @@ def test_what_a_library_says_of_a_url_is_shown_without_secrets() -> None:
         ("https:/me@host/a#b", "https:/…@host/a#…"),
     ],
 )
-def test_urls_as_they_are_shown(url: str, shown: str) -> None:
+def test_urls_are_shown_without_user_password_and_query(url: str, shown: str) -> None:
     assert redact_url(url) == shown
     assert redact_urls(f"see {url}, or '{url}'") == f"see {shown}, or '{shown}'"
     assert redact_urls({"a": [url, 3, (url,)]}) == {"a": [shown, 3, [shown]]}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.store.names import STATISTICS
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
@@ -26,7 +26,9 @@ KEYS = {
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_statistics_of_every_family(name: str, tmp_path: Path, capsys: Any) -> None:
+def test_the_statistics_command_keeps_and_prints_statistics_of_every_family(
+    name: str, tmp_path: Path, capsys: Any
+) -> None:
     path = shutil.copytree(GOLDEN / name, tmp_path / name)
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     assert call("statistics", str(path), "--json") == 0

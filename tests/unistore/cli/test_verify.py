@@ -20,7 +20,9 @@ def left_with(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[i
     return left.value.code, out, err  # type: ignore[return-value]
 
 
-def test_a_sound_store(make_case: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_of_a_sound_store_exits_with_0_and_prints_a_receipt(
+    make_case: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
     case, store = make_case("rows_real")
     code, out, err = left_with(capsys, store)
     assert code == 0
@@ -35,7 +37,9 @@ def test_a_sound_store(make_case: Copy, capsys: pytest.CaptureFixture[str]) -> N
     assert out.splitlines()[-1].startswith("lossless: in a sample of 50 %, ")
 
 
-def test_a_damaged_store(copy_case: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_of_a_damaged_store_exits_with_1_until_it_is_repaired(
+    copy_case: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
     case, store = copy_case("rows_real")
     (store / "rows" / "zarr.json").unlink()
     code, out, _ = left_with(capsys, store)
@@ -69,7 +73,7 @@ def test_a_damaged_store(copy_case: Copy, capsys: pytest.CaptureFixture[str]) ->
         (["a", "--against", "--sample", "some"], "is not a share"),
     ],
 )
-def test_wrong_use(
+def test_verify_with_contradicting_arguments_exits_with_2(
     arguments: list[str], message: str, make_case: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, store = make_case("rows_real")

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.steps import Stopping
+from tests.support.executors import Stopping
 from unistore.conversion.run import run
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.protocol import Emit, Finalized, Scan, Source, SourceArrays, Sources

@@ -50,7 +50,7 @@ def test_unfinished_conversions_are_listed_and_removed(
 
 
 @pytest.mark.parametrize("lock", ["lock", "lock-2-of-2"])
-def test_what_is_at_work_stays(build: Path, store: Path, lock: str) -> None:
+def test_a_conversion_at_work_is_not_removed(build: Path, store: Path, lock: str) -> None:
     with Lock(build / lock):
         (found,) = clean(store, remove=True)
     assert found.kept.startswith(f"process {os.getpid()} on ")
@@ -65,7 +65,7 @@ def test_a_store_that_was_being_replaced_stays(build: Path, store: Path) -> None
     assert build.exists()
 
 
-def test_links_are_not_followed(build: Path, store: Path, tmp_path: Path) -> None:
+def test_clean_follows_no_links(build: Path, store: Path, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     shutil.copytree(build, precious)
     (build / "spill" / "link").symlink_to(precious)

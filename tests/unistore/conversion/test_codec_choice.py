@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.stores import attributes_of
+from tests.support.store_files import attributes_of
 from unistore.conversion import codec_choice
 from unistore.conversion.codec_choice import (
     BUCKET,
@@ -98,7 +98,7 @@ def test_columns_read_at_random_stay_uncompressed_for_a_tenth(
     assert uncompressed_columns(choices) == dict.fromkeys(uncompressed, "none random")
 
 
-def test_a_store_says_what_was_chosen_and_why(tmp_path: Path) -> None:
+def test_inspect_shows_the_chosen_codec_and_the_reason(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     few = rng.integers(0, 4, (20, 256, 256), dtype=np.uint8)
     values = {

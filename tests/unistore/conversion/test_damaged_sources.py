@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.steps import Disturbed
+from tests.support.executors import Disturbed
 from unistore import verify
 from unistore.conversion.run import run
 from unistore.conversion.signatures import convert
@@ -83,7 +83,7 @@ def check_told_and_left_out(sources: Path, family: str, name: str = BAD) -> None
     assert GOOD in Store(store).text("sources/path")
 
 
-def test_no_byte_of_metadata_escapes(tmp_path: Path) -> None:
+def test_a_changed_byte_of_metadata_is_a_problem_that_names_the_file(tmp_path: Path) -> None:
     """Each byte in turn, of the HDF5 structures of a small file: an error that names it, or none."""
     path, seen = tmp_path / "b.h5", 0
     with h5py.File(path, "w") as file:
@@ -97,7 +97,7 @@ def test_no_byte_of_metadata_escapes(tmp_path: Path) -> None:
     assert seen, "the border was met"
 
 
-def test_a_name_that_is_not_utf_8(sources: Path, family: str) -> None:
+def test_a_name_that_is_not_utf_8_is_a_problem_and_can_be_skipped(sources: Path, family: str) -> None:
     with h5py.File(sources / BAD, "r+") as file:
         parent = file["data" if "data" in file else "/"]
         parent.id.links.create_hard(b"caf\xe9", file.id, next(iter(file)).encode())
@@ -107,7 +107,9 @@ def test_a_name_that_is_not_utf_8(sources: Path, family: str) -> None:
     assert r"b'caf\xe9'" in said[0].message
 
 
-def test_an_attribute_whose_name_is_not_utf_8(sources: Path, family: str) -> None:
+def test_an_attribute_whose_name_is_not_utf_8_is_a_problem_and_can_be_skipped(
+    sources: Path, family: str
+) -> None:
     """Attributes are kept of clouds' headers and of episodes."""
     with h5py.File(sources / BAD, "r+") as file:
         for group in (file, file.require_group("header")):
@@ -116,7 +118,7 @@ def test_an_attribute_whose_name_is_not_utf_8(sources: Path, family: str) -> Non
     check_told_and_left_out(sources, family)
 
 
-def test_a_deep_hierarchy(sources: Path, family: str) -> None:
+def test_a_hierarchy_of_a_thousand_groups_is_a_problem_and_can_be_skipped(sources: Path, family: str) -> None:
     with h5py.File(sources / BAD, "r+") as file:
         group = file.require_group("data")
         for _ in range(1050):
@@ -124,7 +126,7 @@ def test_a_deep_hierarchy(sources: Path, family: str) -> None:
     check_told_and_left_out(sources, family)
 
 
-def test_links_that_lead_in_a_circle(sources: Path, family: str) -> None:
+def test_links_that_lead_in_a_circle_are_problems_and_can_be_skipped(sources: Path, family: str) -> None:
     (sources / BAD).unlink()
     (sources / BAD).symlink_to(sources / "c.h5")
     (sources / "c.h5").symlink_to(sources / BAD)
@@ -148,7 +150,9 @@ def reads_fail(patch: pytest.MonkeyPatch, fails: Callable[[str], bool]) -> None:
     patch.setattr(ArrayValues, "read_into", read)
 
 
-def test_a_disk_that_fails_while_values_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_of_values_is_a_problem_of_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, store = tmp_path / "in", tmp_path / "out.zarr"
     folder.mkdir()
     for name in ("a.npy", "b.npy"):
@@ -166,7 +170,7 @@ def test_a_disk_that_fails_while_values_are_read(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_verify_against_a_source_that_cannot_be_read(
+def test_verify_reports_a_source_that_cannot_be_read(
     sources: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second reading, by h5py alone, is inside the border, too."""
@@ -186,7 +190,7 @@ STRAY = ["segment_0001x", "segment_-1", "other", "segment_2_1", "segment_٣", f"
 
 
 @pytest.mark.parametrize("key", [*STRAY, "segment_01", "Segment_2"])
-def test_a_group_among_segments_that_is_none(tmp_path: Path, key: str) -> None:
+def test_a_group_among_segments_that_is_not_one_is_a_problem(tmp_path: Path, key: str) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for name in (GOOD, BAD):
@@ -205,7 +209,9 @@ NAMES = ["a\nb.npy", "\u202ecba.npy", "\x1b[31m.npy", b"\xff\xfe.npy", "back\\sl
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_could_not_be_exported(tmp_path: Path, name: str | bytes) -> None:
+def test_a_name_that_could_not_be_exported_is_a_problem_and_can_be_skipped(
+    tmp_path: Path, name: str | bytes
+) -> None:
     folder, store = tmp_path / "in", tmp_path / "out.zarr"
     folder.mkdir()
     for each in ("good.npy", os.fsdecode(name)):
@@ -217,7 +223,7 @@ def test_names_that_could_not_be_exported(tmp_path: Path, name: str | bytes) -> 
     assert Store(store).text("sources/path") == ["good.npy"]
 
 
-def test_an_episode_whose_values_lie_in_a_file_that_is_gone(tmp_path: Path) -> None:
+def test_an_episode_whose_values_are_in_a_missing_file_can_be_skipped(tmp_path: Path) -> None:
     """That file is none of those which guard the run, once the episode is left out."""
     folder, store = tmp_path / "in", tmp_path / "out.zarr"
     folder.mkdir()
@@ -229,7 +235,7 @@ def test_an_episode_whose_values_lie_in_a_file_that_is_gone(tmp_path: Path) -> N
     assert [entry["left_out"] for entry in report.skipped] == [f"{BAD}: data/demo_1"]
 
 
-def test_content_that_changes_with_its_time_restored(toys: Path, toy: Any, tmp_path: Path) -> None:
+def test_content_that_changes_under_its_old_time_is_noticed(toys: Path, toy: Any, tmp_path: Path) -> None:
     """It is noticed, and the same command reads that source anew: nothing of the old content is sealed."""
     store, path = tmp_path / "out.zarr", toys / "val/s2.npz"
     arrays = dict(np.load(path))

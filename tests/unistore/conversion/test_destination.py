@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.facts import of_kind
-from tests.stores import tree
+from tests.support.problems import of_kind
+from tests.support.store_files import tree
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError
@@ -56,7 +56,7 @@ def test_a_kill_between_the_two_renames_recovers(
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_kill_after_both_renames_is_done(
+def test_a_kill_after_both_renames_leaves_only_the_cleanup(
     tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch, restart: bool
 ) -> None:
     """The new store stands, its build folder and the old store too: the same command only tidies up."""
@@ -88,7 +88,9 @@ def test_an_old_store_set_aside_is_not_lost_to_something_new(
     assert Store(build / "old").family == "rows"
 
 
-def test_what_is_not_a_store_is_never_touched(tmp_path: Path, toys: Path, toy: Any) -> None:
+def test_a_destination_that_is_not_a_store_is_an_error_and_stays_unchanged(
+    tmp_path: Path, toys: Path, toy: Any
+) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
     (folder / "thesis.tex").write_text("precious")
@@ -116,7 +118,9 @@ def test_nothing_is_written_among_the_sources(tmp_path: Path, toys: Path, toy: A
     assert tree(tmp_path) == before
 
 
-def test_a_linked_way_into_the_sources_is_seen_through(tmp_path: Path, toys: Path, toy: Any) -> None:
+def test_a_destination_inside_of_the_sources_by_a_link_is_an_error(
+    tmp_path: Path, toys: Path, toy: Any
+) -> None:
     (tmp_path / "elsewhere").symlink_to(toys)
     with pytest.raises(InputError, match="overlap"):
         run(toy(), [toys], tmp_path / "elsewhere" / "out.zarr")
@@ -126,7 +130,9 @@ def _interrupt(build: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_the_working_directory_itself(tmp_path: Path, toys: Path, toy: Any, monkeypatch: Any) -> None:
+def test_a_relative_path_to_an_empty_folder_is_a_destination(
+    tmp_path: Path, toys: Path, toy: Any, monkeypatch: Any
+) -> None:
     """An empty folder is a destination, also when it is called ``.`` or reached by ``..``."""
     (tmp_path / "a/b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a/b")

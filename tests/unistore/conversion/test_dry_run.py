@@ -54,7 +54,7 @@ def test_plan_and_cost_are_those_of_the_conversion(tmp_path: Path, family: str) 
     assert bool(cost.spilled_bytes) == any(table.spilled for table in found.plan.tables)
 
 
-def test_sources_too_large_for_a_trial_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_too_large_for_a_trial_are_reported_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.conversion.cost._MOST_BYTES", 1000)
     cost = cost_of(dry_run(make_converter("rows", {}), [DATA / "rows"]), Settings(), {})
     assert (cost.trial, cost.no_trial) == (None, "each source is too large for a trial that takes a second")

@@ -56,7 +56,7 @@ def test_hard_links_of_one_file_are_one_source(tmp_path: Path, folder: Path) -> 
     assert (appended.version, appended.report) == (1, None)
 
 
-def test_hard_links_of_a_virtual_datasets_source(tmp_path: Path) -> None:
+def test_a_part_its_hard_link_and_its_virtual_dataset_are_one_source(tmp_path: Path) -> None:
     """A part, its hard link, and the virtual dataset that shows it: one source."""
     folder = tmp_path / "src"
     folder.mkdir()
@@ -72,14 +72,14 @@ def test_hard_links_of_a_virtual_datasets_source(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stored, values(1))
 
 
-def test_a_file_with_a_link_elsewhere_converts(tmp_path: Path, folder: Path) -> None:
+def test_a_file_with_a_hard_link_outside_is_converted(tmp_path: Path, folder: Path) -> None:
     os.link(folder / "a.npy", tmp_path / "kept.npy")
     os.link(folder / "b.npy", tmp_path / "kept2.npy")
     unistore.convert(folder, tmp_path / "s.zarr")
     assert by_source(tmp_path / "s.zarr").keys() == {"a.npy", "b.npy"}
 
 
-def test_a_copy_is_told(tmp_path: Path, folder: Path) -> None:
+def test_a_copy_is_stored_with_a_note_that_offers_exclude(tmp_path: Path, folder: Path) -> None:
     (folder / "far").mkdir()
     shutil.copy(folder / "b.npy", folder / "far" / "other.npy")
     (note,) = equal_notes(unistore.convert(folder, tmp_path / "s.zarr", split=SPLIT, split_seed=3))
@@ -92,13 +92,13 @@ def test_a_copy_is_told(tmp_path: Path, folder: Path) -> None:
     assert by_source(tmp_path / "t.zarr").keys() == {"a.npy", "b.npy"}
 
 
-def test_an_array_and_the_archive_that_holds_it_are_told(tmp_path: Path, folder: Path) -> None:
+def test_an_array_and_an_archive_of_it_are_noted_as_equal(tmp_path: Path, folder: Path) -> None:
     np.savez(folder / "archive.npz", data=values(1))
     (note,) = equal_notes(unistore.convert(folder, tmp_path / "s.zarr"))
     assert "archive.npz = a.npy" in note or "a.npy = archive.npz" in note
 
 
-def test_files_of_one_name_or_without_rows_are_not_told(tmp_path: Path, folder: Path) -> None:
+def test_files_of_one_name_or_without_rows_are_not_noted_as_equal(tmp_path: Path, folder: Path) -> None:
     for number, name in enumerate(("x", "y")):
         (folder / name).mkdir()
         np.save(folder / name / "a.npy", values(10 + number))
@@ -110,7 +110,7 @@ def test_files_of_one_name_or_without_rows_are_not_told(tmp_path: Path, folder: 
     np.testing.assert_array_equal(stored["y/a.npy"], values(11))
 
 
-def test_a_copy_under_an_unrelated_name_is_appended_and_told(tmp_path: Path, folder: Path) -> None:
+def test_a_copy_under_an_unrelated_name_is_appended_with_a_note(tmp_path: Path, folder: Path) -> None:
     store = tmp_path / "s.zarr"
     unistore.convert(folder, store, split=SPLIT, split_seed=0)
     (tmp_path / "new").mkdir()

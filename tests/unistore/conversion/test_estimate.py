@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.facts import of_kind
+from tests.support.problems import of_kind
 from unistore.conversion.convert import make_converter
 from unistore.conversion.memory import PROCESS, estimate
 from unistore.conversion.signatures import convert
@@ -85,7 +85,9 @@ def episodes(path: Path) -> Path:
         ("trajectory", {}),
     ],
 )
-def test_tables_added_by_finalize_were_expected(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
+def test_arrays_added_by_finalize_are_within_the_announced_ones(
+    tmp_path: Path, family: str, options: dict[str, Any]
+) -> None:
     sources = DATA / family if family == "ct" else episodes(tmp_path / "a.hdf5")
     scan = scan_sources(make_converter(family, options), [sources])
     convert(sources, tmp_path / "out", family, **options)
@@ -104,7 +106,7 @@ def test_tables_added_by_finalize_were_expected(tmp_path: Path, family: str, opt
 
 # Of rows that are spilled, and of tables beside others
 @pytest.mark.parametrize("family", ["point_cloud", pytest.param("ct", marks=pytest.mark.nightly)])
-def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_do(
+def test_too_little_memory_is_an_error_and_the_limit_that_it_names_works(
     tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources, options = FAMILIES[family]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.steps import Disturbed
+from tests.support.executors import Disturbed
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -39,7 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("writes", [0, 40])
-def test_a_full_disk_at_any_shard(
+def test_a_conversion_resumes_after_a_full_disk_at_any_shard(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     left = writes
@@ -64,7 +64,7 @@ def test_a_full_disk_at_any_shard(
 
 
 @pytest.mark.parametrize("failing", [errno.ENOSPC, errno.EIO])
-def test_a_disk_that_fails_the_journal(
+def test_a_conversion_resumes_after_a_failed_write_of_the_journal(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     left = 7
@@ -84,7 +84,7 @@ def test_a_disk_that_fails_the_journal(
     assert run(toy(), [toys], store).digest == whole, "the lock is free, the journal whole"
 
 
-def test_a_folder_without_rights(tmp_path: Path, toys: Path, toy: Any, whole: str) -> None:
+def test_a_folder_without_permission_is_an_error(tmp_path: Path, toys: Path, toy: Any, whole: str) -> None:
     def refuse(path: Path, *_: Any, **__: Any) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -96,14 +96,16 @@ def test_a_folder_without_rights(tmp_path: Path, toys: Path, toy: Any, whole: st
     assert run(toy(), [toys], store).digest == whole
 
 
-def test_a_read_only_file_system(tmp_path: Path, toys: Path, toy: Any, small_disk: Path) -> None:
+def test_a_read_only_file_system_is_an_error(tmp_path: Path, toys: Path, toy: Any, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, capture_output=True)
     with pytest.raises(ConversionError, match=r"Read-only file system. Fix: choose a destination"):
         run(toy(), [toys], small_disk / "out.zarr")
 
 
 @pytest.mark.parametrize("after", [2, 5], ids=["deriving", "writing"])
-def test_a_source_that_vanishes(toys: Path, toy: Any, store: Path, whole: str, after: int) -> None:
+def test_a_conversion_resumes_once_a_vanished_source_is_back(
+    toys: Path, toy: Any, store: Path, whole: str, after: int
+) -> None:
     path, away = toys / "val/s2.npz", toys.parent / "away.npz"
     with pytest.raises(ConversionError, match=r"val/s2\.npz: disappeared during") as caught:
         run(toy(), [toys], store, executor=Disturbed(after, lambda: path.rename(away)))
@@ -125,7 +127,7 @@ def truncated(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [rewritten, truncated])
 @pytest.mark.parametrize("after", [2, 5], ids=["deriving", "writing"])
-def test_a_source_that_changes(
+def test_a_source_that_changes_during_the_conversion_is_an_error(
     toys: Path, toy: Any, store: Path, after: int, change: Callable[[Path], None]
 ) -> None:
     """Also when the change makes it unreadable: that is no reason to throw away what was done."""
@@ -193,7 +195,7 @@ def test_planes_that_a_converter_forgets_are_refused(tmp_path: Path, monkeypatch
         run(converter, [tmp_path / "a.npy"], tmp_path / "a.zarr")
 
 
-def test_a_build_folder_that_cannot_be_removed(
+def test_a_staging_folder_that_cannot_be_removed_is_an_error_after_the_seal(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is finished, which is said; the same command does what is left to do."""
@@ -213,7 +215,7 @@ def test_a_build_folder_that_cannot_be_removed(
     assert [path.name for path in store.parent.iterdir() if path.name.startswith(store.name)] == [store.name]
 
 
-def test_bad_sources_are_told_also_if_the_build_folder_stays(
+def test_bad_sources_are_an_error_even_if_the_staging_folder_cannot_be_removed(
     toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing(toy):  # type: ignore[misc]

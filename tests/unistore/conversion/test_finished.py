@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.facts import of_kind
-from tests.programs import call
+from tests.support.problems import of_kind
+from tests.support.programs import call
 from unistore.errors import AddOptions, InputError, Problem, RunCommand
 
 
@@ -60,7 +60,7 @@ def test_sources_that_are_new_are_counted_and_appended(folder: Path) -> None:
     np.testing.assert_array_equal(rows_of(Path("a.zarr")), expected)
 
 
-def test_no_append_where_nothing_is_new(folder: Path) -> None:
+def test_append_is_not_offered_if_no_source_is_new(folder: Path) -> None:
     problem = refused()
     assert problem.message.endswith("the same sources and options")
     assert fix_of(problem).arguments[:1] == ("verify",)
@@ -78,7 +78,7 @@ def test_no_append_where_nothing_is_new(folder: Path) -> None:
     assert problem.fixes == (AddOptions(("--overwrite",), "to replace it by a store without 2.npz"),)
 
 
-def test_a_split_that_is_not_given_again_is_a_difference(folder: Path) -> None:
+def test_a_split_that_is_not_given_again_is_reported_as_a_changed_option(folder: Path) -> None:
     split = {"train": 0.5, "val": 0.5}
     unistore.convert(folder, "a.zarr", overwrite=True, split="exact:train=0.5,val=0.5")
     difference = "with other options: --split was exact:train=0.5,val=0.5, is none"
@@ -90,7 +90,7 @@ def test_a_split_that_is_not_given_again_is_a_difference(folder: Path) -> None:
     assert problem.fixes == (AddOptions(("--overwrite",), "to replace it"),)
 
 
-def test_overwriting_says_what_the_new_store_has_not(folder: Path) -> None:
+def test_overwriting_notes_options_splits_and_sources_that_the_new_store_lacks(folder: Path) -> None:
     def replaced(sources: object = "in", **options: object) -> tuple[str, ...]:
         report = unistore.convert(sources, "a.zarr", overwrite=True, **options)  # type: ignore[arg-type]
         return tuple(note for note in report.notes if "the replaced store" in note)
@@ -126,7 +126,9 @@ def test_a_touched_source_is_no_new_version(folder: Path) -> None:
     assert Path("a.zarr/zarr.json").exists()
 
 
-def test_a_grown_store_is_no_foreign_folder(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_versioned_store_at_the_destination_offers_append(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     write(folder, 3)
     unistore.append("in", "a.zarr")
     write(folder, 4)
@@ -140,7 +142,7 @@ def test_a_grown_store_is_no_foreign_folder(folder: Path, capfd: pytest.CaptureF
     np.testing.assert_array_equal(rows_of(Path("a.zarr")), np.repeat([1.0, 2, 3, 4], [4, 6, 8, 10]))
 
 
-def test_the_error_can_be_sent(folder: Path) -> None:
+def test_a_finished_store_error_survives_pickling(folder: Path) -> None:
     import pickle
 
     from unistore.conversion.build import FinishedStoreError

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
-from tests.unistore.conversion.lying_headers import ATTACKS as HEADERS
-from tests.unistore.conversion.lying_headers import deflated_zeros, metaimage
-from tests.unistore.conversion.lying_recordings import RECORDINGS
+from tests.support.lying_headers import ATTACKS as HEADERS
+from tests.support.lying_headers import deflated_zeros, metaimage
+from tests.support.lying_recordings import RECORDINGS
+from tests.support.programs import printed
 from unistore.conversion.convert import make_converter
 from unistore.conversion.memory import PROCESS, estimate
 from unistore.conversion.signatures import convert
@@ -56,7 +56,7 @@ def test_no_small_file_takes_a_gigabyte(name: str, tmp_path: Path) -> None:
     assert kibibytes << 10 < MOST
 
 
-def test_what_is_right_all_the_same_converts_with_a_limit(tmp_path: Path) -> None:
+def test_a_sound_file_that_inflates_a_thousandfold_fits_the_limit_of_its_fix(tmp_path: Path) -> None:
     """A plane of 1.2 GB of zeros, in a file of 1.2 MB."""
     metaimage(tmp_path, "20000 7550 1", deflated_zeros(20000 * 7550 * 8))
     with pytest.raises(InputError, match="more than 1032 times as much") as refused:
@@ -71,7 +71,7 @@ def test_what_is_right_all_the_same_converts_with_a_limit(tmp_path: Path) -> Non
     assert PROCESS + 1_200_000_000 < found.peak(limit, 0).bytes <= limit  # two gigabytes are not taken here
 
 
-def test_constant_values_are_no_lie(tmp_path: Path) -> None:
+def test_constant_values_that_compress_a_thousandfold_are_converted(tmp_path: Path) -> None:
     """Zeros that deflate to a thousandth convert as they are."""
     zeros = np.zeros((4, 2_000_000), "f4")
     np.savez_compressed(tmp_path / "a.npz", data=zeros)

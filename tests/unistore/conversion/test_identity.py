@@ -13,7 +13,7 @@ import pytest
 import xxhash
 
 import unistore
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dat, write_dsec
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up, write_dat, write_dsec
 from unistore.conversion.convert import make_converter
 from unistore.conversion.keys import IDENTITY_BLOCK, ColumnDigest
 from unistore.conversion.run import run
@@ -197,7 +197,9 @@ def test_the_digest_of_rows_is_that_of_the_definition(
             assert digest == by_definition({f"rows/{column}": file[column] for column in file}), name
 
 
-def test_others_and_shards_change_no_digest(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_sources_and_shard_sizes_do_not_change_a_digest(
+    sources: Sources, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = digest_of(sources.convert(sources.alone))
     together = sources.convert(sources.all)
     assert digest_of(together) == alone
@@ -272,7 +274,7 @@ def test_one_value_changes_the_digest(sources: Sources) -> None:
 
 
 @pytest.mark.parametrize("start", range(0, 3 * IDENTITY_BLOCK, IDENTITY_BLOCK // 2 + 7))
-def test_pieces_join_to_the_whole(start: int) -> None:
+def test_digests_of_pieces_join_to_the_digest_of_the_whole(start: int) -> None:
     data = np.random.default_rng(start).bytes(3 * IDENTITY_BLOCK + 100)
     whole = ColumnDigest("x")
     whole.add(data)

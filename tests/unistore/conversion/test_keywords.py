@@ -59,7 +59,7 @@ def test_what_python_has_no_keyword_for_is_not_spelled(fix: Fixes) -> None:
     assert note_of(fix, "rows") == ""
 
 
-def test_a_traceback_shows_keywords_that_help(tmp_path: Path) -> None:
+def test_a_traceback_spells_the_fix_as_keyword_arguments(tmp_path: Path) -> None:
     source, store = tmp_path / "in", tmp_path / "out.zarr"
     source.mkdir()
     np.savez(source / "a.npz", x=np.zeros((4, 3)), y=np.arange(4))
@@ -73,7 +73,7 @@ def test_a_traceback_shows_keywords_that_help(tmp_path: Path) -> None:
     assert unistore.Store(store).sample_count == 9
 
 
-def test_an_unknown_family_is_told_once(tmp_path: Path) -> None:
+def test_a_traceback_names_an_unknown_family_once(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones(3))
     with pytest.raises(InputError, match="family nosuch: does not exist") as refused:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "nosuch")

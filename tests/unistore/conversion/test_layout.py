@@ -70,7 +70,7 @@ def test_every_table_is_cut_into_whole_chunks_at_the_same_rows(columns: list[Fie
         (make_field("int64", (0,)), (32768, 1)),
     ],
 )
-def test_chunks_of_familiar_fields(field: Field, chunk: tuple[int, ...]) -> None:
+def test_common_fields_have_their_documented_chunk_shapes(field: Field, chunk: tuple[int, ...]) -> None:
     assert chunk_shape(field) == chunk
 
 

@@ -25,9 +25,9 @@ import zarr
 from pydicom.data import get_testdata_file
 from rosbags import rosbag1
 
-from tests.bags import ROS1, Robot
-from tests.converters.events.recordings import made_up, write_dat, write_dsec
-from tests.converters.formats.test_pcd import lzf
+from tests.support.bags import ROS1, Robot
+from tests.support.event_recordings import made_up, write_dat, write_dsec
+from tests.support.lzf import lzf
 from unistore.converters.adapter.formats import formats
 from unistore.converters.events import EventsFamily
 
@@ -312,7 +312,7 @@ def converted(folder: Path, family: str, memory: str, options: dict[str, Any]) -
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SOUND)
-def test_the_least_that_a_refusal_names_will_do(name: str, tmp_path: Path) -> None:
+def test_the_smallest_limit_that_an_error_names_converts_every_format(name: str, tmp_path: Path) -> None:
     family, options, make = SOUND[name]
     (tmp_path / "in").mkdir()
     make(tmp_path / "in")

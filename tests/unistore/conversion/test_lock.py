@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.steps import Disturbing
-from tests.waiting import patience, wait_until
+from tests.support.executors import Disturbing
+from tests.support.waiting import patience, wait_until
 from unistore.conversion import lock
 from unistore.conversion.build import Journal
 from unistore.conversion.executors.local import Serial
@@ -37,7 +37,7 @@ def write_owner(path: Path, age: float = 0.0, **owner: Any) -> None:
     os.utime(path, (then, then))
 
 
-def test_refused_while_another_process_lives_and_taken_over_when_it_is_dead(path: Path) -> None:
+def test_a_lock_of_a_living_process_is_an_error_and_of_a_dead_one_is_taken_over(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     holder = context.Process(target=_hold, args=(str(path), ready), daemon=True)
@@ -68,7 +68,7 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize("elsewhere", ELSEWHERE, ids=["another name", "the same name"])
 @pytest.mark.parametrize(("age", "refused"), [(5.0, True), (3600.0, False)])
-def test_an_owner_elsewhere_lives_by_its_heartbeat(
+def test_a_lock_of_another_machine_is_free_once_its_heartbeat_is_old(
     path: Path, elsewhere: dict[str, str], age: float, refused: bool
 ) -> None:
     write_owner(path, age, **elsewhere, pid=77)
@@ -81,7 +81,9 @@ def test_an_owner_elsewhere_lives_by_its_heartbeat(
             assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def test_this_machine_s_clock_does_not_matter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fast_clock_of_this_machine_does_not_free_a_lock(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is fast must not take an owner on another machine for dead."""
     write_owner(path, 5.0, **ELSEWHERE[0])
     monkeypatch.setattr("time.time", lambda now=time.time: now() + 3600)
@@ -104,7 +106,7 @@ def test_a_torn_lock_is_believed_only_while_it_is_new(
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def test_the_heart_beats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_lock_renews_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT", 0.01)
     with Lock(path):
         os.utime(path, (1, 1))
@@ -112,7 +114,9 @@ def test_the_heart_beats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert time.time() - path.stat().st_mtime < patience(10)
 
 
-def test_file_systems_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_file_locks_only_the_heartbeat_shows_an_owner(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There the heartbeat alone tells of owners, those of this machine too."""
 
     def refuse(*_: object, **__: object) -> bool:
@@ -128,7 +132,7 @@ def test_file_systems_without_locks(path: Path, monkeypatch: pytest.MonkeyPatch)
         assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
-def test_many_that_come_at_once_get_it_one_by_one(path: Path) -> None:
+def test_threads_that_race_for_a_lock_hold_it_one_by_one(path: Path) -> None:
     """Threads of one process that race for a dead owner's lock: never two inside."""
     write_owner(path, 3600, **ELSEWHERE[0])
     inside, most, done = 0, 0, 0
@@ -208,7 +212,7 @@ def test_a_lock_that_the_system_cannot_take_is_named(
         assert owner_of(path) == f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def test_an_owner_that_cannot_be_read_is_not_no_owner(
+def test_a_lock_that_cannot_be_read_is_an_error_and_not_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "lock"
@@ -221,7 +225,9 @@ def test_an_owner_that_cannot_be_read_is_not_no_owner(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("plant", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("elsewhere")])
-def test_what_is_no_file_in_the_place_of_a_lock_is_named(plant: Callable[[Path], object], path: Path) -> None:
+def test_a_link_or_special_file_in_the_place_of_a_lock_is_an_error(
+    plant: Callable[[Path], object], path: Path
+) -> None:
     plant(path)
     for use in (Lock(path).__enter__, lambda: owner_of(path)):
         with pytest.raises(ConversionError, match=r"lock: is a link or a special file.*: remove it"):
@@ -238,7 +244,7 @@ def test_a_lock_that_was_replaced_by_a_pipe_is_released(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "call"), [(lock, "_opened"), (Path, "unlink")])
-def test_a_release_that_fails_is_no_failure_of_what_was_done(
+def test_a_failed_release_of_a_lock_raises_nothing(
     module: Any, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "lock"

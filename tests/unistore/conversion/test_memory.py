@@ -45,19 +45,19 @@ MEMORY = Path("/dev/shm")
         (7, 7),
     ],
 )
-def test_sizes(text: str | int, size: int) -> None:
+def test_parse_bytes_reads_sizes_with_units(text: str | int, size: int) -> None:
     assert parse_bytes(text, "--memory") == size
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "4XB", "1e9", "nan"])
-def test_what_is_no_size(text: str) -> None:
+def test_a_text_that_is_not_a_size_is_an_error(text: str) -> None:
     with pytest.raises(InputError, match=rf"--memory: is {re.escape(repr(text))}, which is not a size"):
         parse_bytes(text, "--memory")
 
 
 @pytest.mark.parametrize("limit", [PROCESS, PROCESS + 10, 10**9, 4 * 10**9, 10**12])
 @pytest.mark.parametrize("need", [0, 10, 10**8, 10**9])
-def test_workers_never_pass_the_limit_and_no_fewer_are_taken(limit: int, need: int) -> None:
+def test_as_many_workers_are_started_as_the_memory_limit_allows(limit: int, need: int) -> None:
     count = most_workers(limit, 5, need)
     assert 0 <= count <= 5
     assert not count or PROCESS + count * (PROCESS + need) <= limit
@@ -65,7 +65,7 @@ def test_workers_never_pass_the_limit_and_no_fewer_are_taken(limit: int, need: i
     assert most_workers(None, 5, need) == 5
 
 
-def test_the_arithmetic_of_a_refusal() -> None:
+def test_the_error_of_a_memory_limit_adds_up_its_parts() -> None:
     check_fits(None, 10**12, "anything")
     check_fits(PROCESS + 500, 500, "just enough")
     with pytest.raises(InputError) as caught:
@@ -77,7 +77,7 @@ def test_the_arithmetic_of_a_refusal() -> None:
     )
 
 
-def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) -> None:
+def test_the_estimate_counts_a_chunk_of_the_file_that_is_larger_than_a_shard(tmp_path: Path) -> None:
     values = np.zeros((1 << 18, 64), "f4")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("data", data=values, chunks=values.shape, compression="gzip")

@@ -181,7 +181,7 @@ def test_every_folder_is_synced_before_the_root(events: list[Event], build: Path
         assert position(events, "sync", inside, after=written) < root
 
 
-def test_the_move_is_last(events: list[Event], build: Path, place: Path) -> None:
+def test_the_store_is_moved_into_place_after_the_seal(events: list[Event], build: Path, place: Path) -> None:
     """Sealed → recorded → old store aside → new one in place → both folders synced."""
     destination = place / "out.zarr"
     root = next(i for i, e in enumerate(events) if e.target == build / "store/zarr.json")

@@ -119,7 +119,9 @@ def test_a_build_folder_of_another_user_is_not_taken_over(place: Path) -> None:
         ['{"step": "begin", "identity": {"destination": 3}}', '{"step": "shard", "task": {}, "files": [1]}'],
     ],
 )
-def test_inspecting_a_damaged_journal_is_no_surprise(place: Path, lines: list[str]) -> None:
+def test_inspect_shows_a_staging_folder_with_a_damaged_journal_as_unfinished(
+    place: Path, lines: list[str]
+) -> None:
     build = place / "a.zarr.unistore-build"
     build.mkdir()
     (build / "journal.jsonl").write_text("\n".join(lines))

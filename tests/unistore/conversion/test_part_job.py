@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from tests.stores import tree
+from tests.support.store_files import tree
 from unistore.conversion import job as jobs
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import Serial
@@ -55,7 +55,9 @@ def sources(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [{}, {"codec": "small", "memory": 1 << 30}])
-def test_the_store_is_the_same(sources: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_store_read_in_parts_equals_one_read_in_one_piece(
+    sources: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
     converter, executor = make_converter("rows", {"columns": "union"}), Sent()
     run(converter, [sources], tmp_path / "parts.zarr", Settings(**options), executor=executor)
     run(converter, [sources], tmp_path / "whole.zarr", Settings(**options))
@@ -107,7 +109,7 @@ def test_rows_that_were_read_are_copied_from_wherever_they_are(tmp_path: Path, l
         np.testing.assert_array_equal(out["flag"], FLAG[lo:hi])
 
 
-def test_nothing_is_copied_where_rows_are_missing(tmp_path: Path) -> None:
+def test_fill_copies_nothing_if_some_rows_are_missing(tmp_path: Path) -> None:
     rows = _read(tmp_path, (0, 5), (6, 9))
     for table, lo, hi in (("t", 0, 9), ("t", 8, 10), ("other", 0, 5)):
         out = _blank(hi - lo)
@@ -115,7 +117,7 @@ def test_nothing_is_copied_where_rows_are_missing(tmp_path: Path) -> None:
         assert (out["x"] == -1).all()
 
 
-def test_files_of_rows_that_are_short_gone_or_cannot_be_written(tmp_path: Path) -> None:
+def test_short_missing_or_unwritable_files_of_rows_are_an_error(tmp_path: Path) -> None:
     rows = _read(tmp_path, (0, 20))
     (file,) = (tmp_path / "parts").rglob("flag")
     file.write_bytes(file.read_bytes()[:-1])

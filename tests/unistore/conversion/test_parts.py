@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.facts import of_kind
-from tests.waiting import wait_until
+from tests.support.problems import of_kind
+from tests.support.waiting import wait_until
 from unistore.cli.main import main
 from unistore.conversion import build
 from unistore.conversion.build import Journal
@@ -47,7 +47,9 @@ def unchanging(path: Path) -> tuple[int, ...]:
     return state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
 
-def test_parts_in_any_order(toys: Path, toy: Any, store: Path, whole: str) -> None:
+def test_jobs_in_any_order_give_the_store_of_one_process(
+    toys: Path, toy: Any, store: Path, whole: str
+) -> None:
     order = (3, 1, 2)
     for number, part in enumerate(order, 1):
         report = run(toy(), [toys], store, Settings(part=f"{part}/3"))
@@ -58,7 +60,9 @@ def test_parts_in_any_order(toys: Path, toy: Any, store: Path, whole: str) -> No
 
 
 @pytest.mark.parametrize("late", [{"part": "1/2"}, {"part": "1/2", "overwrite": True}, {"seal": True}])
-def test_a_job_after_the_seal(toys: Path, toy: Any, store: Path, whole: str, late: dict[str, Any]) -> None:
+def test_a_job_after_the_seal_changes_nothing_and_reports_the_store(
+    toys: Path, toy: Any, store: Path, whole: str, late: dict[str, Any]
+) -> None:
     reports = [run(toy(), [toys], store, Settings(part=part)) for part in ("1/2", "2/2")]
     before = unchanging(store / "zarr.json")
     again = run(toy(), [toys], store, Settings(**late))
@@ -70,7 +74,7 @@ def test_a_job_after_the_seal(toys: Path, toy: Any, store: Path, whole: str, lat
 
 @pytest.mark.parametrize("late", [{"part": "1/2"}, {"seal": True}, {"seal": True, "overwrite": True}])
 @pytest.mark.parametrize("differs", ["option", "codec", "time", "name"])
-def test_a_job_after_the_seal_of_another_conversion(
+def test_a_job_of_another_conversion_after_the_seal_is_an_error(
     toys: Path, toy: Any, store: Path, late: dict[str, Any], differs: str
 ) -> None:
     run(toy(), [toys], store, Settings(part="1/1"))
@@ -86,7 +90,7 @@ def test_a_job_after_the_seal_of_another_conversion(
 
 
 @pytest.mark.timeout(60)
-def test_the_same_part_twice_while_a_third_seals(
+def test_jobs_repeated_during_the_seal_wait_and_succeed(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two jobs of it begin before the seal, and wait for their turn until it is over."""
@@ -108,7 +112,7 @@ def test_the_same_part_twice_while_a_third_seals(
     assert not store.with_name(BUILD).exists()
 
 
-def test_a_part_whose_lock_a_seal_removes_locks_again(
+def test_a_job_whose_lock_the_seal_removed_locks_again_and_succeeds(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The part that seals removes the folder while another one has just made its lock there."""
@@ -129,7 +133,9 @@ def test_a_part_whose_lock_a_seal_removes_locks_again(
     assert not store.with_name(BUILD).exists()
 
 
-def test_parts_divide_the_work(toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_divide_the_shards_evenly_and_derive_each_source_once(
+    toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps: list[tuple[str, str]] = []
     append = Journal.append
 
@@ -159,7 +165,9 @@ def start(toy: Any, toys: Path, store: Path, part: str) -> BaseProcess:
 
 
 @pytest.mark.timeout(120)
-def test_jobs_at_once_that_are_killed(toys: Path, toy: Any, store: Path, whole: str) -> None:
+def test_killed_jobs_that_are_started_again_give_the_store_of_one_process(
+    toys: Path, toy: Any, store: Path, whole: str
+) -> None:
     rng = random.Random(0)
     jobs = [start(toy, toys, store, f"{number}/4") for number in range(1, 5)]
     kills = 0
@@ -181,14 +189,14 @@ def test_jobs_at_once_that_are_killed(toys: Path, toy: Any, store: Path, whole: 
     assert digest_of(store) == whole
 
 
-def test_the_same_part_twice_at_once(toys: Path, toy: Any, store: Path, whole: str) -> None:
+def test_a_second_process_of_the_same_job_is_an_error(toys: Path, toy: Any, store: Path, whole: str) -> None:
     lock = Lock(store.with_name(BUILD) / "lock-1-of-1")
     with lock, pytest.raises(LockedError):
         run(toy(), [toys], store, Settings(part="1/1"))
     assert run(toy(), [toys], store, Settings(part="1/1")).digest == whole
 
 
-def test_a_kill_before_the_seal(
+def test_seal_finishes_a_conversion_that_was_interrupted_before_its_seal(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match="no store to seal"):
@@ -250,7 +258,7 @@ def test_another_conversion_is_refused(
         {"seal": True, "on_error": "skip"},
     ],
 )
-def test_what_parts_cannot_have(settings: dict[str, Any]) -> None:
+def test_an_invalid_part_or_a_contradicting_setting_is_an_error(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"--(part|seal|restart|on-error skip)"):
         Settings(**settings)
 
@@ -291,7 +299,7 @@ def test_a_stop_finishes_the_step_at_work(toys: Path, toy: Any, store: Path, who
 
 
 @pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 2)])
-def test_a_signal_leaves_75(
+def test_a_conversion_stopped_by_a_signal_exits_with_75_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, workers: int
 ) -> None:
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(2000, 8)))
@@ -339,7 +347,7 @@ def rows(tmp_path: Path) -> Path:
     return folder
 
 
-def test_one_job_scans_for_all(rows: Path, store: Path) -> None:
+def test_the_first_job_scans_for_all_jobs(rows: Path, store: Path) -> None:
     assert scan_in_part(rows, store, "1/3") == 6, "who takes each file, and what it holds"
     assert scan_in_part(rows, store, "2/3") == 0
     os.utime(rows / "1.npy")
@@ -351,7 +359,7 @@ def test_one_job_scans_for_all(rows: Path, store: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_job_that_is_killed_while_it_scans(rows: Path, store: Path) -> None:
+def test_a_killed_scan_is_repeated_by_the_next_job(rows: Path, store: Path) -> None:
     class Killed(Serial):
         def run(self, job: Any, items: Any) -> Any:
             yield items[0], job(items[0])
@@ -373,7 +381,9 @@ def test_a_job_that_is_killed_while_it_scans(rows: Path, store: Path) -> None:
     assert digest_of(store) == alone.digest
 
 
-def test_a_part_at_work_seals(toys: Path, toy: Any, store: Path, whole: str) -> None:
+def test_a_repeat_of_a_finished_job_delays_the_seal_and_then_seals(
+    toys: Path, toy: Any, store: Path, whole: str
+) -> None:
     """Although nothing is left to do for it: it was killed after its last step, and runs again."""
     run(toy(), [toys], store, Settings(part="1/2"))
     build = store.with_name(BUILD)
@@ -404,7 +414,7 @@ def record(name: str, *fields: object) -> bytes:
     ],
     ids=range(8),
 )
-def test_answers_that_unistore_did_not_write(
+def test_stored_scan_answers_of_others_are_ignored(
     rows: Path, store: Path, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -54,7 +54,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(ROWS, st.data())
-def test_pieces_of_any_range(source_rows: list[int], data: st.DataObject) -> None:
+def test_pieces_of_any_range_cover_each_of_its_rows_once(source_rows: list[int], data: st.DataObject) -> None:
     plan = plan_table(make_table(), source_rows)
     lo = data.draw(st.integers(0, plan.rows))
     hi = data.draw(st.integers(lo, plan.rows))

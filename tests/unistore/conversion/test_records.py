@@ -25,13 +25,13 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
-def test_values_and_records_are_made_again(value: Any) -> None:
+def test_values_and_records_are_read_back_from_json(value: Any) -> None:
     again = from_json(json.loads(json.dumps(to_json(value))))
     assert again == value
     assert list(map(type, again)) == list(map(type, value))
 
 
-def test_arrays_and_their_scalars_are_made_again() -> None:
+def test_arrays_and_their_scalars_are_read_back_from_json() -> None:
     for array in (np.arange(6, dtype=">u2").reshape(2, 3), np.array("2026-01-01", "M8[D]"), np.zeros((0, 4))):
         again = from_json(to_json(array))
         assert again.dtype == array.dtype
@@ -40,7 +40,7 @@ def test_arrays_and_their_scalars_are_made_again() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), np.array([object()]), print, np.dtype(object)], ids=range(4))
-def test_other_values_are_refused(value: object) -> None:
+def test_values_without_a_json_form_are_an_error(value: object) -> None:
     with pytest.raises(TypeError):
         to_json(value)
 

@@ -24,7 +24,7 @@ BUILD = "out.zarr.unistore-build"
 
 
 @pytest.mark.parametrize("after", [0, 9])
-def test_the_same_command_continues(
+def test_the_same_command_continues_an_interrupted_conversion(
     tmp_path: Path, toys: Path, toy: Any, stopping: Any, store: Path, whole: str, after: int
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -38,7 +38,9 @@ def test_the_same_command_continues(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
 
 
-def test_what_is_done_is_not_done_again(toys: Path, toy: Any, stopping: Any, store: Path, whole: str) -> None:
+def test_a_resumed_conversion_repeats_only_the_interrupted_step(
+    toys: Path, toy: Any, stopping: Any, store: Path, whole: str
+) -> None:
     """A stop costs the one step that it interrupts, never more."""
     done: list[Any] = []
 
@@ -148,7 +150,7 @@ def test_a_folder_without_its_journal_is_not_trusted(
 
 
 @pytest.mark.parametrize("tables", [("rows",), ("rows", "points", "windows/low")], ids=["read", "derive"])
-def test_problems_of_the_values_together_and_nothing_left(
+def test_problems_of_values_are_reported_together_and_leave_no_folder(
     tmp_path: Path, toys: Path, toy: Any, tables: tuple[str, ...]
 ) -> None:
     """Problems that only reading all values shows; folders made for the destination go with it."""

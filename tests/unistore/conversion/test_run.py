@@ -17,7 +17,7 @@ import zarr
 from numpy.typing import NDArray
 
 import unistore
-from tests.stores import attributes_of
+from tests.support.store_files import attributes_of
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import Report, run
 from unistore.converters.adapter.converter import Converter
@@ -80,7 +80,7 @@ def test_every_array_equals_the_truth(converted: Converted) -> None:
     assert converted.report.tasks > 5, "the toy must fill several shards to be a test of anything"
 
 
-def test_root_attributes(converted: Converted) -> None:
+def test_root_attributes_record_format_family_options_and_fields(converted: Converted) -> None:
     attributes = attributes_of(converted.store)
     rows = len(converted.truth["rows/value"])
     assert attributes["format_version"] == 1
@@ -157,7 +157,7 @@ def test_statistics_are_those_of_numpy(converted: Converted) -> None:
     assert (found["ddof"], found["accumulator"]) == (0, "float64")
 
 
-def test_tables_may_be_empty(tmp_path: Path, toy: Any) -> None:
+def test_sources_without_rows_give_arrays_without_shards(tmp_path: Path, toy: Any) -> None:
     """No row anywhere: every array is there, with no shard."""
     folder = tmp_path / "sources/train"
     folder.mkdir(parents=True)
@@ -219,7 +219,7 @@ def array(tmp_path: Path) -> Path:
     return tmp_path / "a.npy"
 
 
-def test_options_that_cannot_be_leave_nothing_behind(array: Path) -> None:
+def test_invalid_options_are_reported_together_and_leave_nothing_behind(array: Path) -> None:
     with pytest.raises(unistore.InputError) as refused:
         unistore.convert(array, array.with_name("out.zarr"), "rows", codec="lz", workers=-1)
     assert [problem.location for problem in refused.value.problems] == ["--codec", "--workers"]
@@ -228,7 +228,7 @@ def test_options_that_cannot_be_leave_nothing_behind(array: Path) -> None:
 
 @pytest.mark.parametrize("sources", [[], "", ["a", ""]])
 @pytest.mark.parametrize("family", [None, "rows"])
-def test_no_source(sources: Any, family: str | None, tmp_path: Path) -> None:
+def test_a_conversion_without_sources_is_an_error(sources: Any, family: str | None, tmp_path: Path) -> None:
     with pytest.raises(unistore.InputError, match="no source was given"):
         unistore.convert(sources, tmp_path / "out.zarr", family)
     assert list(tmp_path.iterdir()) == []
@@ -238,11 +238,11 @@ def test_no_source(sources: Any, family: str | None, tmp_path: Path) -> None:
     ("family", "option", "value"),
     [("point_cloud", "voxel_size", 20.0), ("ct", "window", "lung"), ("spike", "voxel_bins", 5)],
 )
-def test_one_value_will_do_where_several_may_be_given(family: str, option: str, value: Any) -> None:
+def test_one_value_of_an_option_equals_a_list_of_it(family: str, option: str, value: Any) -> None:
     assert make_converter(family, {option: value}) == make_converter(family, {option: [value]})
 
 
-def test_options_that_a_family_has_not(tmp_path: Path) -> None:
+def test_an_option_that_a_family_does_not_have_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         unistore.InputError, match=r"bogus: .* use one of map, columns, reverse_axes, exclude, or"
     ):
@@ -297,13 +297,15 @@ def test_less_than_the_prediction_is_warned_of_before_anything_is_read(
     assert set(told[1:]) == {"read"}
 
 
-def test_without_progress_it_is_a_warning(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_free_space_is_a_python_warning_without_progress(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with_room(monkeypatch, 1_000_000)
     with pytest.warns(UserWarning, match=r"has 1.0 MB free"):
         unistore.convert(source, source.with_name("out.zarr"), "rows", progress=False)
 
 
 @pytest.mark.filterwarnings("error")
-def test_enough_room_is_not_spoken_of(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enough_free_space_gives_no_warning(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_room(monkeypatch, 3_200_000)
     assert unistore.convert(source, source.with_name("out.zarr"), "rows").samples == 100_000

@@ -57,7 +57,9 @@ def test_rows_below_the_bound_of_their_column_name_their_file(
     assert zarr.open(tmp_path.with_suffix(".zarr"))["rows/data"][:].tolist() == [7, 8, 9]
 
 
-def test_planes_below_the_bound_of_their_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plane_with_a_value_below_its_bound_is_not_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     volume = np.full((9, 8, 8), 40, np.int16)
     volume[6, 5, 4] = -3
     np.save(tmp_path / "a.npy", volume)
@@ -84,7 +86,7 @@ def test_an_index_that_breaks_its_rule_is_not_sealed(
 
 
 @pytest.mark.parametrize("change", ["longer", "shorter", "gone"])
-def test_shards_that_changed_before_the_seal(
+def test_a_shard_that_changed_before_the_seal_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     np.save(tmp_path / "a.npy", np.arange(12))

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.programs import call
-from tests.stores import attributes_of
+from tests.support.programs import call
+from tests.support.store_files import attributes_of
 from unistore.cli.main import main
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
@@ -178,7 +178,7 @@ def without(folder: Path, bad: Sequence[str], good: Path) -> Path:
     return good
 
 
-def test_what_is_left_equals_the_good_sources_alone(tmp_path: Path, family: str) -> None:
+def test_a_store_without_the_bad_sources_equals_one_of_the_good_sources(tmp_path: Path, family: str) -> None:
     bad = write_family(family, tmp_path / "all")
     options = FAMILIES[family].options
     with pytest.raises(InputError):
@@ -206,7 +206,9 @@ def test_what_is_left_equals_the_good_sources_alone(tmp_path: Path, family: str)
     assert REPORT in {line.key for line in lines}
 
 
-def test_a_colon_in_the_name_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_keeps_file_and_dataset_apart_if_names_contain_colons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     write_rows(folder)
@@ -223,7 +225,7 @@ def test_a_colon_in_the_name_of_a_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert (problem["file"], problem["dataset"], problem["row"]) == ("run: 1.h5", "", None)
 
 
-def test_the_row_of_a_damaged_frame(tmp_path: Path) -> None:
+def test_the_report_names_the_row_of_a_damaged_frame(tmp_path: Path) -> None:
     frame = cv2.imencode(".png", RNG.integers(0, 255, (8, 8, 3), "u1"))[1]
     folder = tmp_path / "in"
     folder.mkdir()
@@ -256,7 +258,7 @@ def test_names_that_no_export_could_write_are_left_out(tmp_path: Path, toys: Pat
     assert files_of(tmp_path / "skip") == files_of(tmp_path / "good")
 
 
-def test_everything_bad_is_an_error_that_says_it_all(tmp_path: Path) -> None:
+def test_skip_without_any_good_source_is_an_error_that_names_all(tmp_path: Path) -> None:
     for name in ("a.h5", "b.h5"):
         (tmp_path / name).write_bytes(b"nothing")
     with pytest.raises(InputError) as caught:
@@ -273,7 +275,7 @@ def spoil(path: Path, row: int = 7) -> None:
     np.savez(path, **arrays)
 
 
-def test_what_was_left_out_is_not_left_out_under_fail(
+def test_a_conversion_begun_with_skip_is_not_finished_without_it(
     tmp_path: Path, toy: Any, toys: Path, stopping: Any
 ) -> None:
     """A conversion that was begun with skip would else end under fail without what has problems."""
@@ -285,7 +287,9 @@ def test_what_was_left_out_is_not_left_out_under_fail(
     assert run(toy(), [toys], tmp_path / "out", Settings(on_error="skip")).skipped
 
 
-def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_error_skip_exits_with_3_and_lists_the_skipped_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_family("rows", tmp_path / "in")
     command = ["convert", "rows", str(tmp_path / "in"), str(tmp_path / "out")]
     assert call(*command) == 2

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tests.stores import full_disk
+from tests.support.store_files import full_disk
 from unistore.conversion.build import Journal
 from unistore.conversion.spill import SpilledBatch, SpillWriter
 from unistore.errors import ConversionError
@@ -27,7 +27,7 @@ def read(batch: SpilledBatch, column: str, lo: int, hi: int) -> list[Any]:
 
 @settings(max_examples=30)  # every example waits for the disk
 @given(data=st.data(), row_shape=st.lists(st.integers(0, 3), max_size=2).map(tuple))
-def test_any_rows_in_any_parts_of_any_dtypes(
+def test_spilled_rows_are_read_back_with_dtype_shape_and_bytes(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, row_shape: tuple[int, ...]
 ) -> None:
     folder = tmp_path_factory.mktemp("spill") / "0"
@@ -50,7 +50,7 @@ def test_any_rows_in_any_parts_of_any_dtypes(
     ]
 
 
-def test_arrays_of_any_name(tmp_path: Path) -> None:
+def test_prepared_arrays_of_any_name_are_read_back(tmp_path: Path) -> None:
     prepared: dict[str, Any] = {
         "file": np.arange(3),
         "allow_pickle": np.array(True),
@@ -102,7 +102,7 @@ def test_missing_rows_are_told(tmp_path: Path) -> None:
         read(SpilledBatch(tmp_path / "0"), "x", 0, 100)
 
 
-def test_sources_of_a_lot_are_apart(tmp_path: Path) -> None:
+def test_rows_of_each_source_of_a_batch_are_read_apart(tmp_path: Path) -> None:
     """One emits other columns than another, in another dtype; one failed after some rows."""
     with SpillWriter(tmp_path / "0") as writer:
         writer.emit("t", "x", np.arange(3))
@@ -132,7 +132,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.jsonl"
 
 
-def test_records_survive(path: Path) -> None:
+def test_records_of_the_journal_are_read_back(path: Path) -> None:
     journal = Journal(path)
     for number in range(3):
         journal.append({"step": "shard", "task": f"höhe/{number}\n"})
@@ -167,7 +167,9 @@ def test_a_damaged_line_is_named(path: Path, damage: bytes) -> None:
         Journal(path)
 
 
-def test_a_record_that_does_not_fit_leaves_no_trace(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_on_a_full_disk_leaves_no_trace_in_the_journal(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = Journal(path)
     journal.append({"step": "a"})
 

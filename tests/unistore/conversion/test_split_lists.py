@@ -56,7 +56,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_splits_of_a_list(name: str, write: Write, tmp_path: Path) -> None:
+def test_a_list_in_every_format_assigns_the_splits(name: str, write: Write, tmp_path: Path) -> None:
     folder = write("a.h5", "b.h5", "c.h5")
     (tmp_path / name).write_text(LISTS[name])
     report = unistore.convert(folder, tmp_path / "out.zarr", split_from=tmp_path / name)
@@ -91,7 +91,7 @@ def test_splits_of_a_list(name: str, write: Write, tmp_path: Path) -> None:
         ("l.csv", "a.h5: 3,t\nb.h5,t\nc.h5,t\n", "add --split-by"),
     ],
 )
-def test_lists_that_are_refused(
+def test_a_malformed_or_contradictory_list_is_an_error(
     name: str, content: str | bytes, match: str, write: Write, tmp_path: Path
 ) -> None:
     folder = write("a.h5", "b.h5", "c.h5")
@@ -153,7 +153,7 @@ def test_names_of_a_store_begin_at_the_folder_that_was_given(write: Write, tmp_p
     assert unistore.verify(tmp_path / "old.zarr", against=folder / "a").receipt, "whatever folder is given"
 
 
-def test_rows_are_taken_over_one_by_one(write: Write, tmp_path: Path) -> None:
+def test_splits_of_single_rows_are_taken_over_from_a_store(write: Write, tmp_path: Path) -> None:
     unistore.convert(write("a.h5"), tmp_path / "old.zarr", split="train=0.5,val=0.5", split_by="row")
     codes, _ = Store(tmp_path / "old.zarr").splits()
     assert len(set(codes.tolist())) == 2

@@ -79,7 +79,7 @@ def make(
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=20), st.none() | SHARES, st.data())
-def test_runs_of_samples_are_what_each_sample_alone_is(
+def test_splits_of_runs_of_samples_equal_those_of_single_samples(
     counts: list[int], shares: dict[str, float] | None, data: st.DataObject
 ) -> None:
     folders = data.draw(st.sampled_from([None, ["train", None, "val", "train"] * 5]))
@@ -92,7 +92,7 @@ def test_runs_of_samples_are_what_each_sample_alone_is(
     np.testing.assert_array_equal(code[lo:hi], expected[lo:hi])
 
 
-def test_the_former_way_depends_on_names_alone() -> None:
+def test_exact_splits_depend_only_on_the_names_of_sources() -> None:
     """The same in every run; the order in which sources are found plays no part."""
     scan, finalized = make([10] * 20)
     code, _ = assign_splits(scan, finalized, former(TRAIN_VAL))[:2]
@@ -116,7 +116,7 @@ def test_samples_without_names_are_known_by_their_numbers(method: Any) -> None:
 
 
 @given(NAMES, NAMES, SHARES, st.integers(0, 3), st.sampled_from(["source", "row"]))
-def test_adding_sources_moves_none(
+def test_adding_sources_moves_no_source_to_another_split(
     names: list[str], more: list[str], shares: dict[str, float], seed: int, by: str
 ) -> None:
     before, after = sorted(names), sorted({*names, *more})
@@ -233,7 +233,7 @@ def test_options_without_effect_are_refused(options: dict[str, Any]) -> None:
         parse_split(**{"split": None, **options})
 
 
-def test_what_is_assigned_is_checked() -> None:
+def test_splits_by_an_unknown_unit_or_of_one_source_are_an_error() -> None:
     scan, _ = make([10])
     prepare_splits(rule(by="row"), [], scan)
     with pytest.raises(InputError, match="only by source or by row"):
@@ -256,7 +256,7 @@ OWN = {"splits": np.array([1, 0, 0, 1], np.uint8), "split_names": ("seen", "unse
     ],
     ids=["folders", "without one", "the converter's", "before shares by row", "dealt before all"],
 )
-def test_which_splits_win(
+def test_splits_of_the_converter_win_over_folders_but_not_over_exact_shares(
     counts: Any, folders: Any, own: Any, how: Any, names: tuple[str, ...], codes: list[int] | None
 ) -> None:
     scan, finalized = make(counts, folders, **own)
@@ -266,7 +266,7 @@ def test_which_splits_win(
     assert (assigned.notes == (KEPT,)) == (how is not None and how.by == "row")
 
 
-def test_shares_are_read() -> None:
+def test_shares_are_parsed_with_and_without_spaces() -> None:
     assert parse_shares("train=0.8,val=0.2") == {"train": 0.8, "val": 0.2}
     assert parse_shares(" train = 0.7 , val=0.2,test=0.1") == {"train": 0.7, "val": 0.2, "test": 0.1}
 

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import unistore.zarr3.durable
-from tests.facts import of_kind
-from tests.machines import run_machine
+from tests.support.problems import of_kind
+from tests.support.state_machines import run_machine
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError, InputError

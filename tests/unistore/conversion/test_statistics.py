@@ -50,7 +50,7 @@ def test_a_large_offset_does_not_swallow_the_spread() -> None:
     assert found["std"] == pytest.approx(exact_std, rel=1e-9)
 
 
-def test_blocks_inside_a_shard_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_do_not_depend_on_the_size_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).normal(5, 2, (1000, 7)).astype(np.float32)
     whole = Moments.of(rows).summary()
     monkeypatch.setattr(running_statistics, "BLOCK", 70)
@@ -81,13 +81,13 @@ def test_moments_beyond_float64_are_told_as_unknown() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "uint64", "float16", ">f8"])
-def test_every_dtype(dtype: str) -> None:
+def test_moments_of_every_dtype_equal_numpy(dtype: str) -> None:
     rows = np.random.default_rng(0).integers(0, 2, (50, 2)).astype(dtype)
     found = Moments.of(rows).summary()
     np.testing.assert_allclose(found["mean"], rows.astype(np.float64).mean(axis=0), rtol=1e-15)
     np.testing.assert_allclose(found["std"], rows.astype(np.float64).std(axis=0), rtol=1e-14)
 
 
-def test_no_rows() -> None:
+def test_moments_of_no_rows_are_unknown() -> None:
     found = Moments.of(np.zeros((0, 2))).summary()
     assert (found["count"], found["mean"], found["max"]) == ([0, 0], [None, None], [None, None])

@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.stores import attributes_of
+from tests.support.store_files import attributes_of
 from unistore.errors import InputError
 
 ROWS = 2000

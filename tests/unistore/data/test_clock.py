@@ -61,7 +61,7 @@ def test_search_in_ranges_is_that_of_numpy(recorded: Any) -> None:
     assert found.tolist() == expected
 
 
-def test_a_column_in_its_own_unit() -> None:
+def test_timestamps_in_seconds_are_searched_in_nanoseconds() -> None:
     values = np.sort(np.random.default_rng(1).uniform(0, 100, 5000))
     clock = StoredClock(InMemory(values, 64), lambda seconds: np.rint(seconds * 1e9).astype("i8"))
     times = np.arange(-1, 102, 7) * 1_000_000_000 + 1
@@ -71,7 +71,7 @@ def test_a_column_in_its_own_unit() -> None:
     assert clock.times(np.array([7, 3])).tolist() == [round(values[7] * 1e9), round(values[3] * 1e9)]
 
 
-def test_nothing_is_searched_in_nothing() -> None:
+def test_a_search_in_no_times_or_for_no_times_is_empty() -> None:
     none = np.empty(0, "i8")
     assert StoredClock(InMemory(none, 4)).search(np.array([3]), np.array([0]), np.array([0])).tolist() == [0]
     assert len(StoredClock(InMemory(np.arange(3), 4)).search(none, none, none)) == 0

@@ -29,7 +29,7 @@ def equal(a: Any, b: Any) -> bool:
     return type(a) is type(b) and len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_packed(dataset: unistore.Dataset) -> None:
+def test_packed_joins_ragged_keys_with_offsets(dataset: unistore.Dataset) -> None:
     batch = unistore.collate(dataset.__getitems__([3, 0, 1]))
     assert batch["offsets"].tolist() == [0, 4, 9, 11]
     assert batch["xyz"].shape == (11, 3)
@@ -40,14 +40,14 @@ def test_packed(dataset: unistore.Dataset) -> None:
     assert torch.equal(batch["xyz"][4:9], dataset[0]["xyz"])
 
 
-def test_list(dataset: unistore.Dataset) -> None:
+def test_list_keeps_ragged_keys_apart(dataset: unistore.Dataset) -> None:
     batch = unistore.collate(dataset.__getitems__([3, 0]), ragged="list")
     assert [len(xyz) for xyz in batch["xyz"]] == [4, 5]
     assert batch["origin"].shape == (2, 3)
     assert "offsets" not in batch
 
 
-def test_padded(dataset: unistore.Dataset) -> None:
+def test_padded_fills_ragged_keys_to_the_longest_with_lengths(dataset: unistore.Dataset) -> None:
     batch = unistore.Collate("padded")(dataset.__getitems__([1, 0]))
     assert batch["xyz"].shape == (2, 5, 3)
     assert batch["lengths"].tolist() == [2, 5]
@@ -57,7 +57,9 @@ def test_padded(dataset: unistore.Dataset) -> None:
 
 
 @pytest.mark.parametrize("as_read", [True, False])
-def test_coordinates_with_the_sample_in_front(dataset: unistore.Dataset, as_read: bool) -> None:
+def test_batch_first_puts_the_sample_number_before_coordinates(
+    dataset: unistore.Dataset, as_read: bool
+) -> None:
     indices = [3, 0, 1]
     samples = dataset.__getitems__(indices) if as_read else [dataset[i] for i in indices]
     batch = unistore.Collate(coords="batch-first")(samples)
@@ -79,7 +81,9 @@ def test_coordinates_need_a_packed_batch_that_has_some(dataset: unistore.Dataset
 
 @pytest.mark.parametrize("ragged", ["packed", "list", "padded"])
 @pytest.mark.parametrize("indices", [[0, 3, 1], [2], [1, 1]])
-def test_lists_of_samples_give_the_same(dataset: unistore.Dataset, ragged: Any, indices: list[int]) -> None:
+def test_lists_of_samples_are_collated_like_batches_as_read(
+    dataset: unistore.Dataset, ragged: Any, indices: list[int]
+) -> None:
     as_read = unistore.collate(dataset.__getitems__(indices), ragged=ragged)
     by_one = unistore.collate([dataset[i] for i in indices], ragged=ragged)
     assert as_read.keys() == by_one.keys()
@@ -102,7 +106,7 @@ def test_transformed_samples_stay_ragged(make_cloud: Callable[..., Any], ragged:
             assert equal(found[key], doubled)
 
 
-def test_keys_that_a_transform_makes(make_cloud: Callable[..., Any]) -> None:
+def test_ragged_keys_of_a_transform_need_groups(make_cloud: Callable[..., Any]) -> None:
     path = make_cloud(LENGTHS).path
     dataset = unistore.Dataset(
         path, transform=lambda sample: {"points": sample["xyz"], "n": len(sample["xyz"])}
@@ -115,7 +119,7 @@ def test_keys_that_a_transform_makes(make_cloud: Callable[..., Any]) -> None:
     assert batch["n"].tolist() == [5, 2]
 
 
-def test_contradictions_are_errors(make_cloud: Callable[..., Any]) -> None:
+def test_samples_with_contradicting_lengths_or_keys_are_an_error(make_cloud: Callable[..., Any]) -> None:
     path = make_cloud(LENGTHS).path
     halved = unistore.Dataset(path, transform=lambda sample: {**sample, "xyz": sample["xyz"][::2]})
     with pytest.raises(ValueError, match="keys of one group have different lengths: offsets"):
@@ -157,7 +161,7 @@ def test_a_data_loader_without_collate_fn_packs_ragged_keys(
     assert pair[1].tolist() == [1, 2]
 
 
-def test_empty_segments(make_cloud: Callable[..., Any]) -> None:
+def test_empty_segments_are_collated_without_rows(make_cloud: Callable[..., Any]) -> None:
     dataset = unistore.Dataset(make_cloud((0, 3, 1, 0, 0, 0)).path)
     batch = unistore.collate(dataset.__getitems__([2, 0]))
     assert batch["offsets"].tolist() == [0, 0, 0]
@@ -178,7 +182,7 @@ def as_pair(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_tuples_of_lists_as_a_collate_fn_of_its_own_gives(make_cloud: Any, workers: int) -> None:
+def test_as_tuple_of_lists_equals_a_collate_fn_of_torch(make_cloud: Any, workers: int) -> None:
     path = make_cloud(LENGTHS).path
     pairs = unistore.Dataset(path, transform=as_pair)
     expected = list(DataLoader(pairs, batch_size=3, collate_fn=collate_fn))
@@ -194,7 +198,7 @@ def test_tuples_of_lists_as_a_collate_fn_of_its_own_gives(make_cloud: Any, worke
             assert equal(list(map(tuple, loader)), expected)
 
 
-def test_tuple_samples(dataset: unistore.Dataset) -> None:
+def test_tuple_samples_are_collated_with_groups_and_as_tuple(dataset: unistore.Dataset) -> None:
     pairs = [as_pair(dataset[at]) for at in (0, 1)]
     grouped = unistore.Collate(groups={"xyz": "", "label": ""}, as_tuple=("xyz", "label"))
     xyz, label, offsets = grouped(pairs)

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore.errors import CorruptionError, InputError
 from unistore.order.permutation import EpochIndex
 
@@ -51,7 +51,7 @@ def test_a_sample_is_a_row_of_every_array(rows: Path) -> None:
     assert sample["group/flag"].dtype == torch.bool
 
 
-def test_negative_indices_and_the_range(rows: Path) -> None:
+def test_negative_indices_count_from_the_end_and_others_raise_index_error(rows: Path) -> None:
     dataset = unistore.Dataset(rows)
     assert len(dataset) == 50
     assert dataset[-1]["index"] == 49
@@ -92,7 +92,7 @@ def test_fields_select_and_unknown_ones_are_listed(rows: Path) -> None:
         unistore.Dataset(rows, fields=["label", "colour"])
 
 
-def test_splits(rows: Path) -> None:
+def test_split_selects_samples_and_an_unknown_split_is_an_error(rows: Path) -> None:
     assert len(unistore.Dataset(rows, split="train")) == 30
     val = unistore.Dataset(rows, split="val")
     assert [int(val[i]["label"]) for i in (0, -1)] == [90, 132]
@@ -136,7 +136,7 @@ def test_transform_is_the_last_step(rows: Path) -> None:
     assert "label" in dataset.read_batch([4])
 
 
-def test_pickles_small_and_opens_nothing(rows: Path) -> None:
+def test_a_dataset_pickles_small_and_opens_no_file_until_it_reads(rows: Path) -> None:
     def handles() -> set[str]:
         found = set()
         for link in Path("/proc/self/fd").iterdir():
@@ -157,7 +157,7 @@ def test_pickles_small_and_opens_nothing(rows: Path) -> None:
     assert torch.equal(thawed[5]["data"], dataset[5]["data"])
 
 
-def test_a_kind_asks_for_arrays_and_not_for_the_family(make_store: Any) -> None:
+def test_volumes_and_patches_read_stores_of_an_unknown_family(make_store: Any) -> None:
     voxels = np.random.default_rng(0).integers(-1000, 1000, (2, 8, 8, 8)).astype(np.int16)
     path = make_store(
         "nifti",
@@ -196,14 +196,14 @@ def test_rows_of_the_main_table_of_any_store(make_store: Any) -> None:
     assert held_out.read_batch(range(7))["force"].values.tolist() == force[5:].tolist()
 
 
-def test_rows_of_a_split_that_divides_no_rows(make_cloud: Callable[..., Any]) -> None:
+def test_rows_with_a_split_that_does_not_divide_rows_is_an_error(make_cloud: Callable[..., Any]) -> None:
     cloud = make_cloud((5, 3, 9, 2), splits={"train": [0], "val": [1]})
     dataset = unistore.Dataset(cloud.path, unistore.Rows(), split="val")
     with pytest.raises(InputError, match="Rows cannot select a split"):
         len(dataset)
 
 
-def test_threads_read_alike(make_cloud: Callable[..., Any]) -> None:
+def test_threads_read_the_values_of_one_thread(make_cloud: Callable[..., Any]) -> None:
     dataset = unistore.Dataset(make_cloud().path, unistore.Segments(max_points=40))
     wanted = [[at % 4, (at + 1) % 4] for at in range(40)]
     serial = [dataset.read_batch(indices)["xyz"].values for indices in wanted]
@@ -213,7 +213,7 @@ def test_threads_read_alike(make_cloud: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_damage_is_an_error(rows: Path, workers: int) -> None:
+def test_a_damaged_chunk_is_an_error_of_a_torch_data_loader(rows: Path, workers: int) -> None:
     dataset = unistore.Dataset(rows)
     shard = next(path for path in (rows / "rows" / "data" / "c").rglob("*") if path.is_file())
     flip(shard, 40, 0x10)
@@ -229,7 +229,7 @@ def test_damage_is_an_error(rows: Path, workers: int) -> None:
 
 
 @pytest.mark.parametrize("stores", [1, 2])
-def test_one_source_after_the_other(make_cloud: Any, stores: int) -> None:
+def test_shuffle_sources_delivers_one_source_after_another(make_cloud: Any, stores: int) -> None:
     paths = [make_cloud((3, 4, 5, 6, 2, 7, 8, 9, 3, 1)).path for _ in range(stores)]
     dataset = unistore.Dataset(paths if stores > 1 else paths[0], fields=["source"])
     assert dataset.source_offsets().tolist() == list(range(0, 8 * stores + 1, 4))
@@ -252,7 +252,7 @@ def test_one_source_after_the_other(make_cloud: Any, stores: int) -> None:
         unistore.Loader([1, 2, 3], shuffle="sources", num_workers=0)
 
 
-def test_labels_and_weights_of_classes(make_cloud: Any) -> None:
+def test_label_counts_and_class_weights_equal_numpy(make_cloud: Any) -> None:
     dataset = unistore.Dataset(make_cloud().path, names={"classification": "label"})
     labels = np.concatenate([dataset[at]["label"].numpy() for at in range(len(dataset))])
     values, counts = np.unique(labels, return_counts=True)
@@ -293,7 +293,9 @@ def test_labels_and_weights_of_classes(make_cloud: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [(65_535, 1, 3, 9), (65_530, 100, 20), (65_536, 65_536, 5), (140_000, 4)])
-def test_sources_beyond_the_samples_that_are_read_at_a_time(rows: tuple[int, ...], tmp_path: Path) -> None:
+def test_source_starts_of_more_rows_than_one_read_equal_the_sums(
+    rows: tuple[int, ...], tmp_path: Path
+) -> None:
     for number, count in enumerate(rows):
         np.save(tmp_path / f"x_{number}.npy", np.zeros(count, np.uint8))
     unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows")

@@ -44,7 +44,7 @@ def make_rows(make_store: Any) -> Callable[..., Path]:
     return make
 
 
-def test_one_index_over_all_stores(make_rows: Callable[..., Path]) -> None:
+def test_samples_of_several_stores_have_one_index(make_rows: Callable[..., Path]) -> None:
     paths = [make_rows(5), make_rows(1, 5), make_rows(20, 6)]
     dataset = unistore.Dataset(paths)
     assert len(dataset) == 26
@@ -190,7 +190,9 @@ def test_stores_of_different_kinds_are_refused(
         unistore.Dataset([paths[0], without, further], split="train")
 
 
-def test_a_share_of_nothing_is_refused(make_rows: Callable[..., Path], make_store: Any) -> None:
+def test_a_weight_of_a_store_without_samples_is_an_error(
+    make_rows: Callable[..., Path], make_store: Any
+) -> None:
     alone = make_store(
         "rows",
         {"rows/data": np.zeros((1, 3, 4), np.float32), "rows/value": np.zeros(1, np.int64)},
@@ -226,7 +228,7 @@ def test_weights_are_shares_of_an_epoch(weighted: unistore.Dataset) -> None:
         unistore.Shuffle(10, samples_per_epoch=77)
 
 
-def test_weights_hold_for_a_subset(weighted: unistore.Dataset) -> None:
+def test_weights_of_stores_apply_to_a_subset(weighted: unistore.Dataset) -> None:
     subset = np.array([1009, 500, 3, 12])
     with unistore.Loader(
         weighted, 100, shuffle=True, subset=subset, samples_per_epoch=2000, num_workers=0
@@ -236,7 +238,7 @@ def test_weights_hold_for_a_subset(weighted: unistore.Dataset) -> None:
     assert abs((values == 3).sum() - 1500) < 5 * 20
 
 
-def test_a_state_covers_stores_and_weights(weighted: unistore.Dataset) -> None:
+def test_a_state_resumes_and_rejects_other_stores_or_weights(weighted: unistore.Dataset) -> None:
     paths = [part.store.path for part in weighted.parts]
 
     def loader(stores: Any = paths, weights: Any = (3, 1, 0), workers: int = 0) -> unistore.Loader:
@@ -299,7 +301,7 @@ def test_workers_read_what_the_parent_reads(make_cloud: Callable[..., Any]) -> N
         assert_same(gathered(loader), expected)
 
 
-def test_weights_a_dataset_of_another_kind_has_are_its_own() -> None:
+def test_an_attribute_weights_of_a_foreign_dataset_is_ignored() -> None:
     class Plain:
         weights = torch.ones(3)
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import events_of_two_cameras
-from tests.golden import STORES
+from tests.support.cases import events_of_two_cameras
+from tests.support.golden_stores import STORES
 from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
@@ -22,7 +22,7 @@ STEPS = 3  # of a frame
 
 
 def write_sequence(folder: Path, name: str, frames: int, height: int, width: int) -> Path:
-    """Write frames with their spikes, as in `tests.cases`."""
+    """Write frames with their spikes, as in `tests.support.cases`."""
     rng = np.random.default_rng(frames)
     sequence = folder / name
     for role in ("spike", "sharp"):
@@ -118,7 +118,7 @@ def test_every_golden_store_gives_samples(store: Path) -> None:
         (row, unistore.Rows()),
     ],
 )
-def test_small_data_have_samples_of_the_declared_kind(
+def test_small_clouds_volumes_and_episodes_have_their_declared_kind(
     make: Callable[[Path], Path], kind: object, tmp_path: Path
 ) -> None:
     dataset = unistore.Dataset(make(tmp_path))
@@ -165,7 +165,7 @@ def test_streams_shorter_than_a_window_of_steps_are_clips(tmp_path: Path) -> Non
     assert shapes_of(dataset)["spike"] == (2, 23, 6, 8)
 
 
-def test_the_kind_is_of_the_samples_that_are_read(tmp_path: Path) -> None:
+def test_the_default_kind_fits_the_selected_samples(tmp_path: Path) -> None:
     clips(tmp_path, (5, 16, 24), (5, 32, 48))
     store = tmp_path / "split.zarr"
     unistore.convert(tmp_path / "recordings", store, "spike")

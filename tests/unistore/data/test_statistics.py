@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import unistore
-from tests.spikes import stored_spikes
+from tests.support.spikes import stored_spikes
 from unistore.data.counts import codes_of, count_values, merge, values_of
 from unistore.data.statistics import kept_problem
 from unistore.errors import InputError, StoreError
@@ -66,7 +66,7 @@ def test_quantiles_are_within_their_bound(values: NDArray[np.float64]) -> None:
     assert (np.abs(found - exact) <= BOUND * np.abs(exact) + 1e-307).all()
 
 
-def test_small_whole_numbers_are_exact() -> None:
+def test_histogram_codes_of_small_whole_numbers_are_exact() -> None:
     values = np.arange(-255.0, 256.0)
     codes = codes_of(values).astype(np.int64)
     np.testing.assert_array_equal(values_of(codes, whole=True), values)
@@ -76,7 +76,7 @@ def test_small_whole_numbers_are_exact() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16, np.uint8, np.int8, np.bool_])
-def test_counts_of_parts_are_those_of_all_values(dtype: Any) -> None:
+def test_merged_counts_of_parts_equal_the_counts_of_all_values(dtype: Any) -> None:
     rng = np.random.default_rng(1)
     values = rng.normal(5, 2, (5000, 2))
     if np.dtype(dtype).kind == "f":
@@ -154,7 +154,7 @@ def rows_of(episodes: list[int]) -> NDArray[np.int64]:
 @pytest.mark.parametrize(
     "kind", [None, unistore.Episodes(), unistore.Windows(history=2, horizon=3, pad="edge")]
 )
-def test_statistics_of_episodes(robots: Any, kind: Any, kept: bool) -> None:
+def test_statistics_of_episodes_and_splits_equal_numpy(robots: Any, kind: Any, kept: bool) -> None:
     path, columns = robots
     if kept:
         unistore.keep_statistics(path)
@@ -177,7 +177,7 @@ def test_a_constant_has_no_deviation(robots: Any) -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_statistics_of_subsets(robots: Any, kept: bool) -> None:
+def test_statistics_of_subsets_equal_numpy(robots: Any, kept: bool) -> None:
     path, columns = robots
     if kept:
         unistore.keep_statistics(path)
@@ -191,7 +191,7 @@ def test_statistics_of_subsets(robots: Any, kept: bool) -> None:
     assert following.count.tolist() == [len(steps)] * 3
 
 
-def test_several_stores(make_store: Any) -> None:
+def test_statistics_of_several_stores_follow_the_weights(make_store: Any) -> None:
     stores = [robots_in(make_store, seed=4), robots_in(make_store, seed=5, shift=9.0)]
     paths = [path for path, _ in stores]
     both = np.concatenate([columns["action"] for _, columns in stores])
@@ -207,7 +207,7 @@ def test_several_stores(make_store: Any) -> None:
     agree(alone, stores[1][1]["action"])
 
 
-def test_rows_of_two_splits(make_store: Any) -> None:
+def test_statistics_of_rows_of_a_split_equal_numpy(make_store: Any) -> None:
     rng = np.random.default_rng(0)
     data = rng.normal(size=(9_000, 4)).astype(np.float32)
     data[17, 1] = np.nan
@@ -223,7 +223,7 @@ def test_rows_of_two_splits(make_store: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["point_cloud", "ct", "spike"])
-def test_clouds_volumes_and_spikes(family: str, tmp_path: Path) -> None:
+def test_statistics_of_clouds_volumes_and_spikes_equal_numpy(family: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     (tmp_path / "src").mkdir()
     values = []
@@ -245,7 +245,7 @@ def test_clouds_volumes_and_spikes(family: str, tmp_path: Path) -> None:
     agree(unistore.Dataset(tmp_path / "s.zarr").statistics(key), np.concatenate(values))
 
 
-def test_the_file_is_the_same_and_is_read_back(robots: Any) -> None:
+def test_kept_statistics_are_written_alike_and_read_back(robots: Any) -> None:
     path, _ = robots
     before = unistore.keep_statistics(path)
     content = (path / STATISTICS).read_bytes()
@@ -258,7 +258,7 @@ def test_the_file_is_the_same_and_is_read_back(robots: Any) -> None:
     assert again.to_json() == before["action"].to_json()
 
 
-def test_a_damaged_file_is_told(robots: Any) -> None:
+def test_a_damaged_statistics_file_is_an_error(robots: Any) -> None:
     path, _ = robots
     unistore.keep_statistics(path)
     file = path / STATISTICS
@@ -297,7 +297,7 @@ def about(values: dict[str, Any], **changes: Any) -> None:
         lambda values: values.update(about=np.frombuffer(b"[" * 100_000, np.uint8)),
     ],
 )
-def test_a_forged_file_is_told(robots: Any, change: Any) -> None:
+def test_a_forged_statistics_file_is_an_error(robots: Any, change: Any) -> None:
     path, _ = robots
     unistore.keep_statistics(path)
     rewritten(path, change)
@@ -445,7 +445,7 @@ def by_component(values: NDArray[Any], axis: int | None) -> NDArray[Any]:
         ((2, 7), "f8", -1),
     ],
 )
-def test_the_axis_of_the_components(
+def test_the_axis_of_components_is_found_by_shape_and_dtype(
     make_store: Any, shape: tuple[int, ...], dtype: str, axis: int | None, kept: bool
 ) -> None:
     values = (np.random.default_rng(0).random((9, *shape)) * 200).astype(dtype)
@@ -509,7 +509,7 @@ def test_the_axis_that_the_store_calls_channel_comes_first(
     assert dataset.statistics("x").axis == axis
 
 
-def test_no_such_axis(make_store: Any) -> None:
+def test_an_axis_that_does_not_exist_is_an_error_that_names_one(make_store: Any) -> None:
     path = rows_store(make_store, axes=("channel", "y", "x"), x=np.zeros((9, 3, 5, 6)))
     dataset = unistore.Dataset(path)
     for axis, advice in (
@@ -597,7 +597,7 @@ def test_frames_of_spike_cameras_have_channels(
     assert dataset.statistics("spike").axis is None
 
 
-def test_the_result_shows_its_axis(make_store: Any) -> None:
+def test_statistics_show_the_axis_of_their_components(make_store: Any) -> None:
     path = rows_store(make_store, axes=("channel", "y", "x"), x=np.zeros((2, 3, 5, 6)))
     dataset = unistore.Dataset(path)
     assert (

@@ -38,7 +38,7 @@ def test_stitched_boxes_of_a_volume_are_the_volume(
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 @pytest.mark.parametrize("weights", ["constant", "gaussian"])
-def test_what_cells_disagree_on_is_the_weighted_mean(
+def test_overlapping_cells_are_joined_by_the_weighted_mean(
     make_scans: Callable[..., Any], weights: Any, library: str
 ) -> None:
     scans = make_scans([(13, 17, 25)])
@@ -89,7 +89,7 @@ def test_a_grid_of_steps_is_stitched_to_the_volume_of_steps(make_scans: Callable
     np.testing.assert_allclose(volume, scans.volumes[0][::3, ::3, ::3], rtol=1e-6)
 
 
-def test_cells_follow_each_other_by_the_overlap(make_scans: Callable[..., Any]) -> None:
+def test_overlap_is_the_distance_of_the_cells_of_a_grid(make_scans: Callable[..., Any]) -> None:
     scans = make_scans([(20, 16, 12)])
     grid = unistore.Dataset(scans.path, unistore.Patches(SIZE, random=False, overlap=0.5), fields=["corner"])
     assert [sample["corner"].tolist() for sample in grid] == [[z, 0, 0] for z in (0, 4, 8, 12)]
@@ -97,7 +97,7 @@ def test_cells_follow_each_other_by_the_overlap(make_scans: Callable[..., Any]) 
     assert [sample["corner"].tolist() for sample in plain] == [[z, 0, 0] for z in (0, 8, 12)]
 
 
-def test_predictions_that_are_none_of_a_grid(make_scans: Callable[..., Any]) -> None:
+def test_predictions_that_do_not_fit_the_grid_are_an_error(make_scans: Callable[..., Any]) -> None:
     scans = make_scans([(9, 9, 9)] * 2)
     grid = unistore.Dataset(scans.path, unistore.Patches(8, random=False), fields=["corner"])
     cells = np.zeros((len(grid), 8, 8, 8), np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.errors import InputError, RunCommand
 
 LENGTHS = (4, 2, 6, 3)
@@ -70,7 +70,9 @@ def robots(make_store: Any) -> Path:
         ({"episode.length": (3, None)}, ("episode.return", 0.4), [0, 3]),
     ],
 )
-def test_conditions(robots: Path, where: Any, best: Any, episodes: list[int]) -> None:
+def test_conditions_select_the_samples_that_fulfil_them(
+    robots: Path, where: Any, best: Any, episodes: list[int]
+) -> None:
     dataset = unistore.Dataset(
         robots, unistore.Episodes(), fields=["episode", "action"], where=where, top_fraction=best
     )
@@ -80,14 +82,14 @@ def test_conditions(robots: Path, where: Any, best: Any, episodes: list[int]) ->
     assert [int(steps[number]["episode"]) for number in range(len(steps))] == expected.tolist()
 
 
-def test_a_share_that_is_whole_is_taken_exactly(make_store: Any) -> None:
+def test_top_fraction_selects_exactly_a_whole_number_of_samples(make_store: Any) -> None:
     values = np.arange(100, dtype=np.int64)
     path = make_store("rows", {"rows/data": values}, count=100, table="rows")
     for share, count in ((0.07, 7), (0.55, 55), (0.071, 8)):
         assert len(unistore.Dataset(path, top_fraction=("row.data", share))) == count
 
 
-def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
+def test_conditions_combine_with_splits_and_change_the_digest(robots: Path) -> None:
     where = {"episode.length": (3, None)}
     dataset = unistore.Dataset(robots, unistore.Episodes(), split="train", where=where)
     assert len(dataset) == 2
@@ -116,7 +118,7 @@ def test_conditions_go_with_splits_and_into_the_digest(robots: Path) -> None:
         ({"episode.length": (100, None)}, None, r"no sample .*episode\.length"),
     ],
 )
-def test_what_is_refused(robots: Path, where: Any, best: Any, said: str) -> None:
+def test_an_invalid_condition_is_an_error(robots: Path, where: Any, best: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         len(unistore.Dataset(robots, unistore.Episodes(), where=where, top_fraction=best))
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.programs import call
-from tests.stores import flip
+from tests.support.programs import call
+from tests.support.store_files import flip
 from unistore import export
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.run import FileNames
@@ -38,18 +38,18 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names(name: str) -> None:
+def test_a_name_that_leads_outside_is_an_error(name: str) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         FileNames("a.zarr").take(name)
 
 
 @pytest.mark.parametrize("name", ["a.h5", "train/a.h5", "höhe/…/x", "..a/b..", "stem:0.npy", "a b"])
-def test_harmless_names(name: str) -> None:
+def test_harmless_names_are_written_unchanged(name: str) -> None:
     assert "/".join(FileNames("a.zarr").take(name)) == name
 
 
 @pytest.mark.parametrize("second", ["a/b.h5", "a", "a/b.h5/c.h5"])
-def test_names_are_taken_once(second: str) -> None:
+def test_two_exported_files_of_one_name_are_an_error(second: str) -> None:
     names = FileNames("a.zarr")
     names.take("a/b.h5")
     with pytest.raises(StoreError, match="two files have the name"):
@@ -77,7 +77,9 @@ def test_a_store_cannot_name_files_outside(make_store: Any, tmp_path: Path, host
     assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
 
 
-def test_what_is_there_is_not_touched(make_case: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_existing_destination_is_an_error_and_stays_unchanged(
+    make_case: Callable[..., Any], tmp_path: Path
+) -> None:
     _, store = make_case("rows_real")
     (tmp_path / "file").write_text("mine")
     (tmp_path / "empty").mkdir()
@@ -89,7 +91,7 @@ def test_what_is_there_is_not_touched(make_case: Callable[..., Any], tmp_path: P
     assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "link"]
 
 
-def test_not_into_the_store(make_case: Callable[..., Any]) -> None:
+def test_an_export_into_the_store_is_an_error(make_case: Callable[..., Any]) -> None:
     _, store = make_case("rows_real")
     with pytest.raises(InputError, match="is inside the store"):
         export(store, store / "out")
@@ -124,7 +126,9 @@ def test_damage_is_an_error_and_leaves_nothing(make_case: Callable[..., Any], tm
     assert [p.name for p in tmp_path.iterdir()] == ["store.zarr"]
 
 
-def test_killed_and_exported_again(make_case: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_killed_export_leaves_nothing_and_can_be_repeated(
+    make_case: Callable[..., Any], tmp_path: Path
+) -> None:
     _, store = make_case("spike_tiles")
     code = (
         "import os, sys, unistore.exporting.run as run\n"
@@ -144,7 +148,7 @@ def test_killed_and_exported_again(make_case: Callable[..., Any], tmp_path: Path
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_command(
+def test_the_export_command_prints_json_and_refuses_an_existing_folder(
     make_case: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
 

@@ -90,7 +90,7 @@ print(refused)
 """
 
 
-def test_a_disk_that_refuses_any_write(tmp_path: Path) -> None:
+def test_a_failed_write_is_an_error_and_never_a_crash(tmp_path: Path) -> None:
     """In a process of its own, for a crash would end all tests."""
     script = [sys.executable, "-c", REFUSING, str(Path(__file__).parent)]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
@@ -120,7 +120,7 @@ for at in (0, 3, 9):
 """
 
 
-def test_an_interrupt_in_a_write(tmp_path: Path) -> None:
+def test_an_interrupt_during_a_write_is_raised(tmp_path: Path) -> None:
     script = [sys.executable, "-c", INTERRUPTED, str(Path(__file__).parent), str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -137,7 +137,9 @@ def test_an_error_in_the_values_closes_the_file(tmp_path: Path) -> None:
         write_hdf5(file, tmp_path / "a.h5")
 
 
-def test_close_tells_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_close_is_raised_with_the_file_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As network file systems do."""
     wanted = tmp_path / "a.h5"
 

@@ -101,7 +101,7 @@ def test_every_volume_is_a_valid_image_with_its_values(scans: Scans) -> None:
         ("silent", None, None),
     ],
 )
-def test_where_voxels_lie(
+def test_scale_and_translation_follow_from_the_geometry_of_the_volume(
     scans: Scans, name: str, scale: list[float] | None, translation: list[float] | None
 ) -> None:
     attributes = scans.image(name).attrs
@@ -130,7 +130,7 @@ def test_distance_fields_are_said_to_be_left_out(make_case: Callable[..., Any], 
 
 
 @pytest.mark.parametrize("dtype", ["u1", "<i2", "<f8", "?"])
-def test_blocks_that_do_not_fit_chunks(tmp_path: Path, dtype: str) -> None:
+def test_blocks_that_do_not_fit_chunks_are_written_unchanged(tmp_path: Path, dtype: str) -> None:
     whole = np.random.default_rng(0).integers(0, 2, (150, 3, 70)).astype(dtype)
     values = ExportedArray(
         whole.shape, whole.dtype, lambda: (whole[lo : lo + 50] for lo in range(0, 150, 50))
@@ -185,7 +185,9 @@ def test_a_store_cannot_name_images_outside(scans: Scans, tmp_path: Path, forge:
     assert [path.name for path in tmp_path.iterdir()] == ["store.zarr"]
 
 
-def test_what_cannot_be_exported_so(make_case: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_exported_in_a_format_is_an_error(
+    make_case: Callable[..., Any], tmp_path: Path
+) -> None:
     for name, to, why in (
         ("rows_real", "ome-zarr", "rows stores cannot be exported as 'ome-zarr'.*remove --to"),
         ("ct_cases", "dicom", "cannot be exported as 'dicom'.*--to ome-zarr"),

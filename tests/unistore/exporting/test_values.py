@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.stores import attributes_of, tree
+from tests.support.store_files import attributes_of, tree
 from unistore import export
 from unistore.converters.common.exported import File, row_blocks
 from unistore.errors import ConversionError, StoreError
@@ -83,7 +83,7 @@ def assert_same(name: str, one: np.ndarray, two: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", HDF5)
-def test_hdf5_datasets(name: str, exported: Exported) -> None:
+def test_exported_hdf5_datasets_equal_the_originals(name: str, exported: Exported) -> None:
     before, after = exported(name)
     files = sorted(path for path in after.rglob("*") if path.is_file())
     assert files
@@ -102,7 +102,7 @@ def test_hdf5_datasets(name: str, exported: Exported) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows_npz", "rows_npy", "rows_side_by_side", "ct_cases", "ct_sparse"])
-def test_numpy_files(name: str, exported: Exported) -> None:
+def test_exported_numpy_files_equal_the_originals(name: str, exported: Exported) -> None:
     before, after = exported(name)
     compared = 0
     for path in (path for path in before.rglob("*.np?") if path.is_file()):
@@ -120,7 +120,7 @@ def test_numpy_files(name: str, exported: Exported) -> None:
     assert compared >= 2
 
 
-def test_ct_files_beside_the_volumes(exported: Exported) -> None:
+def test_exported_ct_cases_have_their_info_and_windows(exported: Exported) -> None:
     before, after = exported("ct_cases")
     for number in range(2):
         case = ["train/case_0", "test/case_1"][number]
@@ -150,7 +150,7 @@ def test_names_of_ct_files_are_not_trusted(
 
 
 @pytest.mark.parametrize("name", ["spike_real", "spike_tiles", "spike_keep", "spike_bytes", "spike_arrays"])
-def test_spike_files(name: str, make_case: Make, exported: Exported) -> None:
+def test_exported_spike_files_equal_the_originals(name: str, make_case: Make, exported: Exported) -> None:
     case, _ = make_case(name)
     before, after = exported(name)
     originals = case.sources if case.sources[0].is_file() else [p for p in before.rglob("*") if p.is_file()]

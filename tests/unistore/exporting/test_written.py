@@ -69,7 +69,7 @@ FILES: dict[str, File] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_reads_as_it_was_written_is_taken(tmp_path: Path, name: str) -> None:
+def test_a_file_that_reads_as_it_was_written_is_accepted(tmp_path: Path, name: str) -> None:
     path = tmp_path / "x"
     run.write(FILES[name], path)
     form = FILES[name].form
@@ -172,7 +172,7 @@ def _other_pixel(path: Path) -> None:
         ("raw", _cut, "ValueError"),
     ],
 )
-def test_what_reads_otherwise_is_refused(
+def test_a_file_that_reads_otherwise_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: Callable[[Path], None], reason: str
 ) -> None:
     write_form = run._write_form

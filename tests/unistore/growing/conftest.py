@@ -1,4 +1,4 @@
-"""Cases of grown stores of two parts, which have every other source each."""
+"""Cases of grown stores of two parts, which have every other source each, and a cache of stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests import cases
+from tests.support import cases
 from unistore.growing.growth import growing
 from unistore.store.versions import describe_part
 
@@ -109,3 +109,10 @@ def joined(make_joined: Any, tmp_path: Path) -> Callable[[Make], cases.Case]:
         return case
 
     return copied
+
+
+@pytest.fixture(name="cache")
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which stores of source files are kept; nothing is there."""
+    monkeypatch.setenv("UNISTORE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "stores"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.conversion.lock import Lock
 
 KILLED = """
@@ -25,12 +25,6 @@ FolderBuild.move_into_place = lambda self: os._exit(9)
 unistore.Dataset(sys.argv[1])
 """
 CAPTURE = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UNISTORE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "stores"
 
 
 @pytest.fixture
@@ -89,7 +83,9 @@ def test_list_shows_each_store_the_last_opened_first(
         assert shown["bytes"] == sum(path.stat().st_size for path in files)
 
 
-def test_opening_again_is_seen(two: tuple[Path, Path], tmp_path: Path, capfd: CAPTURE) -> None:
+def test_opening_a_store_again_updates_its_time(
+    two: tuple[Path, Path], tmp_path: Path, capfd: CAPTURE
+) -> None:
     before = listed(capfd)
     unistore.Dataset(tmp_path / "small", convert={"workers": 0})
     after = listed(capfd)
@@ -108,7 +104,7 @@ def test_options_of_a_conversion_are_listed(tmp_path: Path, cache: Path, capfd: 
     assert stores[name]["convert"] == {"codec": "fast"}
 
 
-def test_an_empty_cache_is_one_line(cache: Path, capfd: CAPTURE) -> None:
+def test_an_empty_cache_is_listed_as_one_line(cache: Path, capfd: CAPTURE) -> None:
     assert call("cache", "list") == 0
     assert capfd.readouterr().out == f"{cache}: no stores\n"
     cache.mkdir(parents=True)
@@ -230,7 +226,9 @@ def test_links_in_the_cache_are_not_followed(
 
 
 @pytest.mark.parametrize("place", ["request", "staging"])
-def test_a_store_at_work_stays(two: tuple[Path, Path], cache: Path, capfd: CAPTURE, place: str) -> None:
+def test_a_store_in_use_is_not_removed(
+    two: tuple[Path, Path], cache: Path, capfd: CAPTURE, place: str
+) -> None:
     small, large = two
     request = cache / f"{small.name.removesuffix('-1.zarr')}.lock"
     lock = request if place == "request" else Path(f"{small}.unistore-build") / "lock"
@@ -319,7 +317,7 @@ def test_the_least_recently_opened_go_until_the_rest_fits(
     assert [*listed(capfd)] == [newest.name, two[0].name]
 
 
-def test_a_limit_that_pinned_stores_exceed_is_told(two: tuple[Path, Path], capfd: CAPTURE) -> None:
+def test_remove_reports_a_limit_that_pinned_stores_exceed(two: tuple[Path, Path], capfd: CAPTURE) -> None:
     call("cache", "pin", *(store.name for store in two))
     total = sum(store["bytes"] for store in listed(capfd).values())
     assert call("cache", "remove", "--limit", total - 1000) == 0
@@ -340,7 +338,9 @@ def test_remove_needs_names_or_a_rule(two: tuple[Path, Path], cache: Path, words
     assert everything(cache) == before
 
 
-def test_all_versions_count(two: tuple[Path, Path], tmp_path: Path, capfd: CAPTURE) -> None:
+def test_samples_of_all_versions_are_counted_and_removed_together(
+    two: tuple[Path, Path], tmp_path: Path, capfd: CAPTURE
+) -> None:
     np.savez(tmp_path / "small" / "b.npz", x=np.ones((4, 2)))
     assert unistore.Dataset(tmp_path / "small").version == 2
     assert listed(capfd)[two[0].name]["samples"] == 7

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import unistore
-from tests import cases
-from tests.facts import of_kind
-from tests.stores import tree
+from tests.support import cases
+from tests.support.problems import of_kind
+from tests.support.store_files import tree
 from tests.unistore.growing.conftest import CASES, Make, add_part, robots_of_which_some_have_attributes
 from unistore.conversion import build
 
@@ -30,7 +30,7 @@ def check_equal(path: Path, expected: Path) -> None:
     assert store.splits()[1] == one.splits()[1]
 
 
-def test_attributes_of_sources_may_differ(tmp_path: Path) -> None:
+def test_attributes_that_differ_between_sources_are_compacted_like_one_conversion(tmp_path: Path) -> None:
     for number in range(3):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             file["data/demo_0/actions"] = np.full((4, 2), number)
@@ -51,7 +51,7 @@ def test_attributes_of_sources_may_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [*CASES, robots_of_which_some_have_attributes], ids=lambda make: make.__name__
 )
-def test_it_equals_one_conversion(tmp_path: Path, joined: Any, make: Make) -> None:
+def test_a_compacted_store_equals_one_conversion(tmp_path: Path, joined: Any, make: Make) -> None:
     case = joined(make)
     store, compacted = tmp_path / "s.zarr", tmp_path / "compacted.zarr"
     unistore.compact(store, compacted, order="name", largest_index=0)
@@ -242,7 +242,7 @@ def test_a_split_or_conditions_select_whole_sources(tmp_path: Path) -> None:
         unistore.compact([], tmp_path / "none.zarr")
 
 
-def test_a_killed_one_goes_on_and_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_a_killed_compaction_resumes_and_never_overwrites(tmp_path: Path) -> None:
     _write(tmp_path / "a", "a", x=np.arange(3))
     _write(tmp_path / "b", "b", x=np.arange(5))
     unistore.convert(tmp_path / "a", tmp_path / "s.zarr")

@@ -173,7 +173,7 @@ def test_files_that_cannot_be_linked_are_copied(
     check_all(opened(stores[1]), ("bc",))
 
 
-def test_what_changes_beside_the_first_append_is_kept(tmp_path: Path, plain: Path) -> None:
+def test_a_column_attached_during_the_first_append_is_kept(tmp_path: Path, plain: Path) -> None:
     """A side table that is attached once all files were linked, and a folder that a version would take."""
     store = plain_copy(plain, tmp_path / "1")
     other = np.arange(sum(ROWS.values()), dtype=np.float32)

@@ -220,7 +220,7 @@ def test_refused_appends_change_nothing(
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
-def test_arguments_are_refused_by_name(tmp_path: Path, store: Path) -> None:
+def test_a_wrong_argument_is_an_error_that_names_it(tmp_path: Path, store: Path) -> None:
     with pytest.raises(unistore.InputError, match="has no version 2"):
         opened(store, version=2)
     unistore.append(tmp_path / "new", store)
@@ -243,7 +243,7 @@ def test_arguments_are_refused_by_name(tmp_path: Path, store: Path) -> None:
         unistore.Store(store)
 
 
-def test_names_of_versions_stay(tmp_path: Path, store: Path) -> None:
+def test_a_tag_stays_with_its_version(tmp_path: Path, store: Path) -> None:
     unistore.append(tmp_path / "new", store)
     unistore.versions(store, tag="paper", version=1)
     assert len(opened(store, version="paper")) == 58
@@ -304,7 +304,7 @@ def test_damaged_documents_are_refused(tmp_path: Path, store: Path, damage: Call
     assert len(opened(store, version=1)) == 58
 
 
-def test_copies_are_kept_of_every_part_and_an_array_is_as_listed(
+def test_parts_are_read_through_a_cache_and_a_changed_array_is_an_error(
     tmp_path: Path, store: Path, sources: dict[str, Any]
 ) -> None:
     unistore.append(tmp_path / "new", store)
@@ -317,7 +317,7 @@ def test_copies_are_kept_of_every_part_and_an_array_is_as_listed(
         opened(store)[len(dataset) - 1]
 
 
-def test_a_part_that_is_gone_or_another_is_refused(tmp_path: Path, store: Path) -> None:
+def test_a_missing_or_replaced_part_is_an_error(tmp_path: Path, store: Path) -> None:
     unistore.append(tmp_path / "new", store)
     first, second = (part.path for part in opened(store).parts)
     shutil.rmtree(first)
@@ -370,7 +370,9 @@ def run_killed(step: int, action: Callable[[], object]) -> int:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("grown", [False, True])
-def test_killed_at_any_step_it_is_old_or_new(tmp_path: Path, store: Path, grown: bool) -> None:
+def test_an_append_killed_at_any_step_leaves_the_old_version_or_the_new_one(
+    tmp_path: Path, store: Path, grown: bool
+) -> None:
     if grown:
         write_source(tmp_path / "other", "e", 5)
         unistore.append(tmp_path / "other", store)
@@ -396,7 +398,7 @@ def test_killed_at_any_step_it_is_old_or_new(tmp_path: Path, store: Path, grown:
     assert step > 2
 
 
-def test_one_writer_at_a_time(tmp_path: Path, store: Path) -> None:
+def test_a_second_writer_of_a_store_is_an_error(tmp_path: Path, store: Path) -> None:
     with growing(store):
         code = run_killed(10**9, lambda: unistore.remove(store, "a.npz"))
     assert code == 8

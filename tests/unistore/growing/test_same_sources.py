@@ -151,7 +151,9 @@ def _cut(document: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_absent, _of_another_seal, _short, _cut])
-def test_without_the_times_values_are_read(store: Path, tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_without_valid_times_sources_are_compared_by_their_values(
+    store: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     harm(store / SOURCES)
     assert unistore.verify(store).ok
     assert unistore.append(tmp_path / "src", store).skipped == ("a.npy", "b.npy")
@@ -289,7 +291,7 @@ def test_a_changed_header_is_a_change(tmp_path: Path) -> None:
     assert unistore.append(tmp_path / "src", tmp_path / "s.zarr").report is None
 
 
-def test_nan_and_signs_of_zero(tmp_path: Path) -> None:
+def test_nan_equals_nan_but_zero_differs_from_minus_zero(tmp_path: Path) -> None:
     stores = []
     for name, values in (("x", [0.0, np.nan]), ("y", [-0.0, np.nan]), ("z", [0.0, 1.0])):
         (tmp_path / name).mkdir()
@@ -306,7 +308,7 @@ def test_a_conversion_is_up_to_date_by_the_times_of_its_sources(
     store: Path, tmp_path: Path, change: Callable[[Path], None], carry: Callable[[Path], Path]
 ) -> None:
     command = ["convert", str(tmp_path / "src"), str(carry(store))]
-    from tests.programs import call
+    from tests.support.programs import call
 
     assert call(*command) == 0
     change(tmp_path / "src" / "a.npy")

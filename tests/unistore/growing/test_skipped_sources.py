@@ -17,12 +17,6 @@ CAPTURE = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UNISTORE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "stores"
-
-
-@pytest.fixture
 def folder(tmp_path: Path, cache: Path) -> Path:
     """Two sound files, and one that is cut off."""
     folder = tmp_path / "recordings"
@@ -93,7 +87,7 @@ def test_a_damaged_file_that_was_mended_is_converted(folder: Path, cache: Path, 
     assert len(stores(cache)) == 2
 
 
-def test_a_damaged_file_that_changed_and_is_damaged_still(folder: Path, cache: Path) -> None:
+def test_a_damaged_file_that_changed_but_is_still_damaged_is_skipped(folder: Path, cache: Path) -> None:
     unistore.Dataset(folder, on_error="skip")
     cut(folder / "c.npz", 4)
     again = unistore.Dataset(folder, on_error="skip")
@@ -117,7 +111,7 @@ def test_new_files_are_added_and_damaged_ones_left_out(folder: Path, cache: Path
     assert len(stores(cache)) == 2
 
 
-def test_only_a_damaged_file_came(folder: Path, cache: Path) -> None:
+def test_a_new_damaged_file_makes_no_version_until_it_is_mended(folder: Path, cache: Path) -> None:
     (folder / "c.npz").unlink()
     unistore.Dataset(folder, on_error="skip")
     cut(folder / "c.npz", 3)
@@ -136,7 +130,7 @@ def test_a_damaged_file_that_is_removed_changes_nothing(folder: Path, cache: Pat
     assert len(stores(cache)) == 1
 
 
-def test_fail_is_the_default_and_no_other_store(folder: Path, cache: Path) -> None:
+def test_on_error_fail_is_the_default_and_opens_the_same_store(folder: Path, cache: Path) -> None:
     (folder / "c.npz").unlink()
     before = unistore.Dataset(folder)
     assert unistore.Dataset(folder, on_error="fail").path == before.path

@@ -18,17 +18,11 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
-from tests.programs import printed
-from tests.stores import full_disk
+from tests.support.programs import printed
+from tests.support.store_files import full_disk
 from unistore.zarr3.storage import FailedReadError
 
 OPEN = "import sys, unistore; print(len(unistore.Dataset(sys.argv[1])))"
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("UNISTORE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "stores"
 
 
 @pytest.fixture
@@ -72,7 +66,7 @@ def test_a_loader_takes_a_folder(folder: Path) -> None:
     assert sorted(read.tolist()) == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_file_a_list_and_a_pattern(folder: Path) -> None:
+def test_a_dataset_opens_a_file_a_list_and_a_pattern(folder: Path) -> None:
     assert values(unistore.Dataset(folder / "a.npz")) == [1] * 3
     assert values(unistore.Dataset([folder / "a.npz", folder / "b.npz"])) == [1] * 3 + [2] * 3
     assert values(unistore.Dataset(str(folder / "[b]*.npz"))) == [2] * 3
@@ -150,7 +144,7 @@ if __name__ == "__main__":
     assert sum(": found: " in errors for _, errors in done) == 1
 
 
-def test_killed_in_the_conversion_it_continues(folder: Path, cache: Path) -> None:
+def test_a_killed_conversion_is_continued_by_the_next_dataset(folder: Path, cache: Path) -> None:
     for number in range(40):
         write(folder / f"s{number}.npz", 10 + number, 20_000)
     process = subprocess.Popen([sys.executable, "-c", OPEN, str(folder)], stderr=subprocess.DEVNULL)
@@ -174,7 +168,7 @@ def test_workers_started_by_spawn_open_the_store(folder: Path) -> None:
     assert sorted(torch.cat([batch["x"][:, 0] for batch in loader]).tolist()) == [1, 1, 1, 2, 2, 2]
 
 
-def test_relative_paths_and_another_folder(
+def test_a_relative_path_is_the_same_store_from_another_folder(
     folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
@@ -186,14 +180,14 @@ def test_relative_paths_and_another_folder(
 
 
 @pytest.mark.parametrize("name", ["with space", "[ab]*?", "line\nfeed", "über", "-x"])
-def test_hostile_names(tmp_path: Path, cache: Path, name: str) -> None:
+def test_a_folder_of_any_name_is_cached_inside_the_cache(tmp_path: Path, cache: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     write(tmp_path / name / "a.npz", 4)
     assert values(unistore.Dataset(tmp_path / name)) == [4] * 3
     assert [path.parent for path in cache.glob("*.zarr")] == [cache]
 
 
-def test_sources_that_cannot_be_written(folder: Path) -> None:
+def test_sources_in_a_read_only_folder_are_converted_and_not_touched(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())}
     folder.chmod(0o555)
     try:
@@ -203,7 +197,9 @@ def test_sources_that_cannot_be_written(folder: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())} == before
 
 
-def test_what_is_neither_store_nor_source(folder: Path, tmp_path: Path, cache: Path) -> None:
+def test_a_path_that_is_neither_store_nor_source_is_an_error(
+    folder: Path, tmp_path: Path, cache: Path
+) -> None:
     with pytest.raises(unistore.NoStoreError, match="no such store"):
         unistore.Dataset(tmp_path / "missing")
     with pytest.raises(unistore.InputError, match="no file or folder matches"):
@@ -218,7 +214,7 @@ def test_what_is_neither_store_nor_source(folder: Path, tmp_path: Path, cache: P
     assert not cache.exists() or stores(cache) == []
 
 
-def test_options_of_a_conversion(folder: Path, tmp_path: Path) -> None:
+def test_unknown_or_forbidden_options_of_the_conversion_are_an_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(unistore.InputError, match="voxel_sise"):
         unistore.Dataset(folder, convert={"voxel_sise": 0.2})
     with pytest.raises(unistore.InputError, match="convert: overwrite cannot be used"):
@@ -239,7 +235,9 @@ def test_a_damaged_file_is_refused_as_by_convert(folder: Path, tmp_path: Path, c
 
 
 @pytest.mark.parametrize("place", ["a file", "/proc/unistore"])
-def test_a_cache_that_cannot_be_written(folder: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_an_error_that_names_the_variable(
+    folder: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = str(folder / "a.npz") if place == "a file" else place
     monkeypatch.setenv("UNISTORE_CACHE", cache)
     with pytest.raises(unistore.ConversionError) as refused:
@@ -255,7 +253,9 @@ def test_a_full_disk_names_the_cache(folder: Path, monkeypatch: pytest.MonkeyPat
         unistore.Dataset(folder)
 
 
-def test_a_user_without_a_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_folder_is_told_to_set_the_cache(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unknown() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -371,7 +371,7 @@ def test_a_new_file_without_rows_is_not_skipped(folder: Path, tmp_path: Path, ca
     )
 
 
-def test_options_of_the_conversion_by_keyword(folder: Path, cache: Path) -> None:
+def test_options_by_keyword_and_in_convert_open_the_same_store(folder: Path, cache: Path) -> None:
     by_keyword = unistore.Dataset(folder, exclude=["a.npz"], codec="fast")
     assert values(by_keyword) == [2, 2, 2]
     assert unistore.Dataset(folder, convert={"codec": "fast", "exclude": ["a.npz"]}).path == by_keyword.path
@@ -382,7 +382,7 @@ def test_options_of_the_conversion_by_keyword(folder: Path, cache: Path) -> None
     assert unistore.Dataset(folder, family="rows").samples == unistore.Rows()
 
 
-def test_the_split_of_the_dataset_and_of_the_conversion(folder: Path) -> None:
+def test_split_selects_samples_and_convert_split_divides_them(folder: Path) -> None:
     shares = {"split": "exact:train=0.5,val=0.5"}
     train = unistore.Dataset(folder, split="train", convert=shares)
     val = unistore.Dataset(folder, split="val", convert=shares)
@@ -424,7 +424,7 @@ def test_options_of_a_conversion_need_source_files(folder: Path, tmp_path: Path)
         unistore.Loader([1, 2, 3], convert={})
 
 
-def test_an_option_that_is_given_twice(folder: Path, cache: Path) -> None:
+def test_an_option_that_is_given_twice_is_an_error(folder: Path, cache: Path) -> None:
     with pytest.raises(unistore.InputError, match="codec: is given twice"):
         unistore.Dataset(folder, codec="fast", convert={"codec": "fast"})
     with pytest.raises(unistore.InputError, match="convert: must be a mapping"):

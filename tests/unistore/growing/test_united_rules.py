@@ -23,7 +23,7 @@ CLIPS = ArraySpecs(
 COMMON = ("clips/offsets", "sources/frames/offsets")
 
 
-def test_lists_of_arrays_are_united() -> None:
+def test_limits_and_companions_of_arrays_are_united() -> None:
     one = {"f/extent": ArraySpec(least=1, limits=(Limit("f/bits", (1, 2), 8),)), "f/bits": ArraySpec()}
     two = {
         "f/extent": ArraySpec(least=1, limits=(Limit("f/voxel/2", (2, 3)),), beside=("f/a",), kinds="i"),
@@ -47,7 +47,7 @@ def test_lists_of_arrays_are_united() -> None:
         (ArraySpec(least=0, ascending=True), "ascending"),
     ],
 )
-def test_what_else_differs_is_refused_by_name(other: ArraySpec, name: str) -> None:
+def test_rules_that_differ_between_stores_are_an_error_that_names_them(other: ArraySpec, name: str) -> None:
     for stores in (
         [{"a/x": ArraySpec(least=0)}, {"a/x": other}],
         [{"a/x": other}, {"a/x": ArraySpec(least=0)}],

@@ -16,14 +16,14 @@ import pytest
 import zarr
 
 import unistore
-from tests import cases
-from tests.golden import STORES
-from tests.programs import printed
-from tests.stores import attributes_of, tree
+from tests.support import cases
+from tests.support.golden_stores import STORES
+from tests.support.programs import printed
+from tests.support.store_files import attributes_of, tree
 
 Make = Callable[[Path], cases.Case]
 
-WITHOUT = Path(__file__).parent / "without_family.py"
+WITHOUT = Path(__file__).parents[2] / "support" / "without_family.py"
 """A program that cannot import a family, and prints what commands and readers do then."""
 
 CASES: dict[str, Make] = {
@@ -74,7 +74,7 @@ def drawn(page: Path) -> list[str]:
     "family",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in CASES],
 )
-def test_a_store_needs_no_family(
+def test_a_store_is_verified_compacted_and_read_without_its_family(
     family: str, make_joined: Any, forge: Callable[..., None], tmp_path: Path
 ) -> None:
     _, folder = make_joined(CASES[family])

@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import unistore
-from tests.stores import attributes_of, flip, full_disk
+from tests.support.store_files import attributes_of, flip, full_disk
 from unistore import verify
 from unistore.errors import ConversionError, InputError, StoreError
 
@@ -62,7 +62,7 @@ LEFT_OUT = {
 }
 
 
-def test_the_receipt(case_name: str, make_case: Make) -> None:
+def test_a_sound_store_of_every_case_gets_a_receipt_of_all_values(case_name: str, make_case: Make) -> None:
     case, store = make_case(case_name)
     verified = verify(store, against=case.sources)
     assert verified.problems == ()
@@ -89,7 +89,7 @@ def test_the_receipt(case_name: str, make_case: Make) -> None:
     assert receipt.stored_values == stored, "every value of the store was compared"
 
 
-def test_a_sample(make_case: Make) -> None:
+def test_verify_of_a_sample_compares_some_values_and_says_so(make_case: Make) -> None:
     case, store = make_case("cloud_real")
     whole = verify(store, against=case.sources).receipt
     part = verify(store, against=case.sources, sample=0.01).receipt
@@ -146,7 +146,7 @@ def edit(path: Path, dataset: str, at: Any, value: Any) -> None:
         ),
     ],
 )
-def test_one_changed_value(
+def test_one_changed_value_of_a_source_is_found(
     name: str, file: str, dataset: str, at: Any, value: Any, where: str, make_case: Make, tmp_path: Path
 ) -> None:
     case, store = make_case(name)
@@ -169,7 +169,7 @@ def damage(path: Path, item: str) -> None:
         stream.write(b"\xff" * 16)
 
 
-def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
+def test_a_changed_voxel_bit_or_pixel_of_a_source_is_found(make_case: Make, tmp_path: Path) -> None:
     import cv2
 
     case, store = make_case("ct_real")
@@ -195,7 +195,7 @@ def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
     assert {"frames/blur", "sources/hash"} <= locations <= {"frames/blur", "sources/hash", "sources/bytes"}
 
 
-def test_other_sources_are_named(make_case: Make, tmp_path: Path) -> None:
+def test_missing_and_additional_sources_are_named(make_case: Make, tmp_path: Path) -> None:
     case, store = make_case("cloud_real")
     with pytest.raises(InputError, match=r"source thin_b\.h5: in the store, but not given"):
         verify(store, against=case.sources[:1])
@@ -285,7 +285,7 @@ READINGS = {
 
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(("reading", "fault"), [*zip(READINGS, itertools.cycle(FAULTS), strict=False)])
-def test_a_wrong_reading_shows(
+def test_a_fault_of_a_converter_is_found_by_the_comparison(
     reading: str, fault: str, make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever a converter does wrong, when converting and now, what is restored differs from the files."""
@@ -325,7 +325,7 @@ def test_a_wrong_reading_shows(
 
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("what", ["tempfile.mkdtemp", "unistore.conversion.spill.sync_files"])
-def test_a_full_folder_for_temporary_files(
+def test_a_full_folder_for_temporary_files_is_an_error_that_names_tmpdir(
     make_case: Make, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     case, store = make_case("cloud_real")

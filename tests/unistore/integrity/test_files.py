@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zarr
 
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore import verify
 from unistore.errors import StoreError
 from unistore.integrity.files import check_file
@@ -36,7 +36,7 @@ def test_a_flipped_bit_in_a_shard_names_its_rows(copy_case: Copy) -> None:
     assert "--repair" in problem.advice
 
 
-def test_missing_short_long_and_extra_files(copy_case: Copy) -> None:
+def test_missing_short_long_and_extra_files_are_problems(copy_case: Copy) -> None:
     _, store = copy_case("rows_real")
     data = store / "rows" / "data"
     shards = sorted((store / "rows").rglob("c/0*"))
@@ -63,7 +63,7 @@ def test_missing_short_long_and_extra_files(copy_case: Copy) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "step"), [("zarr.json", "root", 149), ("unistore-manifest.jsonl", "manifest", 293)]
 )
-def test_bits_of_root_and_manifest(copy_case: Copy, name: str, kind: str, step: int) -> None:
+def test_a_flipped_bit_of_root_or_manifest_is_found(copy_case: Copy, name: str, kind: str, step: int) -> None:
     _, store = copy_case("rows_real")
     data = (store / name).read_bytes()
     for at in range(0, len(data), step):
@@ -74,13 +74,15 @@ def test_bits_of_root_and_manifest(copy_case: Copy, name: str, kind: str, step: 
         assert kind in kinds, f"byte {at} of {name}"
 
 
-def test_a_store_without_a_manifest(copy_case: Copy) -> None:
+def test_a_missing_manifest_is_a_problem(copy_case: Copy) -> None:
     _, store = copy_case("rows_real")
     (store / "unistore-manifest.jsonl").unlink()
     assert found(store) == [("missing", "unistore-manifest.jsonl")]
 
 
-def test_hostile_lines_are_not_followed(copy_case: Copy, forge: Callable[..., None], tmp_path: Path) -> None:
+def test_manifest_lines_that_lead_outside_are_problems_and_not_followed(
+    copy_case: Copy, forge: Callable[..., None], tmp_path: Path
+) -> None:
     """A manifest that is sealed and names files outside the store."""
     _, store = copy_case("rows_real")
     manifest = store / "unistore-manifest.jsonl"
@@ -125,7 +127,7 @@ def test_large_files_are_read_in_pieces(tmp_path: Path) -> None:
     ("what", "message"),
     [("nothing", "no such store"), ("empty", "not a unistore store"), ("group", "not a unistore store")],
 )
-def test_what_is_no_store(what: str, message: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_store_is_an_error(what: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.zarr"
     if what != "nothing":
         path.mkdir()

@@ -140,7 +140,7 @@ NAMES: dict[Write, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("write", NAMES, ids=lambda write: write.__name__)
-def test_what_is_left_out_is_named(write: Write, tmp_path: Path) -> None:
+def test_content_that_is_not_stored_is_named_by_notes_and_receipt(write: Write, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     options = write(source)
@@ -155,7 +155,7 @@ def test_what_is_left_out_is_named(write: Write, tmp_path: Path) -> None:
         assert bare in notes or bare.partition("/")[0] in notes.split(": ")[-1], name
 
 
-def test_a_mask_is_not_left_out_unless_it_differs(tmp_path: Path) -> None:
+def test_a_mask_that_names_missing_episodes_is_reported_as_not_stored(tmp_path: Path) -> None:
     robomimic(tmp_path)
     path = tmp_path / "demos.hdf5"
     with h5py.File(path, "r+") as file:

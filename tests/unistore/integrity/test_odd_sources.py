@@ -57,7 +57,7 @@ def nifti(path: Path, sform: int, qform: int, patch: Patch) -> bytes:
 
 @pytest.mark.parametrize("name", HEADERS)
 @pytest.mark.usefixtures("in_this_process")
-def test_odd_headers_of_nifti(tmp_path: Path, name: str) -> None:
+def test_odd_headers_of_nifti_are_converted_and_verified_by_nibabel(tmp_path: Path, name: str) -> None:
     *form, spacing = HEADERS[name]
     nifti(tmp_path / "in/a.nii", *form)
     unistore.convert(tmp_path / "in", tmp_path / "store", "ct")

@@ -50,7 +50,7 @@ def killed_before(last: int, folder: Path, job: Callable[[], bool]) -> bool:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.usefixtures("in_this_process")  # the worker that reads HDF5 writes nothing
-def test_killed_at_any_operation(copy_case: Copy, tree: Tree) -> None:
+def test_a_repair_killed_at_any_operation_leaves_each_file_old_or_whole(copy_case: Copy, tree: Tree) -> None:
     case, store = copy_case("cloud_indices")
     sound = tree(store)
     damaged = [key for key in DAMAGED if key in sound]
@@ -78,7 +78,7 @@ def test_killed_at_any_operation(copy_case: Copy, tree: Tree) -> None:
     assert {path.name for path in place.iterdir()} == {store.name, "beside"}
 
 
-def test_what_a_process_left_that_was_killed_while_it_took_the_lock(copy_case: Copy) -> None:
+def test_a_repair_removes_the_folder_of_a_killed_one(copy_case: Copy) -> None:
     case, store = copy_case("rows_real")
     left = store.with_name(f"{store.name}.{REPAIR}")
     left.mkdir()
@@ -89,7 +89,9 @@ def test_what_a_process_left_that_was_killed_while_it_took_the_lock(copy_case: C
 
 
 @pytest.mark.parametrize("how", ["swapped", "older", "other store"])
-def test_whole_files_in_the_place_of_others(copy_case: Copy, tree: Tree, make_case: Any, how: str) -> None:
+def test_sound_files_in_the_place_of_others_are_found_and_repaired(
+    copy_case: Copy, tree: Tree, make_case: Any, how: str
+) -> None:
     """Each decodes by itself, and is not what the manifest says."""
     case, store = copy_case("robot_flat")
     before = tree(store)

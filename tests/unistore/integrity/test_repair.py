@@ -18,9 +18,9 @@ import h5py
 import numpy as np
 import pytest
 
-from tests.cases import Case
 from tests.conftest import maker
-from tests.stores import full_disk
+from tests.support.cases import Case
+from tests.support.store_files import full_disk
 from unistore import convert, inspect, repair, verify
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
@@ -43,7 +43,7 @@ def damage(store: Path, key: str, rng: random.Random) -> None:
     path.write_bytes(data)
 
 
-def test_one_damaged_file_of_every_kind(copy_case: Copy, tree: Tree) -> None:
+def test_a_damaged_file_of_every_kind_is_repaired_byte_for_byte(copy_case: Copy, tree: Tree) -> None:
     case, store = copy_case("cloud_indices")
     before = tree(store)
     rng = random.Random(2)  # flips no bit of the root that says how the store was made
@@ -60,7 +60,9 @@ def test_one_damaged_file_of_every_kind(copy_case: Copy, tree: Tree) -> None:
     assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
 
 
-def test_everything_damaged(family_case: str, copy_case: Copy, tree: Tree) -> None:
+def test_a_store_of_which_only_the_root_is_sound_is_repaired(
+    family_case: str, copy_case: Copy, tree: Tree
+) -> None:
     """Every file but the root: damaged, emptied or gone."""
     case, store = copy_case(family_case)
     before = tree(store)
@@ -96,7 +98,7 @@ def make_many_shards(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
 
 
 @pytest.mark.parametrize("lost", ["shards", "digests of sources", "lines of the manifest", "root"])
-def test_some_of_many_shards(
+def test_some_of_many_shards_are_repaired_and_the_others_kept(
     make_many_shards: Any, lost: str, tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sound shards keep their files, and what is known of their values is read from them."""
@@ -132,7 +134,7 @@ def test_some_of_many_shards(
 
 
 @pytest.mark.parametrize("lost", ["shard", "root"])
-def test_a_changed_source_of_many_shards(
+def test_a_repair_from_a_changed_source_is_an_error_and_changes_nothing(
     lost: str, tmp_path: Path, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values that became others are refused, whatever else of the store is damaged."""
@@ -154,7 +156,7 @@ def test_a_changed_source_of_many_shards(
     assert tree(store) == before
 
 
-def test_a_root_beyond_repair(copy_case: Copy, tree: Tree) -> None:
+def test_a_root_beyond_repair_is_an_error_and_changes_nothing(copy_case: Copy, tree: Tree) -> None:
     case, store = copy_case("rows_real")
     (store / ROOT).write_bytes(b"\0" * 500)
     before = tree(store)
@@ -164,7 +166,9 @@ def test_a_root_beyond_repair(copy_case: Copy, tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows_real", "ct_real"])
-def test_roots_of_one_wrong_byte(name: str, make_case: Callable[..., Any]) -> None:
+def test_a_root_of_one_wrong_byte_is_repaired_from_the_documents(
+    name: str, make_case: Callable[..., Any]
+) -> None:
     _, store = make_case(name)
     document = (store / ROOT).read_bytes()
     documents = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob(f"*/{ROOT}")}
@@ -218,7 +222,9 @@ def test_one_of_two_sources_does_not_advise_to_replace_the_store(copy_case: Copy
     assert repair(store, case.sources).ok
 
 
-def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_with_another_encoder_version_is_an_error(
+    copy_case: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, store = copy_case("rows_real")
     damage(store, "sources/rows/offsets/c/0", random.Random(0))
     now = {"unistore": "0.1.0", "numcodecs": "99.0"}
@@ -228,7 +234,7 @@ def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyP
         repair(store, case.sources)
 
 
-def test_killed_when_the_store_was_whole_again(copy_case: Copy, tree: Tree) -> None:
+def test_the_folder_of_a_killed_repair_is_named_and_removed_by_the_next(copy_case: Copy, tree: Tree) -> None:
     """What it left is told by inspect, and removed by the next repair."""
     case, store = copy_case("rows_real")
     before = tree(store)
@@ -255,7 +261,9 @@ def test_killed_when_the_store_was_whole_again(copy_case: Copy, tree: Tree) -> N
     assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
 
 
-def test_a_full_disk(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_on_a_full_disk_is_an_error_and_can_be_repeated(
+    copy_case: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, store = copy_case("rows_real")
     damage(store, "sources/rows/offsets/c/0", random.Random(0))
 
@@ -269,7 +277,7 @@ def test_a_full_disk(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     assert repair(store, case.sources).ok
 
 
-def test_only_local_stores(tmp_path: Path) -> None:
+def test_a_repair_of_a_remote_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="only a store in a local folder"):
         repair("s3://bucket/store.zarr", [tmp_path])
 
@@ -288,7 +296,7 @@ def test_nothing_is_repaired_through_a_link(copy_case: Copy, tree: Tree, tmp_pat
 
 @pytest.mark.parametrize("key", [MANIFEST, "rows/zarr.json"])
 @pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_what_is_no_regular_file_is_made_again(
+def test_a_pipe_or_link_in_the_place_of_a_file_is_repaired(
     copy_case: Copy, tree: Tree, tmp_path: Path, key: str, kind: str
 ) -> None:
     case, store = copy_case("rows_real")
@@ -338,7 +346,9 @@ def test_folders_that_a_repair_moves_files_into_reach_the_disk_before_the_root(
 REPORT = "unistore-report.json"
 
 
-def test_a_store_that_left_a_source_out(tmp_path: Path, tree: Callable[[Path], dict[str, bytes]]) -> None:
+def test_a_store_with_a_skipped_source_is_verified_and_repaired(
+    tmp_path: Path, tree: Callable[[Path], dict[str, bytes]]
+) -> None:
     sources = tmp_path / "sources"
     sources.mkdir()
     rng = np.random.default_rng(0)

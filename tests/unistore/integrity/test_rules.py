@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.golden import STORES
-from tests.stores import attributes_of
+from tests.support.golden_stores import STORES
+from tests.support.store_files import attributes_of
 from unistore import Clips, Dataset, Episodes, Events, export, verify
 from unistore.converters import registry
 from unistore.errors import CorruptionError, StoreError
@@ -171,7 +171,7 @@ VALUES: list[Broken] = [
 @pytest.mark.parametrize(
     ("name", "path", "change", "message"), VALUES, ids=[f"{v[1]}-{n}" for n, v in enumerate(VALUES)]
 )
-def test_a_broken_value_rule(
+def test_a_sealed_value_that_breaks_its_rule_is_a_problem(
     name: str,
     path: str,
     change: Callable[[np.ndarray], np.ndarray],
@@ -202,7 +202,7 @@ def sealed_with(store: Path, forge: Callable[..., None], **attributes: Any) -> l
     return [(problem.kind, problem.location, problem.message) for problem in verify(store).problems]
 
 
-def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:
+def test_a_root_that_contradicts_the_arrays_is_a_problem(copy_case: Copy, forge: Callable[..., None]) -> None:
     _, store = copy_case("rows_real")
     root = attributes_of(store)
     name = next(path for path in root["fields"] if path.startswith("rows/"))
@@ -226,7 +226,7 @@ def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]
         lambda found: found.clear(),
     ],
 )
-def test_consolidated_metadata_against_the_documents(
+def test_consolidated_metadata_that_differ_from_the_documents_are_a_problem(
     change: Callable[[Any], Any], copy_case: Copy, forge: Callable[..., None]
 ) -> None:
     _, store = copy_case("rows_real")
@@ -238,7 +238,9 @@ def test_consolidated_metadata_against_the_documents(
     assert (problem.kind, problem.location) == ("metadata", "zarr.json")
 
 
-def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:
+def test_a_manifest_that_contradicts_the_arrays_is_a_problem(
+    copy_case: Copy, forge: Callable[..., None]
+) -> None:
     """A manifest, sealed, that lacks a shard, gives wrong rows, or lists one too many."""
     from unistore.store.manifest import parse_manifest
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from tests.cases import REAL
-from tests.programs import call
+from tests.support.cases import REAL
+from tests.support.programs import call
 from unistore import repair, verify
 from unistore.conversion.executors.local import parallel_map
 from unistore.errors import InputError
@@ -51,7 +51,9 @@ def damage(store: Path) -> None:
     shards[0].unlink()
 
 
-def test_the_same_problems(family_case: str, copy_case: Copy) -> None:
+def test_workers_find_the_problems_of_one_process_in_the_same_order(
+    family_case: str, copy_case: Copy
+) -> None:
     _, store = copy_case(family_case)
     damage(store)
     found = verify_with(Backwards(), str(store))
@@ -77,7 +79,9 @@ def test_stopping_early_stops_the_workers() -> None:
     assert closed
 
 
-def test_processes(copy_case: Copy, tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_processes_verify_and_repair_like_one(
+    copy_case: Copy, tree: Tree, capsys: pytest.CaptureFixture[str]
+) -> None:
     case, store = copy_case("rows_hdf5")
     sound = tree(store)
     whole = json.dumps(verify(store, against=case.sources).to_json())

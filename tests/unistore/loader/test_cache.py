@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import unistore
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore.data.kinds import sparse_points
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader
@@ -105,7 +105,7 @@ def test_points_of_a_mask_are_found_once(make_scans, monkeypatch):
     assert max(searched) > 9
 
 
-def test_it_admits_until_full_and_keeps_what_it_has(rows):
+def test_a_full_cache_admits_no_more_samples_and_keeps_the_ones_it_has(rows):
     with Loader(unistore.Dataset(rows), 8, shuffle=True, seed=1, num_workers=0, cache=30_000) as loader:
         hits = []
         for _ in range(3):

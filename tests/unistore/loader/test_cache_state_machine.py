@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.machines import run_machine
-from tests.stores import full_disk
+from tests.support.state_machines import run_machine
+from tests.support.store_files import full_disk
 from unistore.errors import InputError
 from unistore.loader.cache import ALIGNMENT, CacheFile, CacheRegion
 
@@ -178,7 +178,7 @@ def test_processes_that_add_at_once_do_not_write_over_each_other() -> None:
     file.close()
 
 
-def test_no_room_for_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_without_room_for_its_index_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a hole would be read through the map, which ends in SIGBUS on a full file system in memory."""
 
     monkeypatch.setattr(os, "posix_fallocate", full_disk)

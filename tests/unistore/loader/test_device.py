@@ -10,7 +10,7 @@ import torch
 from unistore import Loader
 
 
-def test_on_the_processor_nothing_is_copied(data):
+def test_device_cpu_copies_nothing(data):
     with (
         Loader(data.Batched(), 10, num_workers=0) as plain,
         Loader(data.Batched(), 10, num_workers=0, device="cpu") as loader,

@@ -142,7 +142,7 @@ def test_a_damaged_file_is_noticed_and_made_anew(
     check_equal(batches(make_dataset(), cache="disk"), expected)
 
 
-def test_what_differs_gets_a_file_of_its_own(
+def test_datasets_that_differ_have_their_own_cache_files(
     make_dataset: Callable[..., unistore.Dataset], tmp_path: Path
 ) -> None:
     batches(make_dataset(), cache="disk")
@@ -156,7 +156,9 @@ def test_what_differs_gets_a_file_of_its_own(
     assert len(files(tmp_path)) == 5
 
 
-def test_files_beyond_the_limit_go(make_dataset: Callable[..., unistore.Dataset], tmp_path: Path) -> None:
+def test_cache_files_beyond_the_limit_are_removed(
+    make_dataset: Callable[..., unistore.Dataset], tmp_path: Path
+) -> None:
     batches(make_dataset(), cache="disk")
     (old,) = files(tmp_path)
     batches(make_dataset(fields=["xyz"], cache_limit=old.stat().st_size), cache="disk")
@@ -175,13 +177,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case: str, make_dataset: Callable[..., unistore.Dataset]) -> None:
+def test_a_dataset_that_a_disk_cache_cannot_serve_is_an_error(
+    case: str, make_dataset: Callable[..., unistore.Dataset]
+) -> None:
     changed, message = REFUSED[case]
     with pytest.raises(InputError, match=message):
         unistore.Loader(make_dataset(**changed), cache="disk")
 
 
-def test_a_folder_of_others_is_refused(make_dataset: Callable[..., unistore.Dataset], tmp_path: Path) -> None:
+def test_a_cache_folder_that_others_can_write_to_is_an_error(
+    make_dataset: Callable[..., unistore.Dataset], tmp_path: Path
+) -> None:
     dataset = make_dataset()
     (tmp_path / "cache").mkdir(exist_ok=True)
     (tmp_path / "cache").chmod(0o777)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from unistore.loader import Loader, SampleError, WorkerDiedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -72,7 +72,7 @@ def test_a_cause_that_cannot_be_sent_leaves_its_traceback(data):
         del caught
 
 
-def test_worker_init_fn_that_fails(data):
+def test_a_worker_init_fn_that_fails_is_an_error_of_the_first_batch(data):
     def start(worker):
         raise RuntimeError(f"no licence for {worker}")
 
@@ -91,7 +91,7 @@ def test_a_dead_worker_is_noticed(data, how, said):
         del caught
 
 
-def test_a_worker_killed_while_idle_and_the_loader_used_again(data):
+def test_a_loader_works_again_after_an_idle_worker_was_killed(data):
     with Loader(data.Batched(), 10, shuffle=True, num_workers=2) as loader:
         list(loader)
         os.kill(loader.worker_pids[0], signal.SIGKILL)

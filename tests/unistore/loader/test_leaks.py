@@ -72,7 +72,7 @@ def one_life(data, store, rng, workers, end, method="fork"):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
-def test_many_lifetimes_leave_nothing(data, store, census):
+def test_many_loaders_leave_no_process_descriptor_or_memory(data, store, census):
     rng = random.Random(3)
     for number in range(8):
         one_life(data, store, rng, number % 3, ENDS[number % 5])
@@ -88,7 +88,7 @@ def test_many_lifetimes_leave_nothing(data, store, census):
 
 
 @pytest.mark.nightly
-def test_a_long_iteration_does_not_grow(data):
+def test_a_long_iteration_does_not_grow_in_memory(data):
     with Loader(data.Batched(4_000, 16), 4, shuffle=True, num_workers=1) as loader:
         list(zip(loader, range(250), strict=False))
         before = resident()

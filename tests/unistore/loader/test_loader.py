@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from unistore.data.packed import Packed
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader, LoaderError
@@ -25,7 +25,7 @@ def indices(loader):
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_delivers_what_the_dataset_holds(data, workers):
+def test_batches_contain_the_samples_of_the_dataset(data, workers):
     with Loader(data.Batched(), 8, shuffle=False, num_workers=workers) as loader:
         batches = list(loader)
     assert len(batches) == len(loader) == 25
@@ -94,7 +94,7 @@ def test_permuted_images_keep_their_strides(data):
             assert batch["image"].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_an_iteration_that_was_replaced_says_so(data):
+def test_an_iterator_that_was_replaced_by_a_newer_one_raises_an_error(data):
     with Loader(data.Batched(), 8, shuffle=True, num_workers=1) as loader:
         old = iter(loader)
         next(old)
@@ -107,7 +107,7 @@ def test_an_iteration_that_was_replaced_says_so(data):
         next(new)
 
 
-def test_batches_of_very_different_sizes(data):
+def test_batches_of_very_different_sizes_are_delivered_and_slabs_used_again(data):
     class Growing(data.Batched):
         def read_batch(self, indices, allocate=np.empty):
             index = np.array([each[0] for each in indices])
@@ -129,7 +129,7 @@ def test_batches_of_very_different_sizes(data):
         assert loader.stats()["slab_misses"] < 60
 
 
-def test_stats_and_report(data, capsys):
+def test_stats_count_batches_and_log_every_prints_a_line(data, capsys):
     with Loader(data.Batched(), 10, shuffle=True, num_workers=1, log_every=5) as loader:
         list(loader)
         stats = loader.stats()
@@ -144,7 +144,7 @@ def test_stats_and_report(data, capsys):
     assert "epoch 0 batch 20" in lines[-1]
 
 
-def test_empty_datasets_and_short_ones(data):
+def test_an_empty_dataset_gives_no_batch_and_a_short_one_a_partial_batch(data):
     for workers in (0, 1):
         with Loader(data.Batched(0), 8, shuffle=True, num_workers=workers) as loader:
             assert [list(loader) for _ in range(3)] == [[], [], []]
@@ -172,7 +172,7 @@ def test_pinning_copies_every_tensor_of_a_batch(data, monkeypatch):
     assert batch["offsets"][0] == 1
 
 
-def test_options_that_contradict_each_other(data):
+def test_options_that_contradict_each_other_are_an_error(data):
     dataset = data.Batched()
     with pytest.raises(InputError, match="does not work with a sampler") as caught:
         Loader(dataset, 8, shuffle=True, sampler=InOrder(200), subset=[1], weights=[1], samples_per_epoch=3)
@@ -191,7 +191,7 @@ def test_options_that_contradict_each_other(data):
         Loader(dataset, 8, shuffle=True, num_workers=-1)
 
 
-def test_worker_info_threads_and_init_function(data, tmp_path):
+def test_workers_have_worker_info_one_thread_and_run_the_init_function(data, tmp_path):
     def start(worker):
         (tmp_path / str(worker)).write_text(str(torch.utils.data.get_worker_info().id))
 

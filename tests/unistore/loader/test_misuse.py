@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.programs import in_child
+from tests.support.programs import in_child
 from tests.unistore.loader.conftest import Batched
 from unistore.errors import LoaderError
 from unistore.loader import Loader

@@ -81,7 +81,7 @@ def test_draws_agree_for_all_workers_and_batch_sizes(path, transform):
 
 @pytest.mark.parametrize("transform", [by_torch, by_rng])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_resumed_with_another_batch_size(path, transform, workers):
+def test_a_run_resumed_with_another_batch_size_draws_the_same(path, transform, workers):
     dataset = unistore.Dataset(path, transform=transform)
     whole = epochs_of(dataset)[0]
     with Loader(dataset, 8, shuffle=True, seed=1, num_workers=1) as loader:
@@ -103,7 +103,7 @@ def test_ranks_draw_what_one_draws(path, transform):
 
 @pytest.mark.parametrize("transform", [by_python, by_rng])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_torch_data_loader_with_our_sampler(path, transform, workers):
+def test_a_torch_data_loader_with_our_sampler_draws_the_same(path, transform, workers):
     dataset = unistore.Dataset(path, transform=transform)
     order = unistore.Shuffle(dataset, seed=1)
     options = {"num_workers": workers, "persistent_workers": workers > 0}
@@ -214,7 +214,7 @@ def test_a_sample_that_fails_at_random_is_named(path):
     assert list(failures(1)) == failed
 
 
-def test_samples_tell_their_epoch(path, make_store):
+def test_the_optional_key_epoch_has_the_epoch_of_the_sample(path, make_store):
     dataset = unistore.Dataset(path, fields=["epoch", "label"])
     assert list(dataset[0]) == ["index", "label", "epoch"]
     assert dataset[EpochIndex(3, 8)]["epoch"] == 8

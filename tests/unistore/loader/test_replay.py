@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.errors import InputError, LoaderError
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
@@ -49,7 +49,7 @@ def make_loader(**options: Any) -> unistore.Loader:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_samples_of_a_store(name: str) -> None:
+def test_replay_of_a_store_gives_the_samples_that_a_loader_delivered(name: str) -> None:
     loader = make_loader(**ORDERS[name])
     indices, sources, state = seen(loader, 16)  # 11 steps an epoch
     now = unistore.replay(PATH, state)
@@ -66,7 +66,7 @@ def test_samples_of_a_store(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ONLY_LOADERS)
-def test_samples_of_a_loader(name: str) -> None:
+def test_replay_of_a_loader_with_weights_gives_its_delivered_samples(name: str) -> None:
     loader = make_loader(**ONLY_LOADERS[name])
     indices, sources, state = seen(loader, 2)
     replayed = unistore.replay(make_loader(**ONLY_LOADERS[name]), state)
@@ -98,13 +98,13 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_refused(case: str) -> None:
+def test_a_state_or_batch_that_does_not_fit_is_an_error(case: str) -> None:
     changed, arguments, message = WRONG[case]
     with pytest.raises((InputError, LoaderError), match=message):
         unistore.replay(PATH, {**STATE, **changed}, **arguments)
 
 
-def test_versions_of_a_grown_store(tmp_path: Path) -> None:
+def test_replay_reads_the_version_of_the_state(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / "sources").mkdir(exist_ok=True)
         np.save(tmp_path / "sources" / f"part_{number}.npy", np.arange(10) + 10 * number)
@@ -117,7 +117,7 @@ def test_versions_of_a_grown_store(tmp_path: Path) -> None:
     np.testing.assert_array_equal(unistore.replay(store, state).index, first)
 
 
-def test_the_command(tmp_path: Path, capsys: Any) -> None:
+def test_the_replay_command_prints_index_and_source_of_each_sample(tmp_path: Path, capsys: Any) -> None:
     path = shutil.copytree(PATH, tmp_path / "rows.zarr")
     loader = make_loader(shuffle="full", seed=3)
     indices, sources, state = seen(loader, 2)

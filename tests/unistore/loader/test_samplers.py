@@ -42,7 +42,7 @@ def loaded(dataset: Any, sampler: Any, batch_size: int = 10, **options: Any) -> 
 
 
 @pytest.mark.parametrize("count", [None, 20, 43, 100, 129])
-def test_random_without_replacement(data: Any, count: int | None) -> None:
+def test_a_random_sampler_draws_each_sample_as_often_as_in_torch(data: Any, count: int | None) -> None:
     """Every sample as often as in torch: whole passes, and of the last one any samples once."""
     dataset = data.Batched(43)
     sampler = RandomSampler(dataset, num_samples=count)
@@ -54,14 +54,14 @@ def test_random_without_replacement(data: Any, count: int | None) -> None:
         assert len(set(ours[start : start + 43])) == len(ours[start : start + 43])
 
 
-def test_a_random_subset(data: Any) -> None:
+def test_a_subset_sampler_delivers_the_chosen_indices(data: Any) -> None:
     chosen = [5, 3, 40, 3, 17]
     for indices in (chosen, torch.tensor(chosen), np.array(chosen)):
         ours = flat(loaded(data.Batched(43), SubsetRandomSampler(indices), 2))
         assert sorted(ours) == sorted(chosen)
 
 
-def test_weights(data: Any) -> None:
+def test_a_weighted_sampler_draws_by_weights_in_double_precision(data: Any) -> None:
     weights = [0.0, 3e-60, 1e-60]  # in double precision alone
     ours = Counter(flat(loaded(data.Batched(43), WeightedRandomSampler(weights, 4000), 100)))
     assert set(ours) == {1, 2}
@@ -71,7 +71,7 @@ def test_weights(data: Any) -> None:
 @pytest.mark.parametrize("drop_tail", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize(("samples", "world"), [(43, 2), (43, 3), (40, 4), (3, 5)])
-def test_ranks_of_a_distributed_sampler(
+def test_ranks_of_a_distributed_sampler_get_the_batches_of_torch(
     data: Any, samples: int, world: int, shuffle: bool, drop_tail: bool
 ) -> None:
     """Ranks get as many batches, as long, as in torch; together the same samples as often."""
@@ -117,7 +117,7 @@ def test_set_epoch_after_a_state_goes_on_within_the_epoch(data: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_orders_of_our_own(data: Any, workers: int) -> None:
+def test_our_own_sequences_are_delivered_in_their_order(data: Any, workers: int) -> None:
     dataset = data.Batched(43)
     for order in (InOrder(43), Shuffled(43, 5), Shuffled(20), Repeated(Shuffled(43), 100)):
         with Loader(dataset, 10, sampler=order, num_workers=workers) as loader:
@@ -125,7 +125,7 @@ def test_orders_of_our_own(data: Any, workers: int) -> None:
                 assert flat(drawn(loader)) == order.indices(epoch, 0, len(order)).tolist()
 
 
-def test_indices_in_an_order_of_their_own(data: Any) -> None:
+def test_lists_of_indices_are_delivered_in_their_order(data: Any) -> None:
     for order in ([5, 3, 40], range(7, 2, -1), np.array([1, 1, 2]), torch.tensor([4, 0])):
         with Loader(data.Batched(43), 2, sampler=order, num_workers=0) as loader:
             for _ in range(2):
@@ -158,7 +158,7 @@ class Own(Sampler[int]):
         (lambda d: "rows", "indices of samples", ""),
     ],
 )
-def test_what_is_refused(data: Any, make: Any, said: str, fix: str) -> None:
+def test_a_sampler_that_a_loader_cannot_follow_is_an_error(data: Any, make: Any, said: str, fix: str) -> None:
     dataset = data.Batched(43)
     with pytest.raises(InputError) as caught:
         Loader(dataset, 4, sampler=make(dataset), num_workers=0)
@@ -175,7 +175,7 @@ def dataset(make_store):
 
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("world", [1, 3])
-def test_same_batches_as_the_loader(dataset, world, drop_last):
+def test_a_sequence_sampler_gives_torch_the_batches_of_the_loader(dataset, world, drop_last):
     for sequence in (Shuffled(203, 4), BlockShuffle(dataset.block_offsets(), 4), InOrder(203)):
         for rank in range(world):
             options = {"rank": rank, "world_size": world, "drop_last": drop_last}

@@ -67,7 +67,7 @@ SCRIPT = """
 """
 
 
-def test_every_start_method_in_every_state(tmp_path):
+def test_every_start_method_works_whatever_the_parent_was_doing(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     # what is forked inherits the parent's state, what starts anew does not: the worst state says all
@@ -127,7 +127,7 @@ def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(data, tmp_pa
         list(loader)
 
 
-def test_a_dataset_that_cannot_be_unpickled(servers, data, nothing_left):
+def test_a_dataset_that_cannot_be_unpickled_works_only_by_fork(servers, data, nothing_left):
     class Hidden(data.Batched):
         def __reduce__(self):
             return eval, ("1 / 0",)
@@ -141,14 +141,14 @@ def test_a_dataset_that_cannot_be_unpickled(servers, data, nothing_left):
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_a_dataset_that_can_only_be_inherited(servers, data, method, nothing_left):
+def test_a_dataset_with_a_lock_is_inherited_by_its_workers(servers, data, method, nothing_left):
     dataset = data.Batched()
     dataset.lock = multiprocessing.get_context(method).Lock()
     with Loader(dataset, 10, shuffle=True, num_workers=2, multiprocessing_context=method) as loader:
         assert len(list(loader)) == 20
 
 
-def test_a_dataset_that_cannot_be_pickled(servers, data, nothing_left):
+def test_a_dataset_that_cannot_be_pickled_is_an_error_that_names_the_lambda(servers, data, nothing_left):
     dataset = data.Batched()
     dataset.function = lambda: None
     with pytest.raises(LoaderError, match=r"lambda.*at the top level of a module"):
@@ -159,7 +159,7 @@ def mine(samples):
     return samples
 
 
-def test_a_function_of_a_notebook_is_told_what_to_do(servers, data, monkeypatch, nothing_left):
+def test_a_function_of_a_notebook_is_an_error_that_says_what_to_do(servers, data, monkeypatch, nothing_left):
     """No worker that is not forked could import it."""
     monkeypatch.setattr(mine, "__module__", "__main__")
     monkeypatch.setattr(sys.modules["__main__"], "mine", mine, raising=False)

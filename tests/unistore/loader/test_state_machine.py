@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.machines import run_machine
+from tests.support.state_machines import run_machine
 from unistore.loader import Loader
 
 pytestmark = pytest.mark.usefixtures("nothing_left")

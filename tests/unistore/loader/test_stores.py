@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unistore
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore.data import parts
 from unistore.loader import Loader, SampleError
 
@@ -34,7 +34,7 @@ def rows(make_store):
     ("workers", "shuffle", "cache"),
     [(0, "blocks", None), (2, True, None), (2, "blocks", "10MB"), (0, False, "10MB")],
 )
-def test_every_row_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
+def test_every_row_is_delivered_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
     path, data = rows
     dataset = unistore.Dataset(path, split="train")
     with Loader(dataset, 16, shuffle, num_workers=workers, cache=cache) as loader:
@@ -47,7 +47,7 @@ def test_every_row_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
             assert sorted(seen) == list(range(0, 300, 2))
 
 
-def test_states_know_the_store_and_its_split(rows):
+def test_a_state_of_another_split_or_seed_is_an_error(rows):
     path, _ = rows
     train = unistore.Dataset(path, split="train")
     state = Loader(train, 16, shuffle=True, num_workers=0).state_dict()

@@ -61,7 +61,7 @@ def test_every_parameter_of_torch_works_or_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", MEANT)
-def test_what_works(data: Any, name: str) -> None:
+def test_each_supported_parameter_gives_the_batches_of_torch(data: Any, name: str) -> None:
     options = {"num_workers": 1, "batch_size": 4, name: MEANT[name]}
     deciding = ("batch_size", "shuffle", "sampler", "collate_fn", "drop_last")
     theirs = DataLoader(data.Plain(23), **{each: options[each] for each in deciding if each in options})
@@ -70,14 +70,14 @@ def test_what_works(data: Any, name: str) -> None:
     assert lengths == [len(batch if isinstance(batch, list) else batch["label"]) for batch in theirs]
 
 
-def test_all_by_position(data: Any) -> None:
+def test_all_parameters_by_position_give_the_batches_of_torch(data: Any) -> None:
     given = (data.Plain(23), 4, False, None, None, 0, gathered, False, True, 0, started, None, None)
     with Loader(*given) as ours:
         assert list(ours) == list(DataLoader(*given))
 
 
 @pytest.mark.parametrize("name", WITHOUT_MEANING)
-def test_what_has_no_meaning_is_refused_with_what_to_write(data: Any, name: str) -> None:
+def test_a_parameter_without_meaning_is_an_error_with_a_fix(data: Any, name: str) -> None:
     value, fix = WITHOUT_MEANING[name]
     with pytest.raises(InputError) as caught:
         Loader(data.Batched(), 4, **{name: value})

@@ -81,7 +81,7 @@ def same(batches, samples):
         (2, "Shuffle"),
     ],
 )
-def test_what_is_left_of_an_epoch_comes_and_then_the_next_one(store, kind, workers):
+def test_a_resumed_stateful_loader_delivers_the_rest_and_then_the_next_epoch(store, kind, workers):
     expected = serial(kind, store, EPOCH)
     for stop in (1, 5)[workers // 2 :]:
         _, loader = loader_of(kind, store, workers)

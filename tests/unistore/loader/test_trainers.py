@@ -96,7 +96,7 @@ def test_a_data_loader_of_its_attributes_makes_the_same_batches(store: Path, nam
         assert equal(next(iter(loader)), following)  # the epoch is over
 
 
-def test_what_trainers_look_at(store: Path) -> None:
+def test_a_loader_has_the_attributes_that_trainers_read(store: Path) -> None:
     dataset = unistore.Dataset(store)
     for workers in (0, 1):
         with Loader(dataset, 4, num_workers=workers) as loader:
@@ -150,7 +150,7 @@ def labels(samples: Any) -> list[int]:
     return [int(sample["label"]) for sample in samples]
 
 
-def test_what_a_data_loader_would_lose_is_refused(store: Path, data: Any) -> None:
+def test_skip_first_batches_of_a_loader_that_torch_cannot_imitate_is_an_error(store: Path, data: Any) -> None:
     dataset = unistore.Dataset(store)
     for wrong, options, what in [
         (data.Plain(20), {}, "read_batch"),

@@ -58,7 +58,7 @@ def there_and_back(batch, size=1 << 16, *, copy=False):
     copy=st.booleans(),
     size=st.sampled_from([0, 1 << 16]),
 )
-def test_any_array_and_any_view_of_it(array, data, copy, size):
+def test_any_view_of_any_array_arrives_unchanged(array, data, copy, size):
     axes = data.draw(st.permutations(range(array.ndim)))
     view = array.transpose(axes)
     if view.ndim and view.shape[0] > 1:
@@ -85,7 +85,7 @@ def test_arrays_in_the_slab_are_not_copied():
     assert (found["tensor"][1] == 7).all()
 
 
-def test_structures_and_objects():
+def test_structures_objects_and_tensors_arrive_unchanged():
     batch = {
         "point": Point(np.arange(3), [torch.arange(4), None]),
         "holder": Holder({"a": (1, 2.5, "text")}),

@@ -109,7 +109,7 @@ def test_a_child_forked_while_a_transform_runs_reads_too(path):
         assert job.result()["r"] == dataset[EpochIndex(3, 1)]["r"]
 
 
-def test_what_takes_rng():
+def test_takes_rng_finds_functions_with_a_parameter_rng():
     assert takes_rng(by_rng)
     assert takes_rng(ByKeyword())
     assert takes_rng(functools.partial(by_rng, {}))

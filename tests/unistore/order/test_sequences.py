@@ -39,7 +39,7 @@ def sequences():
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_any_stretch_is_part_of_the_whole(number):
+def test_any_part_of_a_sequence_equals_that_part_of_the_whole(number):
     sequence = sequences()[number]
     rng = np.random.default_rng(number)
     for epoch in (0, 1, 5):
@@ -77,7 +77,7 @@ def test_every_sample_once_an_epoch(number):
         ("aaadd923fa0bb382", Weighted([1, 0, 3], offsets=[0, 10, 10, 1000], length=3_000, seed=1)),
     ],
 )
-def test_orders_are_those_of_earlier_versions(digest, order):
+def test_orders_equal_those_of_earlier_versions(digest, order):
     """A saved state goes on where the run stopped only if its order stays as it was."""
     indices = [order.indices(epoch, 0, len(order)) for epoch in (0, 1, 1 << 33)]
     assert xxhash.xxh3_64_hexdigest(np.concatenate(indices).astype("<i8").tobytes()) == digest
@@ -101,7 +101,7 @@ def test_ranks_share_every_position_once(length):
 
 
 @pytest.mark.parametrize(("first", "stop"), [(0, 0), (0, 43), (40, 50), (42, 130), (86, 87), (99, 100)])
-def test_any_stretch_of_a_repeated_sequence(first: int, stop: int) -> None:
+def test_any_part_of_a_repeated_sequence_equals_the_repeated_whole(first: int, stop: int) -> None:
     once = Shuffled(43, 1).indices(2, 0, 43)
     found = Repeated(Shuffled(43, 1), 200).indices(2, first, stop)
     assert found.tolist() == np.resize(once, 200)[first:stop].tolist()
@@ -179,17 +179,17 @@ def test_weights_are_summed_in_double_precision():
 
 
 @pytest.mark.parametrize("weights", [[], [-1.0, 2], [0.0, 0], [np.nan, 1], [np.inf]])
-def test_weights_that_are_none(weights):
+def test_weights_that_cannot_be_drawn_from_are_an_error(weights):
     with pytest.raises(ValueError, match="weights"):
         Weighted(weights)
 
 
-def test_a_weight_for_each_run():
+def test_weights_of_another_number_than_runs_are_an_error():
     with pytest.raises(ValueError, match="2 numbers, one for each run of samples, got 3"):
         Weighted([1, 2, 3], offsets=[0, 5, 10])
 
 
-def test_wrong_blocks_are_refused():
+def test_blocks_that_do_not_ascend_are_an_error():
     with pytest.raises(ValueError, match="ascend from 0"):
         BlockShuffle(np.array([0, 5, 3]))
     with pytest.raises(ValueError, match="lanes and deal must be at least 1, got 16, 0, 64"):
@@ -197,7 +197,7 @@ def test_wrong_blocks_are_refused():
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "blocks"])
-def test_a_hundred_million_samples_cost_nothing(kind):
+def test_an_order_of_a_hundred_million_samples_takes_no_table(kind):
     """A table of all indices would take 800 MB, and one of half of them 400 MB."""
     tracemalloc.start()
     if kind == "shuffled":

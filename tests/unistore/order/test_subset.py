@@ -58,20 +58,20 @@ def test_large_subsets_are_those_of_the_guide(way: str) -> None:
 
 
 @pytest.mark.parametrize("total", [(1 << 31) + 1, (1 << 32) + 1, (1 << 45) + 7, (1 << 63) - 1])
-def test_populations_of_more_than_32_bits(way: str, total: int) -> None:
+def test_subsets_of_more_than_32_bits_are_those_of_the_guide(way: str, total: int) -> None:
     found = subset(total, 500, 3)
     assert found.tolist() == documented(total, 500, 3), way
     assert found[-1] > total // 2  # 500 draws below the middle do not happen
 
 
-def test_none_and_all(way: str) -> None:
+def test_a_subset_of_none_or_all_is_exact(way: str) -> None:
     assert subset(0, 0, 1).tolist() == subset(7, 0, 1).tolist() == [], way
     assert subset(1, 1, 1).tolist() == [0]
     assert subset(130, 130, 1).tolist() == list(range(130))
 
 
 @pytest.mark.parametrize(("total", "count"), [(3, 4), (-1, 0), (3, -1), (1 << 63, 1)])
-def test_what_is_no_subset_is_refused(total: int, count: int) -> None:
+def test_a_subset_larger_than_its_population_is_an_error(total: int, count: int) -> None:
     with pytest.raises(ValueError, match=f"cannot take {count} of {total}"):
         subset(total, count, 1)
 

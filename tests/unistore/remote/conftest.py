@@ -24,8 +24,8 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from tests.stores import tree
-from tests.waiting import wait_until
+from tests.support.store_files import tree
+from tests.support.waiting import wait_until
 from unistore.store.names import SOURCES
 
 SERVER = """

@@ -150,7 +150,7 @@ def test_doctor_counts_the_requests_of_an_epoch(
     assert predicted.bytes == pytest.approx(kept if copies else nbytes(proxy), rel=0.15)
 
 
-def test_what_doctor_counts_is_the_same_on_any_machine(proxy: Any, far: str) -> None:
+def test_counted_requests_of_an_epoch_are_repeatable_and_can_be_sampled(proxy: Any, far: str) -> None:
     dataset = unistore.Dataset(far)
     costs = epoch_costs(dataset, 8)
     assert epoch_costs(dataset, 8) == costs

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.facts import of_kind
-from tests.programs import call
-from tests.steps import Disturbing, Stopping
-from tests.stores import tree
+from tests.support.executors import Disturbing, Stopping
+from tests.support.problems import of_kind
+from tests.support.programs import call
+from tests.support.store_files import tree
+from tests.support.waiting import wait_until
 from tests.unistore.remote.conftest import process_of
-from tests.waiting import wait_until
 from unistore.conversion import keys, lock
 from unistore.conversion import plan as layout
 from unistore.conversion.executors.local import Serial
@@ -45,7 +45,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rows() -> Any:
-    from tests.family_converters import rows as converter
+    from tests.support.family_converters import rows as converter
 
     return converter
 
@@ -60,7 +60,7 @@ def test_the_bytes_are_those_of_a_local_store(bucket: Any, sources: Path, local:
     assert not work.exists() or not list(work.iterdir()), "nothing is left locally"
 
 
-def test_in_a_bucket_bytes_count(bucket: Any, tmp_path: Path, work: Path) -> None:
+def test_a_store_in_a_bucket_has_codecs_that_save_bytes(bucket: Any, tmp_path: Path, work: Path) -> None:
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (20, 800, 800), dtype=np.uint8)
     np.savez(tmp_path / "a.npz", noise=noise, few=rng.integers(0, 4, (20, 256, 256), dtype=np.uint8))
@@ -75,7 +75,9 @@ def test_in_a_bucket_bytes_count(bucket: Any, tmp_path: Path, work: Path) -> Non
     assert unistore.verify(bucket.url("a.zarr"), against=tmp_path / "a.npz").ok
 
 
-def test_a_part_after_the_seal(bucket: Any, make_sources: Any, tmp_path: Path, work: Path) -> None:
+def test_a_job_after_the_seal_changes_nothing_in_the_bucket(
+    bucket: Any, make_sources: Any, tmp_path: Path, work: Path
+) -> None:
     sources = make_sources(tmp_path / "rows")
     url = bucket.url("a.zarr")
     second = int(time.time())  # the server tells the time of the seal in whole seconds
@@ -125,7 +127,7 @@ def test_no_copy_of_the_store_is_made_locally(
 
 
 @pytest.mark.parametrize("after", [0, 3])
-def test_the_same_command_continues(
+def test_the_same_command_continues_an_interrupted_conversion(
     proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, rows: Any, after: int
 ) -> None:
     url = bucket.url("x.zarr")
@@ -169,7 +171,7 @@ def convert_part_on(host: str, sources: str, url: str, work: str, part: str) -> 
 
 
 @pytest.mark.timeout(120)
-def test_parts_of_two_machines_are_killed(
+def test_killed_jobs_of_two_machines_are_continued(
     proxy: Any, bucket: Any, sources: Path, local: Path, work: Path
 ) -> None:
     url = bucket.url("x.zarr")
@@ -197,7 +199,7 @@ def test_parts_of_two_machines_are_killed(
 
 
 @pytest.mark.parametrize("step", [("PUT", MARK, 0), ("PUT", "x.zarr/zarr.json", 0)])
-def test_killed_anywhere_it_continues(
+def test_a_conversion_killed_anywhere_is_continued(
     proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, step: tuple[str, str, int]
 ) -> None:
     url = bucket.url("x.zarr")
@@ -215,7 +217,7 @@ def test_killed_anywhere_it_continues(
         ("x.zarr/zarr.json", b'{"zarr_format": 3, "node_type": "group", "attributes": {}}'),
     ],
 )
-def test_what_is_no_store_is_never_touched(
+def test_objects_that_are_not_a_store_are_an_error_and_stay_unchanged(
     bucket: Any, sources: Path, work: Path, rows: Any, key: str, content: bytes
 ) -> None:
     bucket.put(key, content)
@@ -226,7 +228,9 @@ def test_what_is_no_store_is_never_touched(
     assert not work.exists()
 
 
-def test_neighbours_are_left_alone(bucket: Any, sources: Path, local: Path, work: Path, rows: Any) -> None:
+def test_objects_with_a_similar_prefix_stay_unchanged(
+    bucket: Any, sources: Path, local: Path, work: Path, rows: Any
+) -> None:
     bucket.put("x.zarr.txt", b"a")
     bucket.put("x.zarr2/b", b"b")
     run(rows(), [sources], bucket.url("x.zarr"), Settings(work=work))
@@ -319,7 +323,7 @@ def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
         ("POST", "delete", 3),
     ],
 )
-def test_killed_while_the_new_store_is_swapped_in(
+def test_a_killed_swap_leaves_the_old_store_or_the_new_one(
     proxy: Any,
     bucket: Any,
     uploaded: str,
@@ -388,7 +392,7 @@ def test_bad_sources_leave_nothing(bucket: Any, sources: Path, work: Path, rows:
 
 
 @pytest.mark.nightly
-def test_what_arrives_shortened_is_put_again(
+def test_a_shortened_or_lost_upload_is_repeated(
     proxy: Any,
     bucket: Any,
     sources: Path,
@@ -442,7 +446,7 @@ def test_google_s_dialect_is_written_too(
         ("https://host/x.zarr", "a store cannot be written to"),
     ],
 )
-def test_places_that_cannot_be_written(sources: Path, rows: Any, url: str, message: str) -> None:
+def test_a_url_that_cannot_be_written_is_an_error(sources: Path, rows: Any, url: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         run(rows(), [sources], url)
 
@@ -456,7 +460,7 @@ def test_the_build_folder_is_never_among_the_sources(
     assert not bucket.keys()
 
 
-def test_clean_removes_what_is_named(bucket: Any, sources: Path, work: Path) -> None:
+def test_clean_removes_only_the_conversion_that_is_named(bucket: Any, sources: Path, work: Path) -> None:
     unistore.convert(sources, bucket.url("a/done.zarr"), work=work)
     unistore.convert(sources, bucket.url("a/begun.zarr"), work=work, part="1/2")
     bucket.put("a/begun.zarr-not/x", b"mine")

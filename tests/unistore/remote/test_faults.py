@@ -22,7 +22,7 @@ WHAT = ["drop", "cut", "short", 500, 503, 429]
 
 
 @pytest.mark.parametrize("what", WHAT)
-def test_faults_are_survived(
+def test_a_request_that_fails_is_repeated_until_it_succeeds(
     proxy: Any, uploaded: str, sources: Any, truth: Any, quick: None, what: Any
 ) -> None:
     array = Store(uploaded).array("rows/data")
@@ -53,7 +53,7 @@ def test_a_server_that_does_not_answer_is_asked_again(
         (503, "the server answers 503", StoreError),
     ],
 )
-def test_a_fault_that_stays_is_told(
+def test_a_fault_that_stays_is_an_error_that_names_object_and_chunk(
     proxy: Any, uploaded: str, quick: None, clock: Any, what: Any, message: str, error: type[Exception]
 ) -> None:
     store = Store(uploaded)
@@ -70,7 +70,7 @@ def test_a_fault_that_stays_is_told(
     assert "chunk (1, 0)" in text, "and the chunk"
 
 
-def test_faults_when_opening(proxy: Any, uploaded: str, quick: None) -> None:
+def test_opening_a_store_is_tried_again_and_then_an_error(proxy: Any, uploaded: str, quick: None) -> None:
     proxy.spoil(500, times=2)
     assert Store(uploaded).sample_count == 600
     proxy.spoil(500, times=10**6)
@@ -104,7 +104,7 @@ def test_a_missing_key_is_named(uploaded: str, monkeypatch: pytest.MonkeyPatch, 
         Store(uploaded)
 
 
-def test_pauses_grow_and_end(clock: Any, proxy: Any, uploaded: str) -> None:
+def test_pauses_between_retries_grow_and_end_within_a_minute(clock: Any, proxy: Any, uploaded: str) -> None:
     client = ObjectClient(uploaded)
     assert client.size("zarr.json")
     proxy.spoil(503, times=10**6)
@@ -115,7 +115,7 @@ def test_pauses_grow_and_end(clock: Any, proxy: Any, uploaded: str) -> None:
     assert max(clock.pauses) > 20 * clock.pauses[0]
 
 
-def test_an_absent_object_is_no_fault(proxy: Any, uploaded: str) -> None:
+def test_a_missing_object_is_not_requested_again(proxy: Any, uploaded: str) -> None:
     client = ObjectClient(uploaded)
     before = COUNTS["retries"]
     assert client.size("nothing") is None
@@ -127,7 +127,7 @@ def test_an_absent_object_is_no_fault(proxy: Any, uploaded: str) -> None:
     assert client.get_range("zarr.json", 3, 0) == b""
 
 
-def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
+def test_a_range_beyond_the_end_is_an_error(uploaded: str, quick: None) -> None:
     client = ObjectClient(uploaded)
     size = client.size("zarr.json")
     assert size
@@ -168,7 +168,9 @@ def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
         ("Generic S3 error: something new", "something new", "AWS_ENDPOINT_URL", False),
     ],
 )
-def test_what_obstore_says_becomes_one_line(text: str, message: str, fix: str, transient: bool) -> None:
+def test_an_error_of_obstore_becomes_one_line_with_a_fix(
+    text: str, message: str, fix: str, transient: bool
+) -> None:
     fault = classify_error(RuntimeError(text), "s3", "bucket")
     assert message in fault.message
     assert fix in fault.fix

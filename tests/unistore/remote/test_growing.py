@@ -15,7 +15,7 @@ import obstore
 import pytest
 
 import unistore
-from tests.stores import tree
+from tests.support.store_files import tree
 from unistore.conversion.lock import LockedError
 from unistore.conversion.run import Conversion
 from unistore.growing.growth import growing
@@ -141,7 +141,7 @@ def uploaded(store: Path) -> dict[str, bytes]:
     return {f"s.zarr/{key}": content for key, content in tree(store).items()}
 
 
-def test_it_grows_as_in_a_folder(store: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_store_in_a_bucket_grows_like_one_in_a_folder(store: Objects, folder: Path, tmp_path: Path) -> None:
     sealed = ObjectClient(URL).sealed("zarr.json")
     appended = unistore.append(folder / "new", URL, work=tmp_path / "work")
     assert (appended.version, appended.report and appended.report.samples) == (2, 9)
@@ -166,7 +166,7 @@ def test_it_grows_as_in_a_folder(store: Objects, folder: Path, tmp_path: Path) -
     assert not [*Path().iterdir()]
 
 
-def test_a_server_that_fails_now_and_then(
+def test_a_removal_survives_a_server_that_fails_now_and_then(
     bucket: Any, proxy: Any, quick: None, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -190,7 +190,9 @@ ACTIONS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("name", "stride"), [("append", 12), ("remove", 1)])
-def test_killed_at_any_write_it_is_old_or_new(store: Objects, folder: Path, name: str, stride: int) -> None:
+def test_growth_killed_at_any_write_leaves_the_old_version_or_the_new_one(
+    store: Objects, folder: Path, name: str, stride: int
+) -> None:
     plain = store.content("p")
     grown = uploaded(folder / f"{name}.zarr")
     new = values(folder / f"{name}.zarr")
@@ -218,7 +220,7 @@ def test_killed_at_any_write_it_is_old_or_new(store: Objects, folder: Path, name
     assert seen.index(new) > 5, "some were killed before and some after the root was deleted"
 
 
-def test_one_writer_at_a_time(store: Objects, folder: Path, tmp_path: Path) -> None:
+def test_a_second_writer_of_a_store_is_an_error(store: Objects, folder: Path, tmp_path: Path) -> None:
     with growing(URL):
         with pytest.raises(LockedError):
             unistore.remove(URL, "a.npz")

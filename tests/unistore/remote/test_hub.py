@@ -15,9 +15,9 @@ import zarr
 from torch.utils.data import DataLoader
 
 import unistore
-from tests.hub import TOKEN, FakeHub, Repository, running_hub, use_hub, write_certificates
-from tests.programs import call
-from tests.stores import tree
+from tests.support.fake_hub import TOKEN, FakeHub, Repository, running_hub, use_hub, write_certificates
+from tests.support.programs import call
+from tests.support.store_files import tree
 from unistore.errors import InputError, NoStoreError, StoreError
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
@@ -160,7 +160,7 @@ def test_a_revision_is_a_branch_a_tag_or_a_commit(
     assert store.sample_count == 600
 
 
-def test_a_model_has_no_prefix(hub: FakeHub, local: Path) -> None:
+def test_a_model_repository_is_read_with_and_without_its_prefix(hub: FakeHub, local: Path) -> None:
     hub.add("models/org/name", files_of(local))
     assert Store("hf://org/name/train.zarr").sample_count == 600
     assert Store("hf://models/org/name/train.zarr").sample_count == 600
@@ -186,7 +186,7 @@ def test_a_store_may_be_a_whole_repository(hub: FakeHub, local: Path) -> None:
         (f"hf://{TOKEN}@datasets/org/name/x", r"must not contain credentials"),
     ],
 )
-def test_urls_that_mean_nothing(hub: FakeHub, url: str, message: str) -> None:
+def test_a_malformed_url_is_an_error_before_any_request(hub: FakeHub, url: str, message: str) -> None:
     with pytest.raises(InputError, match=f"(?i){message}") as caught:
         Store(url)
     assert TOKEN not in str(caught.value)
@@ -227,7 +227,7 @@ def test_a_url_in_a_path_is_an_error() -> None:
         ),
     ],
 )
-def test_why_there_is_no_store(
+def test_a_missing_store_is_an_error_that_names_the_reason(
     repository: Repository,
     hub: FakeHub,
     monkeypatch: pytest.MonkeyPatch,
@@ -266,7 +266,9 @@ def test_the_hub_is_waited_for_if_it_limits_requests(
         dataset.read_batch([300])
 
 
-def test_a_hub_that_cannot_be_reached(hub: FakeHub, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached_is_an_error(
+    hub: FakeHub, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     message = (
         r"no answer from http://127.0.0.1:9 \(ConnectError\) \(tried 3 times.*Fix: check the network and HF_E"
@@ -286,7 +288,7 @@ def test_offline_mode_is_kept(repository: Repository, hub: FakeHub, monkeypatch:
 @pytest.mark.parametrize(
     "redirect", ["file:///etc/passwd", "ftp://127.0.0.1/x", "nonsense://", "{endpoint}/{self}"]
 )
-def test_redirects_that_are_not_followed(
+def test_a_redirect_to_another_scheme_or_to_itself_is_an_error(
     repository: Repository, hub: FakeHub, redirect: str, tmp_path: Path
 ) -> None:
     itself = f"{NAME}/resolve/main/train.zarr/rows/data/c/0/0"
@@ -326,7 +328,7 @@ def test_loaders_give_what_the_local_store_gives(repository: Repository, hub: Fa
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_after_a_fork_it_raises_at_once(repository: Repository) -> None:
+def test_reading_in_a_forked_process_is_an_error_at_once(repository: Repository) -> None:
     dataset = unistore.Dataset(URL)
     loader: Any = DataLoader(
         dataset, 4, num_workers=1, collate_fn=unistore.collate, multiprocessing_context="fork"
@@ -415,7 +417,7 @@ def test_a_store_of_a_file_equals_one_of_a_local_file(hub: FakeHub, sources: Pat
         ("empty.npz", "empty"),
     ],
 )
-def test_files_that_cannot_be_converted(
+def test_a_missing_or_empty_file_is_an_error(
     hub: FakeHub, sources: Path, tmp_path: Path, path: str, message: str
 ) -> None:
     hub.add(NAME, {"raw/0.npz": (sources / "0.npz").read_bytes(), "empty.npz": b""})
@@ -423,7 +425,7 @@ def test_files_that_cannot_be_converted(
         unistore.convert(f"hf://{NAME}/{path}".rstrip("/"), tmp_path / "train.zarr")
 
 
-def test_names_of_files_are_kept(hub: FakeHub, sources: Path, tmp_path: Path) -> None:
+def test_names_of_files_with_special_characters_are_kept(hub: FakeHub, sources: Path, tmp_path: Path) -> None:
     content = (sources / "0.npz").read_bytes()
     hub.add(NAME, {"deep/ü ä%20+.npz": content})
     unistore.convert(f"hf://{NAME}/deep/ü ä%20+.npz", tmp_path / "train.zarr")

@@ -91,18 +91,20 @@ def test_file_urls_are_folders(local: Path) -> None:
         ("file://host/x", "three slashes"),
     ],
 )
-def test_urls_that_mean_nothing(url: str, message: str) -> None:
+def test_a_malformed_url_is_an_error_without_its_secrets(url: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         Store(url)
     assert "me:secret" not in str(caught.value)
 
 
-def test_a_url_in_a_path_is_told() -> None:
+def test_a_url_given_as_a_path_is_an_error() -> None:
     with pytest.raises(InputError, match="give it as text, not as a Path"):
         Store(Path("s3://bucket/x"))
 
 
-def test_what_is_no_store_is_told(bucket: Any, uploaded: str, quick: None, monkeypatch: Any) -> None:
+def test_a_url_without_a_finished_store_is_an_error_of_its_kind(
+    bucket: Any, uploaded: str, quick: None, monkeypatch: Any
+) -> None:
     with pytest.raises(StoreError, match=rf"{bucket.url('nothing')}: there is no such store"):
         Store(bucket.url("nothing"))
     with pytest.raises(StoreError, match=r"deep: this is not a unistore store \(no zarr.json\)"):
@@ -116,7 +118,9 @@ def test_what_is_no_store_is_told(bucket: Any, uploaded: str, quick: None, monke
         Store("s3://nobody-has-this/x")
 
 
-def test_a_wrong_endpoint_is_told_soon(quick: None, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_endpoint_is_an_error_after_few_tries(
+    quick: None, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(
         StoreError, match=r"b/x/zarr\.json: there is no connection .*\(tried 3 times"
@@ -153,7 +157,7 @@ def test_a_web_server_serves_stores(
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])
-def test_other_object_stores_read_alike(
+def test_google_and_azure_storage_read_the_same_values(
     bucket: Any, proxy: Any, uploaded: str, sources: Path, truth: Any, scheme: str, monkeypatch: Any
 ) -> None:
     """Objects that everybody may read have the same addresses there; ranges from the end differ."""
@@ -176,7 +180,7 @@ def test_other_object_stores_read_alike(
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_after_a_fork_it_raises_at_once(uploaded: str) -> None:
+def test_reading_in_a_forked_process_is_an_error_at_once(uploaded: str) -> None:
     """Whether the dataset was only opened before, or read from."""
     dataset = unistore.Dataset(uploaded)
     options: dict[str, Any] = {"collate_fn": unistore.collate, "multiprocessing_context": "fork"}

@@ -52,7 +52,7 @@ def objects(local: Path) -> set[str]:
     return shards
 
 
-def test_one_process(proxy: Any, uploaded: str) -> None:
+def test_one_process_reads_each_chunk_with_few_requests(proxy: Any, uploaded: str) -> None:
     dataset = unistore.Dataset(uploaded)
     assert asked(proxy) == {ROOT: 1}, "which repeats all documents"
     dataset.read_batch(range(50))
@@ -64,7 +64,9 @@ def test_one_process(proxy: Any, uploaded: str) -> None:
     assert asked(proxy) == both | {ROOT: 1 + 2}, "each worker for itself"
 
 
-def test_one_process_with_copies(proxy: Any, uploaded: str, objects: set[str], tmp_path: Path) -> None:
+def test_with_copies_one_process_fetches_each_object_once(
+    proxy: Any, uploaded: str, objects: set[str], tmp_path: Path
+) -> None:
     dataset = unistore.Dataset(uploaded, cache_dir=tmp_path / "cache")
     assert asked(proxy) == {ROOT: 1}
     epoch(dataset)
@@ -76,7 +78,9 @@ def test_one_process_with_copies(proxy: Any, uploaded: str, objects: set[str], t
     assert total_of(unistore.Dataset(uploaded, cache_dir=tmp_path / "cache"), proxy) == 1, "the root"
 
 
-def test_several_processes_with_copies(proxy: Any, uploaded: str, objects: set[str], tmp_path: Path) -> None:
+def test_with_copies_several_processes_fetch_each_object_once(
+    proxy: Any, uploaded: str, objects: set[str], tmp_path: Path
+) -> None:
     """All at once: one of them fetches, the others wait for it."""
     with ThreadPoolExecutor(PROCESSES) as pool:
         opened = pool.map(
@@ -135,7 +139,7 @@ def test_damage_is_told_as_for_a_folder(
     assert unistore.verify(uploaded).problems == problems
 
 
-def test_stores_larger_than_the_scratch_folder(
+def test_a_store_larger_than_the_scratch_folder_is_verified_and_exported(
     uploaded: str, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=60_000)
@@ -162,7 +166,9 @@ RANGES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400), st.inte
 
 @settings(max_examples=200)
 @given(ranges=RANGES, gap=st.integers(0, 50), limit=st.integers(1, 200))
-def test_requests_cover_the_ranges(ranges: list[tuple[str, int, int]], gap: int, limit: int) -> None:
+def test_coalesced_requests_cover_each_range_once_within_gap_and_limit(
+    ranges: list[tuple[str, int, int]], gap: int, limit: int
+) -> None:
     keys, offsets, sizes = ([each[part] for each in ranges] for part in range(3))
     requests = coalesce(keys, offsets, sizes, gap=gap, limit=limit)  # type: ignore[arg-type]
     members = [at for request in requests for at in request.members]

@@ -14,7 +14,7 @@ import pytest
 import xxhash
 
 import unistore
-from tests.stores import full_disk
+from tests.support.store_files import full_disk
 from tests.unistore.remote.conftest import process_of, upload
 from unistore.errors import CorruptionError, InputError, StoreError
 from unistore.store.reader import Store
@@ -29,7 +29,7 @@ def held(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("[0-9a-f]" * 32 + "*"))
 
 
-def test_a_local_store_may_have_one_too(local: Path, tmp_path: Path) -> None:
+def test_a_local_store_may_have_a_shard_cache(local: Path, tmp_path: Path) -> None:
     """On a slow network file system, say."""
     store = Store(local, cache_dir=tmp_path / "cache")
     assert np.array_equal(
@@ -84,7 +84,7 @@ def read_at_random(url: str, cache: str, limit: str, seed: str, truth: str) -> N
 
 
 @pytest.mark.parametrize("limit", ["1GB", "30kB"])
-def test_several_processes_at_once(
+def test_several_processes_share_a_cache_within_its_limit(
     proxy: Any, uploaded: str, tmp_path: Path, sources: Path, truth: Any, limit: str
 ) -> None:
     """With room each object is fetched once by all of them; without, they evict from under each other."""
@@ -204,7 +204,7 @@ def test_a_replaced_store_finds_nothing_of_the_old_one(
     assert not np.array_equal(found, before)
 
 
-def test_a_folder_that_cannot_be_written(uploaded: str, tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_written_is_an_error(uploaded: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"cache_dir .*file: cannot be used: .* Fix: choose"):
         Store(uploaded, cache_dir=tmp_path / "file").array("rows/data").read_rows([0])

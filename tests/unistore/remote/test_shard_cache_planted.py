@@ -82,7 +82,7 @@ def test_a_folder_that_others_write_to_is_refused(cache: ShardCache, mode: int) 
 
 
 @pytest.mark.parametrize("place", [f"{NAME}.part", NAME, "lock"])
-def test_what_belongs_to_another_user_is_refused(cache: ShardCache, place: str) -> None:
+def test_a_cache_file_of_another_user_is_an_error(cache: ShardCache, place: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("giving a file away needs root")
     path = cache.folder / place
@@ -93,7 +93,7 @@ def test_what_belongs_to_another_user_is_refused(cache: ShardCache, place: str) 
         ensure(cache)
 
 
-def test_only_copies_make_room(cache: ShardCache) -> None:
+def test_the_limit_removes_only_copies_and_no_other_files(cache: ShardCache) -> None:
     """In a folder that holds other things, too, the limit deletes copies alone."""
     others = ["notes", "x.part", "f" * 31, f"zz/{NAME}", "de/deep/x"]
     for name in others:
@@ -108,7 +108,7 @@ def test_only_copies_make_room(cache: ShardCache) -> None:
     assert (cache.folder / NAME).read_bytes() == CONTENT
 
 
-def test_what_is_made_is_this_users_alone(tmp_path: Path) -> None:
+def test_a_new_cache_is_private_to_its_user(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "new" / "cache", 1000)
     assert ensure(cache)
     for path in (cache.folder, *cache.folder.rglob("*")):

@@ -17,7 +17,7 @@ import xxhash
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.machines import run_machine
+from tests.support.state_machines import run_machine
 from unistore.errors import CorruptionError, StoreError
 from unistore.store.manifest import Entry, manifest_bytes
 from unistore.store.names import MANIFEST

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from tests.unistore.remote.conftest import Bucket, Proxy
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
@@ -102,7 +102,9 @@ def test_an_object_that_changes_meanwhile_is_refused(
     assert unistore.convert(raw, tmp_path / "train.zarr").sources == 3
 
 
-def test_a_full_disk_is_told_before(raw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_space_for_the_sources_is_an_error_before_fetching(
+    raw: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("unistore.conversion.staging.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(InputError, match=r"the sources have .* has only 1.0 kB free"):
         unistore.convert(raw, tmp_path / "train.zarr")
@@ -122,7 +124,7 @@ def test_hostile_keys_are_refused(raw: str, bucket: Bucket, tmp_path: Path, key:
         unistore.convert(raw, tmp_path / "train.zarr")
 
 
-def test_what_is_not_there_or_not_ours(raw: str, bucket: Bucket, tmp_path: Path) -> None:
+def test_missing_sources_and_folders_of_others_are_an_error(raw: str, bucket: Bucket, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such object"):
         unistore.convert(bucket.url("nothing"), tmp_path / "train.zarr")
     (tmp_path / "taken.zarr").mkdir()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.family_converters import rows as rows_converter
-from tests.steps import Stopping
+from tests.support.executors import Stopping
+from tests.support.family_converters import rows as rows_converter
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.report.inspection import inspect

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 import unistore
-from tests.cases import DATA, MAKERS, REAL
+from tests.support.cases import DATA, MAKERS, REAL
 from unistore.html import COLOURS
 from unistore.report.serve import ViewServer
 from unistore.store.reader import Store
@@ -354,7 +354,7 @@ def test_hostile_names_and_labels_stay_text(tmp_path: Path, make_store: Any) -> 
 
 @pytest.mark.parametrize("options", [(), (DARK,)], ids=["light", "dark"])
 @pytest.mark.parametrize("name", [*REAL, "events_of_two_cameras"])
-def test_a_page_fits_and_is_not_blank(tmp_path: Path, name: str, options: tuple[str, ...]) -> None:
+def test_a_page_fits_the_window_and_is_not_blank(tmp_path: Path, name: str, options: tuple[str, ...]) -> None:
     (tmp_path / "in").mkdir()
     store = MAKERS[name](tmp_path / "in").convert(tmp_path / "a.zarr")
     text = page_of(store)

@@ -59,7 +59,9 @@ def test_the_recommended_line_runs(checkup: DoctorReport) -> None:
         assert sum(len(batch["index"]) for batch in loader) == 300
 
 
-def test_facts_of_a_store(checkup: DoctorReport, store: Path) -> None:
+def test_doctor_reports_samples_size_and_measured_speed_of_a_store(
+    checkup: DoctorReport, store: Path
+) -> None:
     found = checkup.store
     assert found is not None
     assert (found.samples, found.family, found.stored_bytes) == (300, "rows", 12345)
@@ -82,7 +84,7 @@ def test_facts_of_a_store(checkup: DoctorReport, store: Path) -> None:
         assert part in shown
 
 
-def test_facts_of_the_machine() -> None:
+def test_doctor_reports_cores_and_memory_of_the_machine() -> None:
     found = inspect_machine()
     assert 0 < found.usable_cores <= found.all_cores
     assert found.available_memory > 1 << 20
@@ -93,14 +95,14 @@ def test_facts_of_the_machine() -> None:
     assert "install a C compiler" in remark
 
 
-def test_without_a_store() -> None:
+def test_doctor_without_a_store_recommends_a_general_line() -> None:
     found = doctor()
     assert found.store is None
     assert found.line.startswith("unistore.Loader(dataset, batch_size=64, shuffle=True, num_workers=")
     assert [advice.name for advice in found.advice] == ["batch_size", "shuffle", "num_workers"]
 
 
-def test_blocks_where_they_pay(checkup: DoctorReport) -> None:
+def test_shuffle_by_blocks_is_recommended_where_it_is_faster(checkup: DoctorReport) -> None:
     assert argument(checkup, "shuffle")[0] is True
     value, reason = argument(checkup, "shuffle", blocks=250.0)
     assert value == "blocks"
@@ -116,7 +118,7 @@ def measured_line(store: Path, sent: Connection) -> None:
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
-def test_in_a_daemonic_process(store: Path) -> None:
+def test_a_daemonic_process_is_recommended_no_workers(store: Path) -> None:
     received, sent = multiprocessing.Pipe(duplex=False)
     context = multiprocessing.get_context("fork")
     process = context.Process(target=measured_line, args=(store, sent), daemon=True)
@@ -126,14 +128,14 @@ def test_in_a_daemonic_process(store: Path) -> None:
     assert "num_workers=0" in line
 
 
-def test_workers(checkup: DoctorReport) -> None:
+def test_the_number_of_workers_follows_from_cores_and_samples(checkup: DoctorReport) -> None:
     machine = replace(checkup.machine, usable_cores=10.0)
     assert argument(checkup, "num_workers", machine) == (8, "10 usable cores × 0.8 = 8")
     assert argument(checkup, "num_workers", machine, samples=30)[0] == 2
     assert argument(checkup, "num_workers", replace(machine, usable_cores=1.0))[0] == 0
 
 
-def test_a_store_without_samples(make_store: Any) -> None:
+def test_a_store_without_samples_is_reported_without_trials(make_store: Any) -> None:
     found = doctor(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0))
     assert found.store is not None
     assert found.trials == []
@@ -153,7 +155,9 @@ class Told:
         self.lines.append(line)
 
 
-def test_settings_are_tried(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_tries_workers_batch_sizes_and_cache_and_recommends_the_fastest(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = replace(inspect_machine(), usable_cores=2.0)
     monkeypatch.setattr("unistore.report.doctor.inspect_machine", lambda: machine)
     told = Told()
@@ -183,7 +187,7 @@ def test_settings_are_tried(store: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert loader.batch_size == fastest.batch_size
 
 
-def test_what_cannot_be_measured(store: Path, make_store: Any) -> None:
+def test_measuring_without_a_store_is_an_error(store: Path, make_store: Any) -> None:
     for arguments in ({"measure": True}, {"samples": unistore.Rows()}, {"seconds": 0}):
         with pytest.raises(unistore.InputError):
             doctor(**arguments)
@@ -200,7 +204,7 @@ def test_file_systems_by_the_longest_mount_point(tmp_path: Path) -> None:
     assert file_system(tmp_path, tmp_path / "absent") == "?"
 
 
-def test_memory_of_a_container(tmp_path: Path) -> None:
+def test_available_memory_respects_the_limit_of_a_container(tmp_path: Path) -> None:
     proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
     (cgroups / "job").mkdir(parents=True)
@@ -212,7 +216,9 @@ def test_memory_of_a_container(tmp_path: Path) -> None:
     assert available_memory(proc, cgroups) == 200_000
 
 
-def test_samples_that_would_be_padded(make_store: Any, make_scans: Any) -> None:
+def test_a_remark_names_samples_that_would_be_padded_and_a_fitting_size(
+    make_store: Any, make_scans: Any
+) -> None:
     small = np.array([[12, 20]] * 3 + [[400, 300]], np.int32)
     frames = {
         "frames/voxel/2": np.ones((4, 2, 400, 300), np.uint8),

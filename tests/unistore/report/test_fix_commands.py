@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.errors import AddOptions, GiveOptions, Problem
 
 # pixels of no camera that is known: 7 packed frames of 123 x 400
@@ -44,7 +44,9 @@ def test_the_size_of_the_camera_is_asked_for(
     np.testing.assert_array_equal(stored, recordings[:, ::-1])
 
 
-def test_the_fix_has_its_words_apart(recordings: np.ndarray, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_fix_in_json_names_its_options_as_a_list(
+    recordings: np.ndarray, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert recordings.nbytes == Path("in/a.dat").stat().st_size
     assert call("convert", "spike", "in", "a.zarr", "--json") == 2
     (document,) = json.loads(capfd.readouterr().out)["problems"]

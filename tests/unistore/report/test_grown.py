@@ -92,7 +92,7 @@ def test_statistics_are_those_of_all_samples(grown: tuple[Path, list[dict[str, A
 
 
 @pytest.mark.parametrize("version", [None, 1])
-def test_the_lines_load_batches(
+def test_the_snippet_of_a_version_loads_its_batches(
     grown: tuple[Path, list[dict[str, Any]]], version: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, _ = grown

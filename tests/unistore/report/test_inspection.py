@@ -15,10 +15,10 @@ import pytest
 import zarr
 
 import unistore
-from tests.cases import REAL, Case
-from tests.programs import call, printed
-from tests.steps import Stopping
-from tests.stores import attributes_of
+from tests.support.cases import REAL, Case
+from tests.support.executors import Stopping
+from tests.support.programs import call, printed
+from tests.support.store_files import attributes_of
 from unistore.cli.main import cli
 from unistore.conversion.lock import Lock
 from unistore.conversion.run import run
@@ -36,7 +36,7 @@ def tree(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_store(make_case: MakeCase, family: str) -> None:
+def test_figures_of_a_store_equal_zarr_and_the_files(make_case: MakeCase, family: str) -> None:
     """Every figure against zarr-python and the files themselves."""
     case, path = make_case(FAMILIES[family])
     sources = case.sources if case.sources[0].is_file() else list(case.sources[0].iterdir())
@@ -71,7 +71,7 @@ def test_a_store(make_case: MakeCase, family: str) -> None:
     assert json.loads(json.dumps(about)) == about
 
 
-def test_the_snippets_run_as_they_are(make_case: MakeCase, tmp_path: Path) -> None:
+def test_the_snippets_of_every_family_run_unchanged(make_case: MakeCase, tmp_path: Path) -> None:
     """Each pasted into a file of its own and run as a script."""
     for family, name in FAMILIES.items():
         code = unistore.inspect(make_case(name)[1]).details["snippet"]
@@ -108,7 +108,7 @@ def test_splits_are_counted_and_the_snippet_takes_one(tmp_path: Path, make_store
         ("intensity", [0, 0, 0, 0, 1, 1, 1, 2, 2, 2], None),
     ],
 )
-def test_the_share_of_unlabelled_points(
+def test_a_note_asks_about_a_frequent_label_that_may_mean_unlabelled(
     make_store: Any, name: str, values: Any, told: tuple[str, str] | None
 ) -> None:
     found = unistore.inspect(make_store("rows", {f"rows/{name}": np.array(values, "i4")}, count=10))
@@ -167,7 +167,9 @@ def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("where", ["destination", "build"])
-def test_an_unfinished_conversion(unfinished: Path, where: str) -> None:
+def test_an_unfinished_conversion_is_shown_with_the_command_that_continues(
+    unfinished: Path, where: str
+) -> None:
     path = unfinished if where == "destination" else build_folder(unfinished)
     before = tree(unfinished.parent)
     found = unistore.inspect(path)
@@ -188,7 +190,7 @@ def test_an_unfinished_conversion(unfinished: Path, where: str) -> None:
     assert found.is_good
 
 
-def test_a_conversion_at_work(unfinished: Path) -> None:
+def test_a_running_conversion_is_shown_without_a_command(unfinished: Path) -> None:
     with Lock(build_folder(unfinished) / "lock"):
         found = unistore.inspect(unfinished)
     assert found.details["at_work"].startswith("process ")
@@ -211,7 +213,7 @@ SPELLED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("family", SPELLED)
-def test_recorded_options_as_the_command_line_spells_them(family: str) -> None:
+def test_recorded_options_are_spelled_as_the_command_line_reads_them(family: str) -> None:
     """click reads the same options back out of the line, and nothing but them."""
     from unistore.cli.convert import convert
 
@@ -238,7 +240,7 @@ def test_recorded_options_as_the_command_line_spells_them(family: str) -> None:
     assert json.loads(json.dumps(changed)) == {**SPELLED[family], "exclude": ["a b", "c"]}
 
 
-def test_a_conversion_that_will_replace_a_store(unfinished: Path) -> None:
+def test_a_conversion_that_will_replace_a_store_names_it(unfinished: Path) -> None:
     unistore.convert(unfinished.parent / "my data.npy", unfinished.parent / "other.zarr", "rows")
     (unfinished.parent / "other.zarr").rename(unfinished)
     assert any("not finished" in remark for remark in unistore.inspect(unfinished).details["remarks"])
@@ -255,7 +257,7 @@ def test_sources_read_before_some_were_left_out_are_not_counted_twice(unfinished
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_source(make_case: MakeCase, family: str) -> None:
+def test_a_source_is_shown_with_family_tables_and_command(make_case: MakeCase, family: str) -> None:
     path = make_case(FAMILIES[family])[0].sources[0]
     path = path if path.is_file() else min(path.iterdir())
     found = unistore.inspect(path)
@@ -272,7 +274,7 @@ def test_a_source(make_case: MakeCase, family: str) -> None:
     assert about["command"] in str(found)
 
 
-def test_all_problems_of_sources(tmp_path: Path) -> None:
+def test_all_problems_of_sources_are_listed(tmp_path: Path) -> None:
     (tmp_path / "empty.h5").write_bytes(b"")
     (tmp_path / "lfs.h5").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "cut.h5").write_bytes((DATA / "pointcloud/thin_a.h5").read_bytes()[:2000])
@@ -285,7 +287,7 @@ def test_all_problems_of_sources(tmp_path: Path) -> None:
     assert "3 problems to solve before converting" in str(found)
 
 
-def test_other_zarr(tmp_path: Path) -> None:
+def test_a_zarr_group_of_others_is_shown_as_such(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path / "plain.zarr")
     group.create_array("a/b", shape=(3, 4), dtype="f4")
     found = unistore.inspect(tmp_path / "plain.zarr")
@@ -298,7 +300,7 @@ def test_other_zarr(tmp_path: Path) -> None:
     assert about["zarr_format"] == 2
 
 
-def test_the_seal_says_what_was_checked(tmp_path: Path) -> None:
+def test_the_line_of_the_seal_does_not_claim_that_files_are_intact(tmp_path: Path) -> None:
     """Two bytes of a shard changed: nothing that inspect reads, and it does not say otherwise."""
     path = tmp_path / "a.zarr"
     np.save(tmp_path / "a.npy", np.random.default_rng(0).random((50, 4)))

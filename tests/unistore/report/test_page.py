@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
-from tests.stores import flip, full_disk
+from tests.support.programs import call
+from tests.support.store_files import flip, full_disk
 from unistore.cli.output import write_report
 from unistore.converters.preview import Measure
 from unistore.errors import InputError
@@ -162,7 +162,7 @@ def test_hostile_names_are_text(tmp_path: Path, make_store: Any, undrawn: None) 
     assert "\u202e" not in text
 
 
-def test_samples_that_are_not_there(cloud: Path, tmp_path: Path) -> None:
+def test_a_page_of_samples_that_do_not_exist_is_an_error(cloud: Path, tmp_path: Path) -> None:
     found = unistore.inspect(cloud)
     with pytest.raises(InputError, match=r"is 4,000, but .* has the samples 0 to"):
         found.to_html([4000])
@@ -173,7 +173,7 @@ def test_samples_that_are_not_there(cloud: Path, tmp_path: Path) -> None:
         unistore.inspect(tmp_path / "a.npy").to_html([1])
 
 
-def test_anything_else_has_a_page_without_pictures(tmp_path: Path) -> None:
+def test_a_page_of_something_other_than_a_store_has_no_pictures(tmp_path: Path) -> None:
     (tmp_path / "a.h5").write_bytes(b"not HDF5")
     page = Page(unistore.inspect(tmp_path).to_html())
     assert "a.h5" in page.text
@@ -188,7 +188,7 @@ def test_an_empty_and_an_unknown_store_have_pages(make_store: Any) -> None:
     assert (head["widget"], [column["name"] for column in head["columns"]]) == ("rows", ["rows/x"])
 
 
-def test_many_samples_cost_no_more(tmp_path: Path, undrawn: None) -> None:
+def test_a_page_of_a_million_samples_is_small_and_quick(tmp_path: Path, undrawn: None) -> None:
     np.savez(
         tmp_path / "a.npz",
         data=np.random.default_rng(0).random((1_000_000, 8), np.float32),
@@ -266,7 +266,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_one_sample_and_its_picture(cloud: Path, tmp_path: Path, capsys: Any) -> None:
+def test_inspect_sample_prints_its_keys_and_plots_it(cloud: Path, tmp_path: Path, capsys: Any) -> None:
     assert call("inspect", cloud, "--sample", 2, "--plot", tmp_path / "a.png") == 0
     out = capsys.readouterr().out
     sample = unistore.Dataset(cloud)[2]
@@ -277,7 +277,7 @@ def test_one_sample_and_its_picture(cloud: Path, tmp_path: Path, capsys: Any) ->
     assert "has the samples 0 to" in capsys.readouterr().err
 
 
-def test_steps_of_an_episode(tmp_path: Path, capsys: Any) -> None:
+def test_inspect_sample_of_an_episode_shows_its_first_steps(tmp_path: Path, capsys: Any) -> None:
     unistore.convert(DATA / "trajectory/robosuite100_lift_panda_demo.hdf5", tmp_path / "a.zarr")
     assert call("inspect", tmp_path / "a.zarr", "--sample", 0) == 0
     out = capsys.readouterr().out

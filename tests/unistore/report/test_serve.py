@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from unistore.errors import InputError
 from unistore.html import sample_view
 from unistore.report.page import pack, pack_error
@@ -75,7 +75,7 @@ def answer(
     return response.status, content, dict(response.getheaders())
 
 
-def test_the_page_and_every_sample(server: ViewServer) -> None:
+def test_the_server_delivers_the_page_and_every_sample(server: ViewServer) -> None:
     status, page, headers = answer(server, f"/{server.token}/")
     assert status == 200
     assert b"connect-src 'self'" in page
@@ -122,7 +122,7 @@ def test_a_page_about_a_version_shows_its_samples() -> None:
         *("/TOKEN/samples/1?x", "/TOKEN/samples/%31", "/TOKEN/samples/" + "9" * 400),
     ],
 )
-def test_nothing_else_is_there(server: ViewServer, place: str) -> None:
+def test_every_other_address_is_not_found(server: ViewServer, place: str) -> None:
     status, content, _ = answer(server, place.replace("TOKEN", server.token))
     assert (status, content) == (404, b"")
 
@@ -135,7 +135,7 @@ def test_other_names_of_this_machine_are_refused(server: ViewServer, host: str) 
     assert status == 404
 
 
-def test_nothing_is_written(server: ViewServer) -> None:
+def test_methods_that_write_are_not_supported(server: ViewServer) -> None:
     for method in ("POST", "PUT", "DELETE"):
         assert answer(server, f"/{server.token}/", method=method)[0] == 501
 
@@ -188,7 +188,7 @@ def test_a_browser_that_leaves_is_no_error(
     assert capsys.readouterr().err == ""
 
 
-def test_other_errors_are_printed(
+def test_an_unexpected_error_of_the_server_is_printed(
     server: ViewServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "page", None)

@@ -20,7 +20,7 @@ def values_of(path: Path) -> dict[str, Any]:
     return {array["path"]: array["values"] for array in unistore.inspect(path).details["arrays"]}
 
 
-def test_ranges_means_and_labels(make_store: Any) -> None:
+def test_ranges_means_histograms_and_labels_equal_numpy(make_store: Any) -> None:
     rng = np.random.default_rng(0)
     data, label = rng.normal(size=(500, 3)), rng.integers(-2, 4, 500)
     data[7] = [np.nan, np.inf, -np.inf]
@@ -51,7 +51,9 @@ def test_ranges_means_and_labels(make_store: Any) -> None:
     ],
     ids=["nan", "int64", "overflow", "denormal"],
 )
-def test_values_at_the_edges(make_store: Any, values: Any, expected: Any) -> None:
+def test_statistics_of_extreme_values_are_exact_or_unknown(
+    make_store: Any, values: Any, expected: Any
+) -> None:
     path = make_store("rows", {"rows/x": values}, count=len(values))
     found = values_of(path)["rows/x"]
     assert (found["min"], found["mean"], found["max"]) == expected
@@ -86,7 +88,7 @@ def test_points_of_no_segment_are_not_measured(tmp_path: Path) -> None:
     assert (measured["samples"], measured["max"]) == (1, 20)
 
 
-def test_arrays_that_matter_come_first(make_store: Any) -> None:
+def test_large_arrays_are_listed_first_and_internal_ones_only_with_all(make_store: Any) -> None:
     path = make_store(
         "rows",
         {
@@ -103,7 +105,7 @@ def test_arrays_that_matter_come_first(make_store: Any) -> None:
     assert "+ storage of all 5 arrays: --all" in text
 
 
-def test_bars() -> None:
+def test_a_sparkline_draws_counts_and_nothing_of_few_bins() -> None:
     assert sparkline([0, 1, 8, 99]) == " ▁▁█"
     assert sparkline([1, 2]) == ""
     assert sparkline([]) == ""
@@ -132,7 +134,7 @@ def test_a_terminal_shows_every_word_within_its_width(width: int) -> None:
     assert "options" not in text
 
 
-def test_colours_change_nothing_else() -> None:
+def test_colours_do_not_change_the_text() -> None:
     painted = to_text(BLOCKS, width=80, color=True)
     assert "\x1b[1;36marrays\x1b[0m" in painted
     assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == to_text(BLOCKS, width=80)
@@ -142,7 +144,7 @@ def test_letters_as_wide_as_two_are_aligned() -> None:
     assert aligned([("名前", "1"), ("name", "2")]) == ["名前  1", "name  2"]
 
 
-def test_neither_control_characters_nor_secrets() -> None:
+def test_text_contains_neither_control_characters_nor_secrets() -> None:
     text = to_text([Block(facts=[("url", "s3://key:secret@bucket/a\x1b[2J")], lines=["a\u2028b"])])
     assert "secret" not in text
     assert "\x1b" not in text

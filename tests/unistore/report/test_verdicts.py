@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.programs import call
+from tests.support.programs import call
 from unistore.converters.detection import verdict_counts
 from unistore.report.blocks import verdict_table
 from unistore.report.text import to_text
@@ -49,7 +49,7 @@ def test_each_printed_command_makes_a_store_of_its_own(mixed: Path, capsys: Any)
     assert "files: 1 taken, 11 left out" in capsys.readouterr().out
 
 
-def test_counts_by_verdict(mixed: Path) -> None:
+def test_inspect_counts_files_by_result_and_reason(mixed: Path) -> None:
     counts = {
         (each["verdict"], each["why"]): (each["files"], each["examples"])
         for each in unistore.inspect(mixed).details["verdicts"]

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import unistore
-from tests import cases
-from tests.programs import call
-from tests.stores import flip
+from tests.support import cases
+from tests.support.programs import call
+from tests.support.progress import CountedProgress
+from tests.support.store_files import flip
 from unistore.errors import InputError, StoreError
 from unistore.side.attach import _read_npy
 from unistore.zarr3 import storage
@@ -67,23 +68,6 @@ def test_clips_read_columns_of_frames(tmp_path: Path) -> None:
         unistore.Dataset(path, clips, fields=["other"])
 
 
-class CountedProgress:
-    """Counts what is told."""
-
-    def __init__(self) -> None:
-        self.begun: list[tuple[str, int]] = []
-        self.done = 0
-
-    def begin(self, stage: str, total: int) -> None:
-        self.begun.append((stage, total))
-
-    def advance(self, amount: int) -> None:
-        self.done += amount
-
-    def tell(self, line: str) -> None:
-        raise AssertionError(line)
-
-
 def test_a_function_tells_its_progress(golden: Callable[[str], Path]) -> None:
     path = golden("rows.zarr")
     rows = rows_of(path, "rows")
@@ -108,7 +92,7 @@ def kind_of(path: Path) -> Any:
 
 
 @pytest.mark.parametrize(("name", "table"), [(name, table) for name in TABLES for table in TABLES[name]])
-def test_a_column_of_every_family(
+def test_a_column_attached_to_any_table_is_read_beside_the_samples(
     name: str, table: str, golden: Callable[[str], Path], tree: Callable[[Path], dict[str, bytes]]
 ) -> None:
     path = golden(name)
@@ -187,7 +171,7 @@ def test_values_of_episodes_are_keys_and_conditions(golden: Callable[[str], Path
     assert len(best[0]["action"]) == lengths.max()
 
 
-def test_workers_of_a_loader_read_it(golden: Callable[[str], Path]) -> None:
+def test_workers_of_a_loader_read_an_attached_column(golden: Callable[[str], Path]) -> None:
     path = golden("rows.zarr")
     values = column(rows_of(path, "rows"))
     unistore.attach(path, "prediction", values)
@@ -228,7 +212,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_refused(case: str, golden: Callable[[str], Path]) -> None:
+def test_an_attach_that_does_not_fit_is_an_error_and_leaves_nothing(
+    case: str, golden: Callable[[str], Path]
+) -> None:
     path = golden("point_cloud_scaled.zarr")
     changed, message = WRONG[case]
     arguments = {"name": "prediction", "values": np.zeros(rows_of(path, "points")), **changed}
@@ -484,14 +470,14 @@ def _file_of(folder: Path, what: str) -> Path:
         ("header", "is not a complete .npy file of numbers"),
     ],
 )
-def test_the_file_of_values_is_named_for_what_it_is(
+def test_a_file_of_values_that_is_not_npy_is_an_error_that_says_what_it_is(
     what: str, message: str, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
         unistore.attach(golden("rows.zarr"), "w", _file_of(tmp_path, what))
 
 
-def test_a_file_of_values_that_the_system_refuses(
+def test_a_file_of_values_that_cannot_be_read_is_an_error(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = golden("rows.zarr")
@@ -536,7 +522,9 @@ def test_a_forged_side_table_replaces_nothing(hostile: str, golden: Callable[[st
     assert not unistore.verify(path).ok
 
 
-def test_the_command(golden: Callable[[str], Path], tmp_path: Path, capsys: Any) -> None:
+def test_the_attach_command_adds_a_column_and_refuses_unreadable_files(
+    golden: Callable[[str], Path], tmp_path: Path, capsys: Any
+) -> None:
     path = golden("point_cloud_scaled.zarr")
     np.save(tmp_path / "weight.npy", np.arange(rows_of(path, "segments")))
     np.savez(tmp_path / "several.npz", a=np.zeros(3))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import unistore
-from tests.cases import Case
-from tests.unistore.side.test_attach import CountedProgress
+from tests.support.cases import Case
+from tests.support.progress import CountedProgress
 from unistore.cli.main import main
 from unistore.errors import InputError, StoreError
 
@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case: str, tmp_path: Path) -> None:
+def test_an_impossible_derive_is_an_error_and_leaves_nothing(case: str, tmp_path: Path) -> None:
     name, options, message = REFUSED[case]
     path = Path(shutil.copytree(GOLDEN / name, tmp_path / name))
     with pytest.raises(InputError, match=message):
@@ -137,7 +137,7 @@ def test_two_windows_of_one_name_are_refused(tmp_path: Path) -> None:
         unistore.derive(path, window="mine:400:40")
 
 
-def test_of_another_seal_it_is_left_out_and_made_again(tmp_path: Path) -> None:
+def test_a_derived_table_of_another_seal_is_ignored_and_can_be_made_again(tmp_path: Path) -> None:
     path = tmp_path / "a.zarr"
     shutil.copytree(GOLDEN / "point_cloud_scaled.zarr", path)
     unistore.derive(path, voxel_size=7)
@@ -154,7 +154,7 @@ def test_of_another_seal_it_is_left_out_and_made_again(tmp_path: Path) -> None:
         unistore.Store(GOLDEN / "rows.zarr", beside=[unistore.derive(path, voxel_size=7)[0].folder])
 
 
-def test_the_command(tmp_path: Path, capsys: Any) -> None:
+def test_the_derive_command_makes_a_table_for_each_size(tmp_path: Path, capsys: Any) -> None:
     path = shutil.copytree(GOLDEN / "point_cloud_scaled.zarr", tmp_path / "a.zarr")
     arguments = ("derive", str(path), "--voxel-size", "3", "--voxel-size", "4", "--json")
     for _ in range(2):

@@ -72,7 +72,9 @@ def is_broken(extends: Any) -> bool:
         (["volumes/extent"], "expected an object"),
     ],
 )
-def test_what_a_side_table_adds_to_rules(store: Path, extends: Any, message: str | None) -> None:
+def test_a_side_table_that_extends_rules_wrongly_is_an_error(
+    store: Path, extends: Any, message: str | None
+) -> None:
     """`None`: a limit that can be stated, and that the values of a sound store keep or break."""
     expected = unistore.Store(store).array("volumes/extent").read()
     side = change_extends(store, extends)

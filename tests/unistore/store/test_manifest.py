@@ -65,7 +65,7 @@ BAD_KEYS = [
 
 
 @given(ENTRIES)
-def test_what_is_written_is_read(entries: list[Entry]) -> None:
+def test_a_written_manifest_is_parsed_to_the_same_entries(entries: list[Entry]) -> None:
     data = manifest_bytes(entries)
     assert parse_manifest(data, "s") == sorted(entries, key=lambda entry: entry.key)
     assert data.isascii()
@@ -73,13 +73,15 @@ def test_what_is_written_is_read(entries: list[Entry]) -> None:
 
 
 @given(ENTRIES, st.randoms(use_true_random=False))
-def test_the_order_of_writing_plays_no_part(entries: list[Entry], chance: random.Random) -> None:
+def test_the_bytes_of_a_manifest_do_not_depend_on_the_order_of_writing(
+    entries: list[Entry], chance: random.Random
+) -> None:
     shuffled = chance.sample(entries, len(entries))
     assert manifest_bytes(shuffled) == manifest_bytes(entries)
     assert make_seal(shuffled, b"x") == make_seal(entries, b"x")
 
 
-def test_lines() -> None:
+def test_a_manifest_is_one_json_line_per_file_sorted_by_key() -> None:
     shard = Entry(key="a/c/0", bytes=7, checksum="11", rows=(0, 5), content="22")
     meta = Entry(key="a/zarr.json", bytes=3, checksum="33")
     assert manifest_bytes([meta, shard]) == (
@@ -88,7 +90,7 @@ def test_lines() -> None:
     )
 
 
-def test_seal() -> None:
+def test_a_seal_records_digests_files_and_bytes_of_the_manifest() -> None:
     entries = [
         Entry(key="b/c/0", bytes=7, checksum="11", rows=(0, 5), content="22"),
         Entry(key="a/c/1", bytes=8, checksum="44", rows=(5, 9), content="55"),
@@ -155,13 +157,13 @@ def test_a_damaged_line_is_named(line: bytes) -> None:
         parse_manifest(good + line + b"\n" + good, "store")
 
 
-def test_a_key_stands_once() -> None:
+def test_a_key_that_occurs_twice_is_an_error() -> None:
     with pytest.raises(CorruptionError, match=r"line 2 is damaged: the key 'b/c/0' occurs twice"):
         parse_manifest(LINE + b"\n" + LINE + b"\n", "store")
 
 
 @pytest.mark.parametrize("option", ["7", "0" * 32, "f" * 32])
-def test_the_root_signs_itself(option: str) -> None:
+def test_the_signature_of_a_root_covers_every_byte(option: str) -> None:
     """Also with an option that looks like a signature."""
     plain = {"options": {"root": option}, "seal": {"digest": "1", "root": "0" * 32}}
     unsigned = json.dumps(plain, indent=1).encode()

@@ -14,7 +14,7 @@ import xarray
 import zarr
 
 import unistore
-from tests.cases import Case
+from tests.support.cases import Case
 from unistore.store.reader import Store
 
 MakeCase = Callable[[str], tuple[Case, Path]]
@@ -72,7 +72,7 @@ def test_tensorstore_reads_every_array(family_case: str, make_case: MakeCase) ->
         assert_same_bits(found.read().result().view(array.dtype), array.read())
 
 
-def test_columns_whose_own_names_are_alike(tmp_path: Path) -> None:
+def test_xarray_opens_columns_whose_names_resemble_axes(tmp_path: Path) -> None:
     extents = {
         "a/x": (3,),
         "x": (4,),

@@ -17,7 +17,7 @@ import xxhash
 import zarr
 
 import unistore
-from tests.programs import call, in_child
+from tests.support.programs import call, in_child
 from unistore.converters.common.exported import sources_of
 from unistore.errors import CorruptionError, StoreError
 from unistore.store.names import build_folder
@@ -56,7 +56,7 @@ def change_root(path: Path, **changes: Any) -> None:
     (path / "zarr.json").write_text(json.dumps(document))
 
 
-def test_what_a_store_holds(path: Path) -> None:
+def test_a_store_lists_arrays_groups_texts_and_splits(path: Path) -> None:
     store = Store(path)
     assert (store.family, store.sample_table, store.sample_count) == ("rows", "rows", 20)
     assert store.paths() == [
@@ -100,14 +100,14 @@ def test_opening_reads_one_file_and_keeps_none_open(path: Path, monkeypatch: pyt
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_an_unfinished_conversion_beside(tmp_path: Path) -> None:
+def test_a_missing_store_names_the_unfinished_conversion(tmp_path: Path) -> None:
     build_folder(tmp_path / "out.zarr").mkdir()
     with pytest.raises(StoreError, match=r"out\.zarr\.unistore-build\)"):
         Store(tmp_path / "out.zarr")
 
 
 @pytest.mark.parametrize("kind", ["empty folder", "folder", "file"])
-def test_not_a_store(tmp_path: Path, kind: str) -> None:
+def test_a_file_or_folder_that_is_not_a_store_is_an_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "thing"
     if kind == "file":
         path.write_text("text")
@@ -119,33 +119,33 @@ def test_not_a_store(tmp_path: Path, kind: str) -> None:
         Store(path)
 
 
-def test_a_plain_zarr_group(tmp_path: Path) -> None:
+def test_a_plain_zarr_group_is_an_error_that_names_open_zarr(tmp_path: Path) -> None:
     zarr.create_group(tmp_path / "plain.zarr")
     with pytest.raises(StoreError, match=r"a Zarr group, not a unistore store.*unistore\.open"):
         Store(tmp_path / "plain.zarr")
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])
-def test_another_format(path: Path, version: Any) -> None:
+def test_another_format_version_is_an_error(path: Path, version: Any) -> None:
     change_root(path, format_version=version)
     with pytest.raises(StoreError, match=f"format version {version!r}, but .* reads 1. Fix: install"):
         Store(path)
 
 
-def test_a_store_without_seal(path: Path) -> None:
+def test_a_store_without_seal_is_an_error(path: Path) -> None:
     change_root(path, seal=None)
     with pytest.raises(StoreError, match=r"this conversion is not finished \(no seal\)"):
         Store(path)
 
 
 @pytest.mark.parametrize("name", ["family", "samples", "fields"])
-def test_a_root_that_lacks_something(path: Path, name: str) -> None:
+def test_a_root_without_a_required_member_is_an_error(path: Path, name: str) -> None:
     change_root(path, **{name: None})
     with pytest.raises(StoreError, match=f"{name}.*unistore verify"):
         Store(path)
 
 
-def test_a_damaged_group(path: Path) -> None:
+def test_a_damaged_group_document_is_an_error(path: Path) -> None:
     (path / "rows/deep/zarr.json").write_text("{")
     with pytest.raises(StoreError, match=r"rows/deep/zarr\.json.*unistore verify"):
         Store(path).group("rows/deep")
@@ -153,7 +153,7 @@ def test_a_damaged_group(path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("was_read", [False, True])
-def test_a_shard_that_is_deleted_before_a_fork(path: Path, was_read: bool) -> None:
+def test_a_shard_deleted_before_a_fork_is_an_error_unless_already_open(path: Path, was_read: bool) -> None:
     """An error through `Dataset` in the child, unless the parent has its index and its open file."""
     dataset = unistore.Dataset(path)
     expected = dataset[0]["data"].tolist() if was_read else None
@@ -240,6 +240,6 @@ def soundings(make_store: Any, rows: list[int]) -> Store:
     return Store(path)
 
 
-def test_another_sum_is_refused(make_store: Any) -> None:
+def test_counts_of_sources_with_another_sum_than_the_rows_are_an_error(make_store: Any) -> None:
     with pytest.raises(StoreError, match="sources/echoes/offsets: ends with 6, but there are 7 rows"):
         sources_of(soundings(make_store, [5, 1]))

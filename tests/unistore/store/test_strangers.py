@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import unistore
-from tests.unistore.store.strategies import manifests, roots
+from tests.support.strategies import manifests, roots
 from unistore import verify
 from unistore.errors import CorruptionError, NoStoreError, StoreError
 from unistore.store.manifest import Entry, manifest_bytes, parse_manifest, sign_root
@@ -183,7 +183,7 @@ def test_a_folder_that_is_a_link_is_not_followed(path: Path, home: Path, reader:
     assert "rows/data: is a link" in refusal(reader, path)
 
 
-def test_a_store_that_a_link_leads_to(path: Path, tmp_path: Path) -> None:
+def test_a_store_is_read_through_a_link_to_it(path: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     assert np.array_equal(Store(tmp_path / "link").array("rows/data").read(), VALUES)
     assert verify(tmp_path / "link").problems == verify(path).problems
@@ -219,7 +219,7 @@ JSON = {
 
 
 @pytest.mark.parametrize("what", JSON)
-def test_documents_that_are_not_strict_json(path: Path, what: str) -> None:
+def test_a_document_that_is_not_strict_json_is_an_error_in_one_line(path: Path, what: str) -> None:
     for place in ("rows/data/zarr.json", "zarr.json"):
         (path / place).write_bytes(JSON[what])
         with pytest.raises(CorruptionError, match=r"zarr\.json is damaged: .*Fix: unistore verify") as raised:
@@ -256,7 +256,7 @@ ROOT_CHANGES: list[tuple[tuple[str, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("members", "value"), ROOT_CHANGES)
-def test_a_member_of_the_root_that_is_not_what_the_format_says(
+def test_a_root_member_that_breaks_the_format_is_an_error(
     path: Path, members: tuple[str, ...], value: Any
 ) -> None:
     document = json.loads((path / "zarr.json").read_text())
@@ -274,7 +274,7 @@ def test_a_member_of_the_root_that_is_not_what_the_format_says(
 
 
 @pytest.mark.parametrize("names", [{"train": 0}, ["a", 5], ["a", "a"], ["x"] * 300, "ab"])
-def test_names_of_splits_that_are_no_names(make_store: Any, names: Any) -> None:
+def test_invalid_names_of_splits_are_an_error(make_store: Any, names: Any) -> None:
     path = make_store("rows", {"rows/data": VALUES}, count=20, splits={"a": range(10), "b": range(10, 20)})
     group = path / "splits" / "zarr.json"
     group.write_text(json.dumps(json.loads(group.read_text()) | {"attributes": {"names": names}}))
@@ -296,7 +296,7 @@ SIZES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_sizes_that_no_memory_holds(path: Path, sizes: dict[str, Any]) -> None:
+def test_sizes_that_no_memory_holds_are_an_error(path: Path, sizes: dict[str, Any]) -> None:
     file = path / "rows" / "data" / "zarr.json"
     document = json.loads(file.read_text())
     document["shape"] = sizes.get("shape", document["shape"])
@@ -312,7 +312,7 @@ def test_sizes_that_no_memory_holds(path: Path, sizes: dict[str, Any]) -> None:
     assert any(problem.location.startswith("rows/data") for problem in found)
 
 
-def test_rows_that_no_memory_holds(path: Path) -> None:
+def test_rows_that_no_memory_holds_are_an_error(path: Path) -> None:
     """A shape that 64 bits can count; the files hold nothing of it."""
     file = path / "rows" / "data" / "zarr.json"
     document = json.loads(file.read_text())

@@ -278,6 +278,6 @@ def test_variables_of_the_environment_are_checked(
 
 
 @given(st.integers() | st.booleans() | st.floats() | st.text() | st.none())
-def test_what_is_a_whole_number(value: Any) -> None:
+def test_is_integer_is_true_only_for_int_within_the_bounds(value: Any) -> None:
     assert is_integer(value) == (type(value) is int)
     assert is_integer(value, 0, sys.maxsize) == (type(value) is int and 0 <= value <= sys.maxsize)

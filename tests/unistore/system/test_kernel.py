@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.kernels import needs_kernel
+from tests.support.kernel import needs_kernel
 from unistore.data.kinds.sparse_points import find_points
 from unistore.system import kernel as module
 from unistore.system.kernel import kernel
@@ -31,7 +31,7 @@ def loaded(_: int) -> tuple[bool, list[list[int]]]:
 @needs_kernel
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_every_process_has_it(method: str) -> None:
+def test_every_start_method_loads_the_kernel(method: str) -> None:
     with multiprocessing.get_context(method).Pool(1) as pool:
         assert pool.map_async(loaded, [0]).get(60) == [(True, points())]
 
@@ -49,7 +49,7 @@ def test_every_process_has_it(method: str) -> None:
         ([], 0),
     ],
 )
-def test_it_ends_at_ranks_that_no_mask_has(ranks: list[int], count: int) -> None:
+def test_find_points_stops_at_ranks_that_the_mask_does_not_have(ranks: list[int], count: int) -> None:
     library = kernel()
     assert library is not None
     out = np.full((len(ranks) + 1, 3), -9, np.int32)
@@ -65,14 +65,16 @@ def test_it_ends_at_ranks_that_no_mask_has(ranks: list[int], count: int) -> None
 
 @needs_kernel
 @pytest.mark.parametrize("shape", [(2**31, 1, 1), (1, 2**31, 1), (1, 1, 2**28), (-1, 1, 1), (0, 3, 9)])
-def test_it_refuses_shapes_that_int32_does_not_count(shape: tuple[int, int, int]) -> None:
+def test_find_points_returns_0_for_shapes_beyond_int32(shape: tuple[int, int, int]) -> None:
     library = kernel()
     assert library is not None
     assert library.unistore_find_points(BITS.ctypes.data, *shape, None, 0, None) == 0
 
 
 @pytest.mark.parametrize("reason", ["environment", "absent", "no library", "another version"])
-def test_python_does_its_work(reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_finds_the_same_points_without_the_kernel(
+    reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = np.argwhere(np.unpackbits(BITS, axis=-1, bitorder="little"))
     path = tmp_path / "kernel.so"
     if reason == "environment":

@@ -46,12 +46,16 @@ def build(tmp_path: Path) -> Build:
         ("3:memory:/\n", {"memory/cpu.max": "100000 100000"}, None),
     ],
 )
-def test_cpu_quota(build: Build, lines: str, files: dict[str, str], quota: float | None) -> None:
+def test_cpu_quota_is_the_smallest_of_all_cgroups(
+    build: Build, lines: str, files: dict[str, str], quota: float | None
+) -> None:
     assert cpu_quota(*build(lines, files)) == quota
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("max", 16), ("250000", 2.5), ("6400000", 16)])
-def test_usable_cores(build: Build, monkeypatch: pytest.MonkeyPatch, quota: str, cores: float) -> None:
+def test_usable_cores_are_limited_by_affinity_and_quota(
+    build: Build, monkeypatch: pytest.MonkeyPatch, quota: str, cores: float
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
     assert usable_cores(*build("0::/\n", {"cpu.max": f"{quota} 100000\n"})) == cores
 
@@ -83,11 +87,13 @@ def test_usable_cores(build: Build, monkeypatch: pytest.MonkeyPatch, quota: str,
         ),
     ],
 )
-def test_memory_limits(build: Build, lines: str, files: dict[str, str], limits: Any) -> None:
+def test_memory_limits_are_read_from_all_cgroups(
+    build: Build, lines: str, files: dict[str, str], limits: Any
+) -> None:
     assert memory_limits(*build(lines, files)) == limits
 
 
-def test_without_cgroups(tmp_path: Path) -> None:
+def test_without_cgroups_there_are_no_limits(tmp_path: Path) -> None:
     assert (cpu_quota(tmp_path), memory_limits(tmp_path)) == (None, [])
 
 
@@ -107,7 +113,9 @@ def test_without_cgroups(tmp_path: Path) -> None:
         ("cpu*0.3", 10, 1, 3),
     ],
 )
-def test_counts(asked: str | int, cores: float, ranks: int, train: int) -> None:
+def test_workers_per_rank_follow_from_cores_and_ranks(
+    asked: str | int, cores: float, ranks: int, train: int
+) -> None:
     result = plan(asked, ranks=ranks, cores=cores)
     assert result.per_rank == train
 
@@ -121,7 +129,7 @@ def test_few_samples_want_few_workers(samples: int, train: int) -> None:
     assert ("only" in result.reason) == (train < 32)
 
 
-def test_a_number_is_taken_as_it_is() -> None:
+def test_a_given_number_of_workers_is_kept() -> None:
     result = plan(32, samples=20, cores=2)
     assert result.per_rank == 32
     assert "more than 2 usable cores" in result.reason
@@ -131,7 +139,9 @@ ITEMS = st.lists(st.tuples(st.text(), st.dictionaries(st.text(max_size=3), st.in
 
 
 @given(items=ITEMS, block=st.integers(1, 7), size=st.integers(1, 300), data=st.data())
-def test_like_a_list(items: list[Any], block: int, size: int, data: st.DataObject) -> None:
+def test_packed_objects_behave_like_a_list(
+    items: list[Any], block: int, size: int, data: st.DataObject
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed, "BLOCK", block)
         patch.setattr(packed, "BYTES", size)
@@ -151,7 +161,7 @@ def test_like_a_list(items: list[Any], block: int, size: int, data: st.DataObjec
 
 
 @given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=9), data=st.data())
-def test_sources_as_columns_are_what_they_are_made_of(counts: list[int], data: st.DataObject) -> None:
+def test_sources_kept_as_columns_equal_the_list_of_sources(counts: list[int], data: st.DataObject) -> None:
     items = [
         Source(
             path=Path(f"{n}"),

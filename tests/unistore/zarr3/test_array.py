@@ -51,12 +51,12 @@ def volumes(write: Any, root: Path) -> StoredArray:
         ([0, 0, 0], [1, 1]),
     ],
 )
-def test_boxes_outside(tmp_path: Path, write: Any, lo: Any, hi: Any) -> None:
+def test_a_box_outside_of_the_array_is_an_error(tmp_path: Path, write: Any, lo: Any, hi: Any) -> None:
     with pytest.raises(IndexError, match=r"array 'a': the box from .* is not inside its shape \(5, 8, 12\)"):
         volumes(write, tmp_path).read_box(lo, hi)
 
 
-def test_rows_outside(tmp_path: Path, write: Any) -> None:
+def test_rows_and_ranges_outside_of_the_array_are_an_error(tmp_path: Path, write: Any) -> None:
     array = volumes(write, tmp_path)
     for rows, wrong in [([0, 5], 5), ([-1], -1), ([4, 99, 3], 99)]:
         with pytest.raises(IndexError, match=f"array 'a': there is no row {wrong}"):
@@ -74,7 +74,7 @@ def test_rows_outside(tmp_path: Path, write: Any) -> None:
         array.read_ranges([0], [1, 2])
 
 
-def test_out_must_fit(tmp_path: Path, write: Any) -> None:
+def test_an_output_array_that_does_not_fit_is_an_error(tmp_path: Path, write: Any) -> None:
     array = volumes(write, tmp_path)
     locked = np.empty((1, 8, 12), "f4")
     locked.flags.writeable = False
@@ -122,7 +122,7 @@ def test_chunks_of_a_batch_are_decoded_once(tmp_path: Path, write: Any, decoded:
 
 
 @pytest.mark.parametrize("chunk", [(8, 3), (1, 3), (8, 2)])
-def test_rows_that_are_shared_are_taken_and_the_others_read(
+def test_shared_chunks_are_used_and_the_others_read(
     tmp_path: Path, write: Any, chunk: tuple[int, int]
 ) -> None:
     values = np.arange(60 * 3, dtype="f8").reshape(60, 3)
@@ -152,7 +152,7 @@ def test_rows_that_are_shared_are_taken_and_the_others_read(
     assert shared.hits
 
 
-def test_pickles_small_and_opens_nothing(tmp_path: Path, write: Any) -> None:
+def test_an_array_pickles_small_and_opens_no_file(tmp_path: Path, write: Any) -> None:
     array = volumes(write, tmp_path)
     stored = pickle.dumps(array)
     assert len(stored) < 300 + len(str(tmp_path))
@@ -177,7 +177,9 @@ def test_the_chunk_cache_is_bounded() -> None:
     assert chunks.nbytes == 0
 
 
-def test_indexes_are_bounded_and_right(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexes_are_bounded_in_memory_and_read_the_right_values(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = np.arange(200)
     write(tmp_path, values, (2,), (10,))
     monkeypatch.setattr(chunks_module, "INDEX_BYTES", 3 * (5 * 16 + 4 + 400))
@@ -223,7 +225,7 @@ def test_indexes_of_a_distant_storage_are_read_together(
 @pytest.mark.parametrize(
     ("dtype", "chunk"), [("u1", 8), ("i2", 4), ("f4", 2), ("u1", 2), ("?", 4), ("f8", 1)]
 )
-def test_boxes_whose_rows_in_a_chunk_have_the_size_of_a_number(
+def test_boxes_with_rows_as_small_as_a_number_equal_numpy(
     tmp_path: Path, write: Any, dtype: str, chunk: int
 ) -> None:
     rng = np.random.default_rng(0)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from numcodecs import zstd
 
-from tests.programs import printed
-from tests.unistore.store.strategies import changed
+from tests.support.programs import printed
+from tests.support.strategies import changed
 from unistore.errors import CorruptionError, StoreError, UnsupportedError
 from unistore.zarr3 import LocalStorage, StoredArray
 from unistore.zarr3.codecs import Blosc, Decoder, FrameError, Zstd, decoder, encoder, max_encoded_size
@@ -34,7 +34,7 @@ def test_a_chunk_never_inflates_beyond_its_size(compressor: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 200, 300, NBYTES - 1, NBYTES + 1, 70_000, 1 << 28])
-def test_a_zstd_frame_of_another_size(size: int) -> None:
+def test_a_zstd_frame_of_another_size_is_an_error(size: int) -> None:
     check_refused(
         decoder(Zstd(level=3), NBYTES), with_checksum(zstd.compress(bytes(size))), f"has {size:,} decoded"
     )
@@ -51,7 +51,7 @@ def test_a_zstd_frame_of_another_size(size: int) -> None:
         zstd.compress(bytes(NBYTES)) * 2,
     ],
 )
-def test_a_damaged_zstd_frame(frame: bytes) -> None:
+def test_a_damaged_zstd_frame_is_an_error(frame: bytes) -> None:
     check_refused(decoder(Zstd(level=3), NBYTES), with_checksum(frame), None)
 
 
@@ -88,7 +88,7 @@ except CorruptionError as error:
 """
 
 
-def test_a_stored_chunk_of_a_terabyte(tmp_path: Path, write: Any) -> None:
+def test_a_stored_chunk_of_a_terabyte_is_an_error_and_is_not_read(tmp_path: Path, write: Any) -> None:
     """It takes no room on disk; sizes of chunks bound what is read."""
     write(tmp_path, np.arange(60, dtype="i2"), metadata=array_metadata((60,), "i2", (60,), (60,), "fast"))
     with (tmp_path / "a" / "c" / "0").open("r+b") as file:

@@ -54,7 +54,7 @@ def change(tmp_path: Path, offset: int) -> None:
         os.utime(file.fileno(), ns=(1, 1))  # a clock may be too coarse for two changes
 
 
-def test_rows_are_read_alone_once_their_chunks_were_checked(array: StoredArray, sizes: list[int]) -> None:
+def test_rows_are_read_without_their_chunk_once_it_was_checked(array: StoredArray, sizes: list[int]) -> None:
     for seed in range(3):
         sizes.clear()
         rows = one_of_each_chunk(seed)
@@ -78,7 +78,7 @@ def test_a_change_is_found_before_and_after_the_first_read(
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
 
 
-def test_what_is_shared_is_kept_as_chunks(array: StoredArray, sizes: list[int]) -> None:
+def test_rows_of_shared_arrays_are_kept_as_chunks(array: StoredArray, sizes: list[int]) -> None:
     class Chunks(dict[int, Any]):
         def get(self, number: int, shape: Any, dtype: Any) -> Any:  # type: ignore[override]
             return super().get(number)

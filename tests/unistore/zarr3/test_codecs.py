@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore.zarr3.codecs import Blosc, FrameError, decoder, encoder
 
 VALUES = np.arange(300, dtype="<i4")
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("raw", [b"", b"123", b"1234567", with_checksum(b""), with_checksum(b"123")])
 @pytest.mark.parametrize("compressor", [None, BLOSC])
-def test_too_few_bytes(raw: bytes, compressor: Blosc | None) -> None:
+def test_a_chunk_of_too_few_bytes_is_an_error(raw: bytes, compressor: Blosc | None) -> None:
     with pytest.raises(FrameError):
         decoded(compressor, raw)
 
@@ -93,7 +93,7 @@ for folder in root.iterdir():
 """
 
 
-def test_checksums_without_the_extension_of_google_crc32c(tmp_path: Path, write: Any) -> None:
+def test_checksums_work_without_the_extension_of_google_crc32c(tmp_path: Path, write: Any) -> None:
     """An installation without a compiler, on a platform that has no wheel of it."""
     values = np.random.default_rng(0).integers(-9, 9, (100, 3)).astype("i4")
     np.save(tmp_path / "values.npy", values)

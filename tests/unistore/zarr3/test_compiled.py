@@ -14,7 +14,7 @@ import pytest
 from google_crc32c import _crc32c
 from numcodecs import blosc
 
-from tests.kernels import needs_kernel
+from tests.support.kernel import needs_kernel
 from unistore.errors import StoreError
 from unistore.zarr3 import LocalStorage, StoredArray, compiled
 from unistore.zarr3.cache import CHUNKS
@@ -61,7 +61,7 @@ def numbers(dtype: str = "i4", row: tuple[int, ...] = (3,)) -> Any:
 
 @pytest.mark.parametrize("codec", ["fast", "balanced", "small", "none", "zstd"])
 @pytest.mark.parametrize(("dtype", "row"), [("i4", (3,)), ("u1", ()), ("f8", (2, 2)), ("i2", (70,))])
-def test_ranges(
+def test_compiled_ranges_equal_numpy_and_the_python_path(
     tmp_path: Path, write: Any, outcomes: list[Outcome], dtype: str, row: tuple[int, ...], codec: str
 ) -> None:
     values = numbers(dtype, row)
@@ -90,7 +90,7 @@ def test_ranges(
         ([300], [500], [("ranges", False), ("boxes", True)]),  # a chunk that is absent
     ],
 )
-def test_what_it_reads(
+def test_the_kernel_reads_the_ranges_it_supports(
     tmp_path: Path, write: Any, outcomes: list[Outcome], lo: list[int], hi: list[int], calls: list[Outcome]
 ) -> None:
     values = numbers()
@@ -107,7 +107,7 @@ def test_what_it_reads(
 @pytest.mark.parametrize(
     "chunk", [(1, 8, 8, 8), (1, 4, 16, 20), (2, 3, 5, 7), (1, 1, 16, 20), (3, 16, 16, 20)]
 )
-def test_boxes(
+def test_compiled_boxes_equal_numpy(
     tmp_path: Path, write: Any, outcomes: list[Outcome], dtype: str, chunk: tuple[int, ...], codec: str
 ) -> None:
     shape = (3, 16, 16, 20)
@@ -151,7 +151,7 @@ HIDING: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 
 @pytest.mark.parametrize("codec", ["fast", "none"])
 @pytest.mark.parametrize("hidden", HIDING)
-def test_libraries_that_hide_their_functions(
+def test_python_reads_if_libraries_hide_their_functions(
     tmp_path: Path,
     write: Any,
     outcomes: list[Outcome],
@@ -174,7 +174,9 @@ def test_libraries_that_hide_their_functions(
 
 @pytest.mark.parametrize("codec", ["fast", "none"])
 @pytest.mark.parametrize("damage", ["frame", "index", "cut off", "removed", "link", "unreadable"])
-def test_damage(tmp_path: Path, write: Any, outcomes: list[Outcome], damage: str, codec: str) -> None:
+def test_compiled_reads_of_damage_give_the_errors_of_the_python_path(
+    tmp_path: Path, write: Any, outcomes: list[Outcome], damage: str, codec: str
+) -> None:
     shard = tmp_path / "a" / "c" / "1" / "0"
     write(tmp_path, numbers(), (STEP, 3), (256, 3), codec)
     whole = shard.read_bytes()
@@ -201,7 +203,9 @@ def test_damage(tmp_path: Path, write: Any, outcomes: list[Outcome], damage: str
     assert message == read_by_python(array, [0], [ROWS])
 
 
-def test_threads(tmp_path: Path, write: Any, outcomes: list[Outcome]) -> None:
+def test_threads_read_equal_values_through_the_kernel(
+    tmp_path: Path, write: Any, outcomes: list[Outcome]
+) -> None:
     values = numbers()
     array = write(tmp_path, values, (STEP, 3), (256, 3))
     wrong = []

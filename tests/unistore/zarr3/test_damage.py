@@ -42,7 +42,7 @@ def read_or_message(root: Path) -> tuple[Any, str]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_flipped_byte_anywhere(tmp_path: Path, write: Any, codec: str) -> None:
+def test_a_flipped_byte_anywhere_in_a_shard_is_found(tmp_path: Path, write: Any, codec: str) -> None:
     write(tmp_path, values(), metadata=metadata_of(codec))
     file = tmp_path / "a" / "c" / "1" / "0"
     whole = file.read_bytes()
@@ -56,7 +56,7 @@ def test_a_flipped_byte_anywhere(tmp_path: Path, write: Any, codec: str) -> None
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_shard_cut_off_anywhere(tmp_path: Path, write: Any, codec: str) -> None:
+def test_a_shard_cut_off_anywhere_is_an_error(tmp_path: Path, write: Any, codec: str) -> None:
     write(tmp_path, values(), metadata=metadata_of(codec))
     file = tmp_path / "a" / "c" / "1" / "0"
     whole = file.read_bytes()
@@ -66,7 +66,7 @@ def test_a_shard_cut_off_anywhere(tmp_path: Path, write: Any, codec: str) -> Non
             StoredArray.open(LocalStorage(tmp_path), "a").read_box([0, 0], [12, 30])
 
 
-def test_a_shard_cut_off_while_it_is_open(tmp_path: Path, write: Any) -> None:
+def test_a_shard_cut_off_while_it_is_open_is_an_error(tmp_path: Path, write: Any) -> None:
     array = write(tmp_path, values(), metadata=metadata_of("fast"))
     array.read_rows([0])
     file = tmp_path / "a" / "c" / "0" / "0"
@@ -78,7 +78,7 @@ def test_a_shard_cut_off_while_it_is_open(tmp_path: Path, write: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["fast", "none"])
-def test_rows_that_are_chunks(tmp_path: Path, write: Any, name: str) -> None:
+def test_rows_that_are_whole_chunks_are_checked(tmp_path: Path, write: Any, name: str) -> None:
     """Such rows are read straight into the output, and are checked all the same."""
     expected = np.arange(12 * 30, dtype="i2").reshape(12, 30) + 1
     array = write(tmp_path, expected, metadata=array_metadata((12, 30), "i2", (1, 30), (6, 30), name))
@@ -97,7 +97,7 @@ def test_rows_that_are_chunks(tmp_path: Path, write: Any, name: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "preadv"), reason="this system has no preadv")
-def test_short_reads_go_on(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_read_is_continued(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = np.arange(12 * 30, dtype="i2").reshape(12, 30)
     array = write(tmp_path, expected, metadata=array_metadata((12, 30), "i2", (1, 30), (6, 30), "none"))
     monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: 1)
@@ -145,7 +145,7 @@ def test_an_index_may_use_all_of_its_shard() -> None:
         ((2**63 - 1, 2**63 - 1), "index puts chunk 1"),
     ],
 )
-def test_an_index_that_points_outside(
+def test_an_index_that_points_outside_of_its_shard_is_an_error(
     tmp_path: Path, write: Any, entry: tuple[int, int], message: str
 ) -> None:
     write(tmp_path, values(), metadata=metadata_of("fast"))

@@ -78,7 +78,7 @@ def test_the_disk_is_at_work_while_a_large_file_is_written(
     assert operations.count(("fsync", part)) == 3, "twice before the end"
 
 
-def test_files_that_are_written_together_are_named_once_all_are_on_disk(
+def test_files_written_together_get_their_names_once_all_are_synced(
     tmp_path: Path, operations: list[tuple[str, str]]
 ) -> None:
     keys = [f"{group}/c/{number}" for group in "ab" for number in range(50)]
@@ -98,7 +98,7 @@ def test_files_that_are_written_together_are_named_once_all_are_on_disk(
 
 
 @pytest.mark.parametrize("name", ["write", "fsync", "rename"])
-def test_of_files_that_fail_together_none_is_left(
+def test_files_that_fail_together_leave_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     original, calls = getattr(durable, name), []
@@ -146,7 +146,7 @@ def test_failures_name_the_file_and_leave_nothing(
     assert (tmp_path / "c" / "0").read_bytes() == b"old"
 
 
-def test_blocks_must_be_the_shards(tmp_path: Path) -> None:
+def test_a_block_that_is_not_a_shard_is_an_error(tmp_path: Path) -> None:
     metadata = array_metadata((10, 3), "f4", (2, 3), (4, 3), "fast")
     assert encode_shard(metadata, (2, 0), np.ones((2, 3), "f4"))
     for coordinates, block in [

@@ -40,7 +40,7 @@ def test_open_files_are_bounded(tmp_path: Path, write: Any, monkeypatch: pytest.
     assert open_files(tmp_path) == 0
 
 
-def test_get_size_and_read_many(tmp_path: Path) -> None:
+def test_local_storage_reads_files_and_parts_and_names_missing_ones(tmp_path: Path) -> None:
     (tmp_path / "g").mkdir()
     (tmp_path / "g" / "x").write_bytes(bytes(range(100)))
     local = LocalStorage(tmp_path)

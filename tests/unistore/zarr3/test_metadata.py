@@ -137,7 +137,7 @@ def test_missing_members_are_named(member: str) -> None:
     ("dtype", "fill"),
     [("uint8", -1), ("uint8", 256), ("int8", 1.5), ("bool", 2), ("uint64", 2**64), ("int32", "NaN")],
 )
-def test_fill_values_out_of_range(dtype: str, fill: Any) -> None:
+def test_a_fill_value_out_of_range_is_an_error(dtype: str, fill: Any) -> None:
     metadata = array_metadata((10, 4), dtype, (2, 4), (4, 4), "fast")
     with pytest.raises(StoreError, match=f"fill_value must be a value of {dtype}"):
         ArrayMetadata.from_json(metadata.to_json() | {"fill_value": fill}, "x")
@@ -177,12 +177,14 @@ def test_written_metadata_reads_back(dtype: str, codec: str) -> None:
         (lambda: array_metadata((4,), "S3", (2,), (4,), "fast"), UnsupportedError, "data type"),
     ],
 )
-def test_arrays_that_cannot_be_written(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+def test_metadata_of_an_array_that_cannot_be_written_is_an_error(
+    call: Callable[[], Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         call()
 
 
-def test_no_array_there(tmp_path: Path) -> None:
+def test_missing_or_malformed_metadata_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"x/zarr.json: no such file.*unistore.open_zarr"):
         StoredArray.open(LocalStorage(tmp_path), "x")
     (tmp_path / "x").mkdir()
@@ -197,7 +199,7 @@ def test_no_array_there(tmp_path: Path) -> None:
         StoredArray.open(LocalStorage(tmp_path), "x")
 
 
-def test_the_bytes_of_a_document() -> None:
+def test_a_document_has_fixed_bytes_and_only_valid_json() -> None:
     """Its layout is part of a store's bytes; what JSON does not know is refused."""
     assert json_bytes({"a": [1], "b": {}}) == b'{\n  "a": [\n    1\n  ],\n  "b": {}\n}'
     with pytest.raises(ValueError, match="not JSON compliant"):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.stores import flip
+from tests.support.store_files import flip
 from unistore.errors import CorruptionError
 from unistore.zarr3 import StoredArray, gather
 from unistore.zarr3.chunks import ChunkReader

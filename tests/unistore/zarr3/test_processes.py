@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.programs import printed
-from tests.waiting import patience
+from tests.support.programs import printed
+from tests.support.waiting import patience
 
 ROOT = Path(__file__).parents[3]
 
@@ -80,7 +80,7 @@ def test_children_read_after_the_parent_has(tmp_path: Path, write: Any) -> None:
     assert output.split() == ["forkserver", "spawn", *["fork"] * 8]
 
 
-def test_blosc_threads_are_off() -> None:
+def test_importing_the_engine_turns_blosc_threads_off() -> None:
     code = "import unistore.zarr3, numcodecs.blosc; print(numcodecs.blosc.use_threads)"
     output = printed("-c", code, cwd=ROOT)
     assert output.strip() == "False"

@@ -60,7 +60,9 @@ def values_of(case: dict[str, Any], fill: np.generic) -> Any:
 
 @settings(max_examples=25, deadline=None)
 @given(case=cases())
-def test_any_array_of_the_engine(case: dict[str, Any], write: Any, same_bits: Any) -> None:
+def test_any_array_of_the_engine_is_read_by_zarr_python_and_tensorstore(
+    case: dict[str, Any], write: Any, same_bits: Any
+) -> None:
     if case["dtype"].kind not in "fc" and case["fill"] != case["fill"]:
         case = case | {"fill": 1}
     options = {name: case[name] for name in ("shape", "dtype", "chunk", "shard", "codec", "fill")}

@@ -68,7 +68,9 @@ def random_bits(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtyp
 
 @settings(max_examples=20, deadline=None)
 @given(case=arrays(), data=st.data())
-def test_any_array_of_zarr_python(case: dict[str, Any], data: st.DataObject, same_bits: Any) -> None:
+def test_any_array_of_zarr_python_is_read_bit_for_bit(
+    case: dict[str, Any], data: st.DataObject, same_bits: Any
+) -> None:
     create, rng = case["create"], np.random.default_rng(case["seed"])
     shape, dtype = create["shape"], create["dtype"]
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +127,7 @@ FOREIGN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_other_arrays_are_left_to_zarr_python(tmp_path: Path, name: str) -> None:
+def test_an_unsupported_array_is_an_error_that_names_open_zarr(tmp_path: Path, name: str) -> None:
     changes, message = FOREIGN[name]
     ours: dict[str, Any] = {"chunks": (2, 8), "shards": (4, 8), "dtype": "i4", "compressors": OURS}
     zarr.create_group(tmp_path, zarr_format=changes.get("zarr_format", 3))
@@ -154,7 +156,9 @@ def test_other_arrays_are_left_to_zarr_python(tmp_path: Path, name: str) -> None
         ("bool", True, "01"),
     ],
 )
-def test_fill_values(tmp_path: Path, write: Any, dtype: str, fill: Any, bits: str) -> None:
+def test_fill_values_have_the_bits_of_the_specification(
+    tmp_path: Path, write: Any, dtype: str, fill: Any, bits: str
+) -> None:
     """The bits are those of the specification; zarr-python agrees."""
     values = np.full(3, float(fill) if isinstance(fill, str) else fill, dtype)
     array = write(tmp_path, values, (1,), (3,), fill=values[0])
@@ -165,7 +169,7 @@ def test_fill_values(tmp_path: Path, write: Any, dtype: str, fill: Any, bits: st
     assert np.asarray(by_zarr_python).tobytes() == array.read().tobytes()
 
 
-def test_tensorstore_arrays(tmp_path: Path, same_bits: Any) -> None:
+def test_arrays_written_by_tensorstore_are_read_bit_for_bit(tmp_path: Path, same_bits: Any) -> None:
     tensorstore = pytest.importorskip("tensorstore")
     values = np.arange(5 * 7 * 3, dtype="<i2").reshape(5, 7, 3)
     blosc = {"typesize": 2, "cname": "zstd", "clevel": 3, "shuffle": "bitshuffle", "blocksize": 0}

@@ -96,7 +96,7 @@ def test_every_value_comes_back_as_h5py_reads_it(name: str, file: h5py.File) -> 
         assert told(one.dtype) == told(two.dtype)
 
 
-def test_what_stands_for_nothing_outside_of_its_file_is_left_out(file: h5py.File) -> None:
+def test_references_and_values_without_a_json_form_are_left_out_and_listed(file: h5py.File) -> None:
     file.attrs["reference"] = file.ref
     ints = h5py.vlen_dtype(np.dtype("i4"))
     ragged = np.empty(1, object)
@@ -128,7 +128,9 @@ def text_of(found: Attributes) -> str:
     return json.dumps({path: json.loads(text) for path, (_, text) in found.kept.items()})
 
 
-def test_what_is_too_large_is_left_out(file: h5py.File, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_attributes_and_those_beyond_the_limit_of_a_file_are_left_out(
+    file: h5py.File, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file.attrs["large"] = np.zeros(reading.MAX_ATTRIBUTE_BYTES // 8 + 1)
     file.attrs["long"] = "x" * reading.MAX_ATTRIBUTE_BYTES
     file.attrs["small"] = 1
@@ -159,7 +161,7 @@ def test_an_attribute_that_cannot_be_read_is_left_out(
 
 
 @pytest.mark.parametrize("dtype", ["O", "V4", "M8[s]", "f16", "U3"])
-def test_dtypes_that_no_attribute_is_kept_with(dtype: str) -> None:
+def test_a_stored_attribute_of_an_unsupported_dtype_is_an_error(dtype: str) -> None:
     assert type_problem(np.dtype(dtype)) is not None
     with pytest.raises(ValueError, match="attributes cannot have"):
         decode({"dtype": dtype, "value": 0})
@@ -179,7 +181,7 @@ def test_dtypes_that_no_attribute_is_kept_with(dtype: str) -> None:
         {"dtype": "<f4", "value": "0xfffffffff"},
     ],
 )
-def test_entries_that_are_none_are_refused(entry: dict[str, Any]) -> None:
+def test_a_malformed_stored_attribute_is_an_error(entry: dict[str, Any]) -> None:
     with pytest.raises((AttributeError, LookupError, TypeError, ValueError, OverflowError)):
         decode(entry)
 

@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.converters.files.hdf5 import read_apart as read_apart_program
-from tests.waiting import patience
+from tests.support import read_hdf5_apart
+from tests.support.waiting import patience
 from unistore.converters.files.hdf5 import filters as filters_module
 from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, read_objects, read_rows
 from unistore.errors import InputError
@@ -169,7 +169,7 @@ def lie(path: Path, filters: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_chunks_that_lie_are_refused_or_have_one_value(tmp_path: Path) -> None:
+def test_a_chunk_of_a_wrong_size_never_shows_what_lies_in_memory(tmp_path: Path) -> None:
     """Too short or too long: refused. Random bytes: refused, or the same values whatever memory holds."""
     cases = list(product(LIBRARY, LIES))
     for name, filters in LIBRARY.items():
@@ -185,10 +185,10 @@ def test_chunks_that_lie_are_refused_or_have_one_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_chunks_that_lie_are_refused_by_what_decodes_them_here(tmp_path: Path, name: str) -> None:
+def test_a_chunk_of_a_wrong_size_is_an_error_of_our_own_decoders(tmp_path: Path, name: str) -> None:
     lie(tmp_path / "a.h5", OWN[name])
     for which in LIES:
-        first, second = (read_apart_program.read(tmp_path / "a.h5", which) for _ in range(2))
+        first, second = (read_hdf5_apart.read(tmp_path / "a.h5", which) for _ in range(2))
         if "values" in first:
             assert first == second
             assert which not in ("less", "nothing")
@@ -198,7 +198,7 @@ def test_chunks_that_lie_are_refused_by_what_decodes_them_here(tmp_path: Path, n
 
 def read_apart(seed: int, *names: str) -> list[dict[str, str]]:
     """Values, refusals and deaths of datasets, each read in a process of its own."""
-    program = Path(__file__).with_name("read_apart.py")
+    program = Path(read_hdf5_apart.__file__)
     command = [sys.executable, str(program), str(seed), *names]
     answers = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     outcomes: list[dict[str, str]] = json.loads(answers)
@@ -221,7 +221,7 @@ def damaged(path: Path, stored: bytes, filters: Mapping[str, Any], size: int = 1
     return str(caught.value)
 
 
-def test_messages(tmp_path: Path) -> None:
+def test_errors_of_chunks_name_the_chunk_and_its_sizes(tmp_path: Path) -> None:
     path, gzip = tmp_path / "a.h5", OWN["gzip"]
     assert "chunk (0,) has 40 bytes in the file, not 4,000" in damaged(path, bytes(40), {})
     short = zlib.compress(bytes(3999))
@@ -242,7 +242,7 @@ def test_messages(tmp_path: Path) -> None:
     assert "not 4,000" in lzf
 
 
-def test_chunks_before_text_and_variable_length_are_checked(tmp_path: Path) -> None:
+def test_chunks_of_text_and_variable_length_are_checked_before_hdf5_reads_them(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         ragged = file.create_dataset(
             "ragged", (64,), h5py.vlen_dtype(np.uint8), chunks=(64,), compression="gzip"
@@ -278,7 +278,7 @@ def test_chunks_before_text_and_variable_length_are_checked(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_text_in_a_chunk_that_is_too_short(tmp_path: Path, compression: str | None) -> None:
+def test_a_chunk_of_text_that_is_too_short_is_an_error(tmp_path: Path, compression: str | None) -> None:
     """The HDF5 library reads what lies behind it in memory: by chance it hangs, which is found before."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         cut = file.create_dataset("cut", (10,), h5py.string_dtype(), chunks=(10,), compression=compression)
@@ -316,7 +316,7 @@ def make_without_edges(
 
 
 @pytest.mark.parametrize("name", FILTERS_OF_EDGES)
-def test_edge_chunks_without_filters(tmp_path: Path, name: str) -> None:
+def test_edge_chunks_without_filters_are_read_as_h5py_reads_them(tmp_path: Path, name: str) -> None:
     line = np.arange(100) * 1000003
     plane = np.arange(70 * 45, dtype=">i4").reshape(70, 45) * 12345
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
@@ -330,7 +330,7 @@ def test_edge_chunks_without_filters(tmp_path: Path, name: str) -> None:
         check_like_h5py(file["plane"], random.Random(1))
 
 
-def test_an_edge_chunk_without_filters_that_is_too_short(tmp_path: Path) -> None:
+def test_an_edge_chunk_without_filters_that_is_too_short_is_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
         make_without_edges(file, "x", np.arange(100), (32,), compression="gzip")
         file["x"].id.write_direct_chunk((96,), bytes(64))
@@ -393,7 +393,7 @@ def test_threads_decode_at_the_same_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("filters", ["none", "gzip", "zstd"])
 @pytest.mark.parametrize("fill", [None, 7])
-def test_chunks_never_written_where_hdf5_fills_nothing(
+def test_unwritten_chunks_of_a_dataset_that_is_never_filled_are_an_error(
     tmp_path: Path, filters: str, fill: int | None
 ) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -47,7 +47,9 @@ def refused(path: Path) -> Problem:
         (bytes(4096), "format", "it begins with zeros"),
     ],
 )
-def test_what_is_no_hdf5_file(tmp_path: Path, content: bytes, kind: str, message: str) -> None:
+def test_a_file_of_another_format_is_an_error_that_says_what_it_is(
+    tmp_path: Path, content: bytes, kind: str, message: str
+) -> None:
     path = tmp_path / "a.h5"
     path.write_bytes(content)
     problem = refused(path)
@@ -56,7 +58,7 @@ def test_what_is_no_hdf5_file(tmp_path: Path, content: bytes, kind: str, message
     assert message in problem.message
 
 
-def test_what_cannot_be_opened(tmp_path: Path, whole: Path) -> None:
+def test_a_missing_truncated_or_damaged_file_is_an_error_of_its_kind(tmp_path: Path, whole: Path) -> None:
     assert refused(tmp_path / "absent.h5").kind == "missing"
     assert "is a folder" in refused(tmp_path).message
     content = whole.read_bytes()
@@ -167,7 +169,7 @@ def test_a_link_of_the_file_system_is_judged_by_its_target(tmp_path: Path) -> No
         assert "outside the given paths" in found.message
 
 
-def test_datasets_that_were_never_written(tmp_path: Path) -> None:
+def test_datasets_that_were_never_or_partly_written_are_a_problem(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("never", (4, 2), "f4")
         file.create_dataset("never_chunked", (4,), "f4", chunks=(2,))
@@ -225,7 +227,7 @@ def virtual(file: h5py.File, name: str, source: str, target: str) -> None:
     file.create_virtual_dataset(name, layout)
 
 
-def test_virtual_datasets_that_lead_to_no_values(tmp_path: Path) -> None:
+def test_virtual_datasets_that_lead_to_themselves_or_nowhere_are_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "b.h5", "w") as other:
         virtual(other, "back", "a.h5", "by_file")
         other["own"] = h5py.ExternalLink("a.h5", "/by_link")
@@ -273,7 +275,9 @@ LAYOUTS = {"contiguous": {}, "chunked": {"chunks": (2, 2)}, "gzip": {"chunks": (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_numbers_that_are_stored_wider_or_narrower_than_numpy_has_them(tmp_path: Path, layout: str) -> None:
+def test_wide_booleans_brain_floats_and_24_bit_integers_are_read_with_their_values(
+    tmp_path: Path, layout: str
+) -> None:
     wide_bool = h5py.h5t.enum_create(h5py.h5t.STD_I16LE)
     wide_bool.enum_insert(b"FALSE", 0)
     wide_bool.enum_insert(b"TRUE", 1)
@@ -298,7 +302,7 @@ def test_numbers_that_are_stored_wider_or_narrower_than_numpy_has_them(tmp_path:
         assert read_reversed(file["odd"], "odd", 1, 3).tolist() == [[-2] * 3, [70000] * 3]
 
 
-def test_numbers_of_fewer_bits_in_another_byte_order(tmp_path: Path) -> None:
+def test_24_bit_integers_in_big_endian_are_read_as_h5py_reads_them(tmp_path: Path) -> None:
     """HDF5 stores all 32 bits of them, and if asked for the other byte order, returns all 32."""
     short = h5py.h5t.STD_I32BE.copy()
     short.set_precision(24)
@@ -339,7 +343,9 @@ def test_external_files_are_those_that_hdf5_opens(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("address_size", [8, 4])
-def test_records_with_text_of_any_length(tmp_path: Path, layout: str, address_size: int) -> None:
+def test_number_and_text_fields_of_records_are_read_apart(
+    tmp_path: Path, layout: str, address_size: int
+) -> None:
     record = np.dtype([("number", "i2"), ("text", h5py.string_dtype()), ("pair", h5py.string_dtype(), (2,))])
     values = np.array([[(row, f"{row}", ["a", "b" * row]) for row in range(3)]] * 3, record)
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
@@ -352,7 +358,7 @@ def test_records_with_text_of_any_length(tmp_path: Path, layout: str, address_si
         assert read_objects(file["x"], "x", 1)["text"].tolist() == [b"0", b"1", b"2"]
 
 
-def test_virtual_datasets_with_values_that_were_never_written(tmp_path: Path) -> None:
+def test_virtual_datasets_of_unwritten_values_are_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("never", (3,), "i8")
         file.create_dataset("chunks", (3,), "i8", chunks=(2,), fillvalue=5, fill_time="never")[:2] = 1

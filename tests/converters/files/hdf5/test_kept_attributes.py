@@ -13,8 +13,8 @@ import pytest
 import zarr
 
 import unistore
-from tests.cases import DATA
-from tests.family_converters import rows as rows_converter
+from tests.support.cases import DATA
+from tests.support.family_converters import rows as rows_converter
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError, StoreError
@@ -229,7 +229,7 @@ def test_attributes_go_with_their_arrays(tmp_path: Path) -> None:
     assert b"only" not in zarr.open_array(tmp_path / "b.zarr" / ARRAY / "data", mode="r")[:].tobytes()
 
 
-def test_episodes_and_arrays_that_are_left_out_have_none(tmp_path: Path) -> None:
+def test_attributes_of_excluded_episodes_and_ignored_arrays_are_not_kept(tmp_path: Path) -> None:
     source, store = converted(tmp_path, demos, ignore=("obs/eef_pos",), exclude=("a.h5: data/demo_1",))
     assert kept(store).keys() - {"", "data", "data/demo_0"} == {"data/demo_0/obs", "data/demo_0/actions"}
     with h5py.File(source, "r+") as file:
@@ -254,7 +254,9 @@ def test_segments_that_are_links_are_passed_over(tmp_path: Path) -> None:
     assert unistore.verify(tmp_path / "a.zarr", against=source).ok
 
 
-def test_a_text_that_is_none_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exporting_a_malformed_text_of_attributes_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A store made by someone else may say anything."""
     monkeypatch.setattr(hdf5_attributes.AttributeCollector, "text", lambda *_: '{"": {"a": 1}}')
     _, store = converted(tmp_path, rows)

@@ -65,7 +65,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "a.h5", folder
 
 
-def test_they_are_kept_compared_exported_and_told_when_they_change(
+def test_datasets_without_rows_are_kept_exported_and_compared_by_verify(
     source: tuple[Path, str], tmp_path: Path
 ) -> None:
     path, folder = source

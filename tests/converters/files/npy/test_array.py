@@ -58,7 +58,7 @@ def test_npy_equals_numpy(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
-def test_header_versions(tmp_path: Path, version: tuple[int, int]) -> None:
+def test_headers_of_versions_1_and_2_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
     path = tmp_path / "a.npy"
     array = np.arange(6, dtype="<i2")
     with path.open("wb") as file:
@@ -76,7 +76,7 @@ def test_names_of_version_3_are_utf_8(tmp_path: Path) -> None:
     assert whole(path).dtype.names == ("höhe", "高さ")
 
 
-def test_python_2_header(tmp_path: Path) -> None:
+def test_a_header_written_by_python_2_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     literal = "{'descr': '<i2', 'fortran_order': False, 'shape': (2L, 3L), }\n"
     path.write_bytes(header_file(literal, np.arange(6, dtype="<i2").tobytes()))
@@ -152,7 +152,7 @@ def test_rows_are_read_into_memory_of_their_dtype(tmp_path: Path, how: str) -> N
 
 
 @pytest.mark.parametrize("how", ["npy", "stored"])
-def test_a_file_that_is_cut_off_after_its_header_was_read(tmp_path: Path, how: str) -> None:
+def test_a_file_that_is_cut_off_while_it_is_open_is_an_error(tmp_path: Path, how: str) -> None:
     path = saved(tmp_path, how, ARRAYS["int16"])
     with opened(path) as values:
         os.truncate(path, values.header.offset + 43)
@@ -161,7 +161,7 @@ def test_a_file_that_is_cut_off_after_its_header_was_read(tmp_path: Path, how: s
     assert "shortened by 5 bytes" in only_problem(error, "truncated")
 
 
-def test_truncated(tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error_that_states_both_sizes(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     np.save(path, ARRAYS["int16"])
     whole = path.read_bytes()
@@ -173,7 +173,7 @@ def test_truncated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [7, 9, 40])
-def test_truncated_header(tmp_path: Path, length: int) -> None:
+def test_a_file_that_ends_inside_its_header_is_an_error(tmp_path: Path, length: int) -> None:
     path = tmp_path / "a.npy"
     np.save(path, ARRAYS["int16"])
     path.write_bytes(path.read_bytes()[:length])
@@ -182,7 +182,7 @@ def test_truncated_header(tmp_path: Path, length: int) -> None:
     assert "ends inside its header" in only_problem(error, "truncated")
 
 
-def test_several_arrays_in_one_file(tmp_path: Path) -> None:
+def test_a_second_array_in_a_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.npy"
     with path.open("wb") as file:
         np.save(file, ARRAYS["int16"])
@@ -254,7 +254,7 @@ def zip_bytes() -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_no_npy(tmp_path: Path, content: bytes, kind: str, words: str) -> None:
+def test_a_file_that_is_not_npy_is_an_error(tmp_path: Path, content: bytes, kind: str, words: str) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(content)
     with pytest.raises(InputError) as error:
@@ -273,7 +273,7 @@ def test_what_is_no_npy(tmp_path: Path, content: bytes, kind: str, words: str) -
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_no_npz(tmp_path: Path, content: bytes, kind: str, words: str) -> None:
+def test_a_file_that_is_not_npz_is_an_error(tmp_path: Path, content: bytes, kind: str, words: str) -> None:
     path = tmp_path / "a.npz"
     path.write_bytes(content)
     with pytest.raises(InputError) as error:
@@ -281,7 +281,7 @@ def test_what_is_no_npz(tmp_path: Path, content: bytes, kind: str, words: str) -
     assert words in only_problem(error, kind)
 
 
-def test_damaged_compressed_content(tmp_path: Path) -> None:
+def test_a_damaged_compressed_member_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     values = np.random.default_rng(0).integers(0, 255, 4000, dtype=np.uint8)
     np.savez_compressed(path, a=values)
@@ -322,7 +322,7 @@ HUGE = 10**12
     ],
 )
 @pytest.mark.parametrize("order", ["True", "False"], ids=["F", "C"])
-def test_shapes_beyond_the_file_are_refused_before_memory_is_taken(
+def test_a_shape_beyond_the_file_is_an_error_before_memory_is_taken(
     tmp_path: Path, shape: str, kind: str, order: str
 ) -> None:
     path = tmp_path / "a.npy"
@@ -418,7 +418,7 @@ def test_a_member_that_no_memory_holds_is_a_problem_of_its_file(tmp_path: Path) 
     assert "--memory" in caught.value.problems[0].advice
 
 
-def test_what_compresses_best_is_taken(tmp_path: Path) -> None:
+def test_a_member_of_zeros_that_compresses_a_thousandfold_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         content = io.BytesIO()

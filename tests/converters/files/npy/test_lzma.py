@@ -24,7 +24,7 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-def test_values(archive: Path, tmp_path: Path) -> None:
+def test_arrays_of_lzma_members_are_stored_with_their_values(archive: Path, tmp_path: Path) -> None:
     unistore.convert(archive, tmp_path / "a.zarr", "rows")
     store = unistore.Store(tmp_path / "a.zarr")
     np.testing.assert_array_equal(store.array("rows/x").read(), ROWS)
@@ -32,7 +32,7 @@ def test_values(archive: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [0.05, 0.2, 0.4, 0.6, 0.8])
-def test_a_flipped_bit_is_told(archive: Path, tmp_path: Path, part: float) -> None:
+def test_a_flipped_bit_is_an_error(archive: Path, tmp_path: Path, part: float) -> None:
     content = bytearray(archive.read_bytes())
     content[int(part * len(content))] ^= 16
     archive.write_bytes(content)
@@ -40,7 +40,7 @@ def test_a_flipped_bit_is_told(archive: Path, tmp_path: Path, part: float) -> No
         unistore.convert(archive, tmp_path / "a.zarr", "rows")
 
 
-def test_a_checksum_of_other_values_is_told(archive: Path, tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_an_error(archive: Path, tmp_path: Path) -> None:
     """As where damage decodes to as many bytes."""
     content = archive.read_bytes()
     with zipfile.ZipFile(archive) as file:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.family_converters import ct as ct_converter
-from tests.waiting import patience
+from tests.support.family_converters import ct as ct_converter
+from tests.support.waiting import patience
 from unistore.conversion import plan as planning
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
@@ -67,7 +67,9 @@ def worker(executor: Processes) -> int:
     return pid
 
 
-def test_the_next_command_takes_the_worker_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_command_in_the_same_environment_reuses_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pids = []
     for memory in (1 << 30, None):
         with Processes(memory=memory) as executor:

@@ -6,9 +6,7 @@ That the files do so is seen in a process of its own that opens them with h5py a
 from __future__ import annotations
 
 import os
-import re
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -16,64 +14,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
 import unistore
-from tests.programs import printed
+from tests.support.damaged_hdf5 import (
+    CRASHES,
+    HANGS_IT,
+    WRONG,
+    changed,
+    free_space_of_nothing,
+    own_branch,
+    own_neighbour_of_chunks,
+    write,
+    write_damaged,
+)
+from tests.support.programs import printed
 from unistore.conversion.executors.local import Job, Outcome
 from unistore.conversion.executors.processes import Processes
 from unistore.errors import ConversionError, InputError
 from unistore.system.foreign import BYTES_PER_SECOND, SECONDS, begin_reading, opening
 
-NODE = 24
-"""Bytes of a tree's node before its entries."""
 FEW_SECONDS = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 1)); import h5py; "
 LOOK = "f = h5py.File(sys.argv[1]); [dict(each.attrs) for each in (f, *map(f.get, f))]"
-CRASHES = "is damaged: it crashes the HDF5 library (signal 11)"
-HANGS_IT = "is damaged: it hangs the HDF5 library"
-
-Change = Callable[[bytearray], None]
-
-
-def write(path: Path) -> Path:
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(3)
-        file.create_dataset("chunked", data=np.arange(3), chunks=(1,))
-        file.attrs["text"] = "text"
-    return path
-
-
-def tree(data: bytearray, kind: int) -> int:
-    return next(found.start() for found in re.finditer(b"TREE", data) if data[found.start() + 4] == kind)
-
-
-def own_branch(data: bytearray) -> None:
-    """The root group's tree has itself for its only branch."""
-    at = tree(data, 0)
-    data[at + 5] = 1
-    struct.pack_into("<Q", data, at + NODE + 8, at)
-
-
-def own_neighbour_of_chunks(data: bytearray) -> None:
-    at = tree(data, 1)
-    struct.pack_into("<QQ", data, at + 8, at, at)
-
-
-def free_space_of_nothing(data: bytearray) -> None:
-    """The global heap, which holds texts and mappings of virtual datasets, ends in 0 bytes of free space."""
-    at = data.index(b"GCOL") + 16
-    while struct.unpack_from("<H", data, at)[0]:
-        at += 16 + -(-struct.unpack_from("<Q", data, at + 8)[0] // 8) * 8
-    struct.pack_into("<Q", data, at + 8, 0)
-
-
-def changed(path: Path, change: Change) -> Path:
-    data = bytearray(write(path).read_bytes())
-    change(data)
-    path.write_bytes(data)
-    return path
 
 
 def ends_itself(path: Path) -> bool:
@@ -95,16 +57,16 @@ def problems(path: Path) -> list[tuple[str, str, str]]:
     return [(each.location, each.message, each.kind) for each in unistore.inspect(path).problems]
 
 
-def test_what_hangs_the_library_is_damaged(tmp_path: Path) -> None:
+def test_a_file_that_hangs_the_library_is_a_problem(tmp_path: Path) -> None:
     changed(tmp_path / "a.h5", own_neighbour_of_chunks)
     assert problems(tmp_path) == [("a.h5", HANGS_IT, "damaged")]
 
 
-def test_the_library_hangs_indeed(tmp_path: Path) -> None:
+def test_the_hdf5_library_hangs_at_the_file_of_these_tests(tmp_path: Path) -> None:
     assert not ends_itself(changed(tmp_path / "a.h5", free_space_of_nothing))
 
 
-def test_what_crashes_the_library_is_damaged_until_it_is_another(tmp_path: Path) -> None:
+def test_a_file_that_crashes_the_library_is_a_problem_until_it_is_replaced(tmp_path: Path) -> None:
     path = changed(tmp_path / "a.h5", own_branch)
     assert not ends_itself(path)
     for _ in range(2):
@@ -113,27 +75,14 @@ def test_what_crashes_the_library_is_damaged_until_it_is_another(tmp_path: Path)
     assert not problems(path)
 
 
-def write_damaged(folder: Path) -> Path:
-    """Two sound files, one that crashes the library and one that hangs it."""
-    (folder / "sources").mkdir()
-    for name in ("a", "d"):
-        write(folder / "sources" / f"{name}.h5")
-    changed(folder / "sources" / "b.h5", own_branch)
-    changed(folder / "sources" / "c.h5", free_space_of_nothing)
-    return folder / "sources"
-
-
-WRONG = [("b.h5", CRASHES, "damaged"), ("c.h5", HANGS_IT, "damaged")]
-
-
-def test_the_others_are_converted(tmp_path: Path) -> None:
+def test_skip_converts_the_sound_files_beside_damaged_ones(tmp_path: Path) -> None:
     folder = write_damaged(tmp_path)
     report = unistore.convert(folder, tmp_path / "some.zarr", "rows", workers=2, on_error="skip")
     assert [(each["file"], each["reason"], each["kind"]) for each in report.skipped] == WRONG
     assert report.samples == 6
 
 
-def test_sources_that_became_damaged(tmp_path: Path) -> None:
+def test_verify_and_repair_name_a_source_that_became_damaged(tmp_path: Path) -> None:
     path, store = write(tmp_path / "a.h5"), tmp_path / "out.zarr"
     unistore.convert(path, store, "rows")
     changed(path, own_branch)
@@ -194,7 +143,7 @@ def reads_the_first_again(first: Path, _: Path) -> None:
         (reads_the_first_again, "first: is damaged: it crashes the HDF5 library (signal 7)"),
     ],
 )
-def test_the_file_that_was_read_last_is_blamed(
+def test_a_crash_or_hang_is_a_problem_of_the_file_that_was_read_last(
     tmp_path: Path, happens: Callable[[Path, Path], None], said: str
 ) -> None:
     with pytest.raises(InputError) as refused:
@@ -203,13 +152,13 @@ def test_the_file_that_was_read_last_is_blamed(
     assert len(list(tmp_path.glob("mark-*"))) == 1, "it is not opened again"
 
 
-def test_what_others_kill_is_no_damage(tmp_path: Path) -> None:
+def test_a_worker_killed_by_others_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=r"its worker died 3 times \(killed by SIGKILL"):
         read(tmp_path, lambda *_: die(signal.SIGKILL))
     assert len(list(tmp_path.glob("mark-*"))) == 3
 
 
-def test_many_readings_are_no_hang(tmp_path: Path) -> None:
+def test_many_reads_of_a_file_together_are_not_taken_for_a_hang(tmp_path: Path) -> None:
     """The limit is for one reading, not for all of a file, and not for what is done afterwards."""
 
     def readings(first: Path, _: Path) -> None:
@@ -229,7 +178,7 @@ def test_many_readings_are_no_hang(tmp_path: Path) -> None:
     assert outcome.record == {"item": "two"}
 
 
-def test_the_limit_grows_with_the_file(tmp_path: Path) -> None:
+def test_the_time_limit_of_a_read_grows_with_the_file(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(int(BYTES_PER_SECOND))
 

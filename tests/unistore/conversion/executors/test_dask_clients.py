@@ -60,7 +60,7 @@ def secure(security: Security) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_a_client_with_certificates_of_its_own(
+def test_a_client_with_its_own_certificates_converts_and_stays_open(
     secure: LocalCluster, security: Security, sources: Path, digest: str, tmp_path: Path
 ) -> None:
     with Client(secure.scheduler_address, security=security, set_as_default=False) as client:
@@ -70,7 +70,7 @@ def test_a_client_with_certificates_of_its_own(
         assert client.status == "running"
 
 
-def test_a_scheduler_file_and_the_certificates_of_the_configuration(
+def test_a_scheduler_file_needs_the_certificates_of_the_dask_configuration(
     secure: LocalCluster, security: Security, sources: Path, digest: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "scheduler.json"
@@ -91,7 +91,7 @@ def test_a_scheduler_file_and_the_certificates_of_the_configuration(
 
 
 @pytest.mark.nightly
-def test_inside_of_tasks(sources: Path, tmp_path: Path) -> None:
+def test_unistore_works_inside_of_dask_tasks(sources: Path, tmp_path: Path) -> None:
     """As a script sends them: functions of ``__main__`` that name unistore, to a worker with its nanny."""
     script = {"__name__": "__main__", "unistore": unistore}
     exec(TASKS, script)

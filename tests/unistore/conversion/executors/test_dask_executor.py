@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from tests.stores import tree
-from tests.waiting import wait_until
+from tests.support.store_files import tree
+from tests.support.waiting import wait_until
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.dask_executor import Dask
 from unistore.conversion.executors.local import Job, Outcome
@@ -170,7 +170,7 @@ def sound_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 
 @pytest.mark.nightly
-def test_a_scheduler_and_workers_started_by_hand(
+def test_a_scheduler_and_workers_started_by_hand_give_the_same_bytes(
     tmp_path: Path,
     sound_cluster: Cluster,
     sources: dict[str, list[Path]],
@@ -227,7 +227,7 @@ def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, sound
 
 
 @pytest.mark.parametrize("place", ["workers", pytest.param("cluster", marks=pytest.mark.nightly)])
-def test_many_problems_stop_it_and_nothing_is_written_afterwards(
+def test_a_conversion_stops_after_many_problems_and_writes_nothing(
     tmp_path: Path, toy: Any, make_toys: Callable[..., Path], request: pytest.FixtureRequest, place: str
 ) -> None:
     sources = make_toys(tmp_path / "sources")
@@ -253,7 +253,7 @@ def test_many_problems_stop_it_and_nothing_is_written_afterwards(
 
 
 @pytest.mark.nightly
-def test_the_guide_to_clusters(
+def test_the_recipe_of_the_guide_to_clusters_gives_the_same_bytes(
     tmp_path: Path, sources: dict[str, list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first recipe: scan and all on a cluster of this machine, the bytes of one process."""
@@ -270,14 +270,14 @@ def test_the_guide_to_clusters(
     assert tree(tmp_path / "episodes.zarr") == tree(tmp_path / "alone.zarr")
 
 
-def test_no_scheduler_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_a_scheduler_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.conversion.executors.dask_executor.TIMEOUT", "0.5s")
     with pytest.raises(ConversionError, match=r"tcp://127\.0\.0\.1:9: no dask scheduler answers"):
         convert(DATA / "rows", tmp_path / "out", "rows", scheduler="tcp://127.0.0.1:9")
 
 
 @pytest.mark.nightly
-def test_a_worker_and_then_the_scheduler_of_a_cluster_are_lost(
+def test_a_lost_worker_is_replaced_and_a_lost_scheduler_is_an_error(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("unistore.conversion.executors.dask_executor.TIMEOUT", "2s")
@@ -307,7 +307,7 @@ class Deadly(Lasting):
 
 
 @pytest.mark.nightly
-def test_what_a_cluster_cannot_do_is_told_and_given_up(
+def test_a_cluster_without_workers_or_with_dying_ones_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """Any step without a worker, and one that kills its worker."""
@@ -332,10 +332,12 @@ def test_what_a_cluster_cannot_do_is_told_and_given_up(
 
 
 @pytest.mark.nightly
-def test_damaged_files(sound_cluster: Cluster, tmp_path: Path) -> None:
+def test_damaged_files_are_problems_and_leave_the_workers_of_a_cluster_alive(
+    sound_cluster: Cluster, tmp_path: Path
+) -> None:
     """HDF5 runs below the cluster's workers, which go on."""
     # not at the top: workers import this module
-    from tests.unistore.conversion.executors.test_damaged_files import WRONG, write_damaged
+    from tests.support.damaged_hdf5 import WRONG, write_damaged
 
     folder = write_damaged(tmp_path)
     with Client(sound_cluster.address, set_as_default=False) as client:

@@ -38,7 +38,7 @@ def processes() -> Iterator[Processes]:
         yield executor
 
 
-def test_all_problems_together_in_order(sources: Path, processes: Processes) -> None:
+def test_problems_of_a_parallel_scan_equal_those_of_a_serial_one(sources: Path, processes: Processes) -> None:
     for number in (7, 41, 79):
         (sources / f"lot_{number % 3}" / f"part_{number}.npz").write_bytes(b"no archive")
     converter = make_converter("rows", {})
@@ -51,7 +51,7 @@ def test_all_problems_together_in_order(sources: Path, processes: Processes) -> 
     assert len(told[0]) == 3
 
 
-def test_skipping_with_workers(sources: Path, tmp_path: Path) -> None:
+def test_skipping_with_workers_gives_the_same_store(sources: Path, tmp_path: Path) -> None:
     (sources / "lot_1" / "part_40.npz").write_bytes(b"no archive")
     reports = [
         unistore.convert(sources, tmp_path / f"{workers}.zarr", "rows", workers=workers, on_error="skip")

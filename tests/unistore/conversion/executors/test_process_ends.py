@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 import unistore
-from tests.programs import printed
-from tests.waiting import wait_until
+from tests.support.programs import printed
+from tests.support.waiting import wait_until
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -58,7 +58,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children()
 
 
-def test_a_lost_worker_shows_as_our_line_alone(tmp_path: Path) -> None:
+def test_each_lost_worker_prints_one_line(tmp_path: Path) -> None:
     process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", "2")
     killed = 0
     for strike in (1, 2):  # a third might end a step for good
@@ -113,7 +113,7 @@ def test_a_converter_that_is_killed_while_a_worker_starts_leaves_no_process(
     wait_until(lambda: not any(map(alive, found)), "a worker stays")
 
 
-def test_a_script_without_a_guard(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_is_not_run_by_its_workers(tmp_path: Path) -> None:
     """One that ignores the ends of its children, too."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -150,7 +150,7 @@ if __name__ == "__main__":
 """
 
 
-def test_in_a_pool(tmp_path: Path) -> None:
+def test_conversions_in_a_pool_give_the_same_digest(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.arange(30.0)
     (tmp_path / "script.py").write_text(IN_A_POOL)

@@ -118,7 +118,7 @@ def test_a_thread_without_memory_ends_the_worker_and_the_step_runs_again(tmp_pat
     assert "--memory" in told[0]
 
 
-def test_under_a_limit_no_worker_begins_with_what_an_earlier_command_left(tmp_path: Path) -> None:
+def test_a_memory_limit_starts_a_new_worker_instead_of_a_used_one(tmp_path: Path) -> None:
     pids = []
     for memory in (None, None, PROCESS + (64 << 20)):
         with Processes(0, memory=memory) as executor:
@@ -149,7 +149,7 @@ class TwoWordsError(Exception):
         super().__init__(f"{first} {second}")
 
 
-def test_an_error_that_does_not_survive_the_way_is_told_in_words(tmp_path: Path) -> None:
+def test_an_error_that_cannot_be_pickled_arrives_as_text(tmp_path: Path) -> None:
     class Odd(Faulty):
         def __call__(self, item: str) -> Outcome:
             raise TwoWordsError("first", "second")
@@ -199,7 +199,7 @@ def test_a_shard_is_described_by_table_rows_and_sources(tmp_path: Path, toys: Pa
     assert report.tasks > report.resumed
 
 
-def test_an_idle_worker_is_lost(tmp_path: Path) -> None:
+def test_a_lost_idle_worker_is_replaced(tmp_path: Path) -> None:
     told: list[str] = []
     with Processes(1, tell=told.append) as executor:
         list(executor.run(Faulty(tmp_path), ["first"]))
@@ -211,7 +211,9 @@ def test_an_idle_worker_is_lost(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_start_are_an_error_and_leave_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "broken_library.py").write_text("import os; os._exit(3)")
     monkeypatch.syspath_prepend(tmp_path)
     with (
@@ -223,7 +225,7 @@ def test_workers_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not children()
 
 
-def test_nothing_of_this_process_comes_along(tmp_path: Path) -> None:
+def test_workers_inherit_no_descriptor_and_no_session(tmp_path: Path) -> None:
     """A descriptor of ours would keep our files and sockets open; Ctrl-C is for this process alone."""
     with (tmp_path / "open").open("wb") as file, Processes(2, imports=FAMILIES) as executor:
         os.set_inheritable(file.fileno(), True)
@@ -259,7 +261,7 @@ def test_steps_of_two_jobs_are_not_mixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("room", "expected"), [(2, 2), (1.9, 1)])
-def test_memory_bounds_the_workers(tmp_path: Path, room: float, expected: int) -> None:
+def test_the_memory_limit_bounds_the_number_of_workers(tmp_path: Path, room: float, expected: int) -> None:
     each = PROCESS + (100 << 20)
     told: list[str] = []
     with Processes(2, memory=int(PROCESS + room * each), tell=told.append) as executor:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
-from tests.spikes import stored_spikes
+from tests.support.spikes import stored_spikes
 from unistore.errors import InputError
 from unistore.order.permutation import EpochIndex
 
@@ -101,7 +101,7 @@ def test_clips_stay_inside_their_sequence(
 
 @pytest.mark.parametrize("files", [False, True])
 @pytest.mark.parametrize("ratio", [1, 2])
-def test_every_field_shows_the_same_crop(make_store: Any, files: bool, ratio: int) -> None:
+def test_every_field_of_a_clip_has_the_same_crop(make_store: Any, files: bool, ratio: int) -> None:
     recording = record(make_store, ratio=ratio, files=files)
     fields = ("voxel", "spike", "spike_packed", "spike_length", "blur", "sharp", "frame", "corner")
     kind = unistore.Clips(length=3, crop=(14, 10), fields=fields)
@@ -151,7 +151,7 @@ def test_voxels_from_bits_equal_the_formula(make_store: Any, bins: int) -> None:
         assert sample["voxel"].dtype == torch.uint8
 
 
-def test_mixed_resolutions(make_store: Any) -> None:
+def test_frames_of_several_resolutions_are_cut_to_their_own_extents(make_store: Any) -> None:
     extents = np.array([[8, 16], [8, 16], [4, 9], [4, 9]], np.int32)
     spikes = [np.ones((6, height, width), np.uint8) for height, width in extents]
     blur = np.arange(4 * 8 * 16 * 3, dtype=np.uint8).reshape(4, 8, 16, 3)
@@ -184,7 +184,7 @@ def test_mixed_resolutions(make_store: Any) -> None:
         len(unistore.Dataset(path, unistore.Clips(length=3)))
 
 
-def test_other_names_of_keys(make_store: Any) -> None:
+def test_names_renames_keys_and_unknown_or_doubled_names_are_an_error(make_store: Any) -> None:
     path, kind = record(make_store).path, unistore.Clips(crop=16, random=False)
     plain, named = unistore.Dataset(path, kind), unistore.Dataset(path, kind, names={"voxel": "spike_vox"})
     assert list(named[0]) == ["index", "spike_vox", "blur", "sharp"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unistore
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dsec
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up, write_dsec
 from unistore.errors import InputError
 
 RECORDINGS = [made_up(60_000, 400_000), made_up(9_000, 95_000, 1), made_up(30, 1_000, 2)]
@@ -69,7 +69,7 @@ def assert_events(sample: Mapping[str, torch.Tensor], expected: np.ndarray) -> N
 @pytest.mark.parametrize(
     ("window", "stride"), [("20ms", None), ("20ms", "5ms"), ("300us", "17ms"), ("2 ms", "333us")]
 )
-def test_windows_of_time(store: Path, window: str, stride: str | None) -> None:
+def test_windows_of_time_equal_numpy(store: Path, window: str, stride: str | None) -> None:
     kind = unistore.Events(window, stride=stride)
     expected = windows(kind.length, kind.step)
     dataset = unistore.Dataset(store, kind)
@@ -78,7 +78,7 @@ def test_windows_of_time(store: Path, window: str, stride: str | None) -> None:
         assert_events(dataset[number], expected[number])
 
 
-def test_windows_of_a_number_of_events(store: Path) -> None:
+def test_windows_of_a_number_of_events_equal_numpy(store: Path) -> None:
     dataset = unistore.Dataset(
         store, unistore.Events(count=4_000, stride=3_000), ["t", "x", "y", "p", "start"]
     )
@@ -96,7 +96,7 @@ def test_windows_of_a_number_of_events(store: Path) -> None:
 @pytest.mark.parametrize(
     "kind", [unistore.Events("30ms", voxel=5, frame=True), unistore.Events(count=700, voxel=1)]
 )
-def test_voxels_and_frames_to_the_last_bit(store: Path, kind: unistore.Events) -> None:
+def test_voxels_and_frames_equal_numpy_to_the_last_bit(store: Path, kind: unistore.Events) -> None:
     dataset = unistore.Dataset(store, kind)
     with_events = unistore.Dataset(store, kind, ["t", "x", "y", "p"])
     assert kind.voxel is not None
@@ -110,7 +110,7 @@ def test_voxels_and_frames_to_the_last_bit(store: Path, kind: unistore.Events) -
     assert "t" not in dataset[0]
 
 
-def test_a_window_without_events(tmp_path: Path) -> None:
+def test_a_window_without_events_is_a_sample_of_zeros(tmp_path: Path) -> None:
     events = made_up(1_000, 10_000)
     events["t"][500:] += 1_000_000
     write_dsec(tmp_path / "a.h5", events)
@@ -168,7 +168,7 @@ def test_times_are_stored_as_the_files_have_them_and_delivered_as_int64(dtype: s
     assert np.array_equal(grid.numpy(), voxels(events, 4))
 
 
-def test_files_that_differ_in_the_dtype_of_times(tmp_path: Path) -> None:
+def test_times_of_several_dtypes_are_stored_as_int64(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number, dtype in enumerate(("u4", "i8")):
         events = made_up(300, seed=number)
@@ -178,7 +178,7 @@ def test_files_that_differ_in_the_dtype_of_times(tmp_path: Path) -> None:
     assert unistore.verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
 
 
-def test_numbers_of_the_source_on_request(store: Path) -> None:
+def test_numbers_of_the_source_are_delivered_if_requested(store: Path) -> None:
     sample = unistore.Dataset(store, unistore.Events("50ms"), ["t", "sources.t_offset", "sources.width"])[0]
     assert sample["sources.t_offset"] == 57_000_000
     assert sample["sources.width"] == WIDTH
@@ -199,12 +199,12 @@ def test_numbers_of_the_source_on_request(store: Path) -> None:
         {"frame": 1},
     ],
 )
-def test_options_that_mean_nothing(options: dict[str, object]) -> None:
+def test_impossible_options_are_an_error(options: dict[str, object]) -> None:
     with pytest.raises(InputError):
         unistore.Events(**options)  # type: ignore[arg-type]
 
 
-def test_windows_longer_than_every_recording(store: Path) -> None:
+def test_windows_longer_than_every_recording_are_an_error_with_the_longest(store: Path) -> None:
     last = RECORDINGS[0]["t"]
     longest = last[-1] - last[0] + 1
     with pytest.raises(InputError, match=rf"window='2s' leaves no samples.*Events\(window=\"{longest}us\"\)"):

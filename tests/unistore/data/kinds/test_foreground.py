@@ -108,7 +108,7 @@ def test_locations_are_a_uniform_choice_in_any_order_of_memory(tmp_path: Path) -
         assert ((counts - expected) ** 2 / expected).sum() < extent + 4 * np.sqrt(2 * extent) + 8
 
 
-def test_instances_have_no_locations(tmp_path: Path) -> None:
+def test_a_label_of_too_many_numbers_has_no_locations(tmp_path: Path) -> None:
     np.save(tmp_path / "ct.npy", np.zeros((10, 10, 10), np.int16))
     np.save(tmp_path / "ct_seg.npy", np.arange(1000, dtype=np.uint16).reshape(10, 10, 10))
     sources = [tmp_path / "ct.npy", tmp_path / "ct_seg.npy"]
@@ -146,7 +146,7 @@ def test_boxes_are_centred_on_a_label(store: Path, name: str) -> None:
         assert set(classes[0]) == set(classes[1]) == {3}
 
 
-def test_shares_are_of_all_boxes_and_the_others_are_the_uniform_ones(store: Path) -> None:
+def test_shares_of_boxes_are_foreground_and_the_others_stay_uniform(store: Path) -> None:
     shares = {"tumour": 0.25, "mine": 0.5}
     kind = unistore.Patches(SIZE, per_volume=400, foreground=shares)
     dataset = unistore.Dataset(store, kind, fields=["corner", "foreground"])
@@ -178,7 +178,7 @@ def test_draws_depend_on_seed_epoch_and_index_alone(store: Path) -> None:
         ]
 
 
-def test_steps_count_the_voxels_that_are_taken(store: Path, sources: Path) -> None:
+def test_foreground_boxes_with_a_step_are_centred_in_the_coarser_grid(store: Path, sources: Path) -> None:
     kind = unistore.Patches(4, per_volume=20, step=2, foreground="tumour")
     for sample in unistore.Dataset(store, kind, fields=["image", "corner", "foreground"]):
         volume = np.load(sources / "imagesTr" / f"c{int(sample['index']) // 20}_0000.npy")[::2, ::2, ::2]
@@ -190,7 +190,9 @@ def test_steps_count_the_voxels_that_are_taken(store: Path, sources: Path) -> No
             assert low[1] == 0
 
 
-def test_names_that_are_none(store: Path, sources: Path, tmp_path: Path) -> None:
+def test_an_unknown_foreground_or_one_without_locations_is_an_error(
+    store: Path, sources: Path, tmp_path: Path
+) -> None:
     for foreground in (3, {}, {"label": 0.0}, {"label": 0.7, "mine": 0.4}, {"label": "a"}):
         with pytest.raises(InputError, match="foreground: "):
             unistore.Patches(4, foreground=foreground)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import unistore
-from tests.spikes import stored_spikes
+from tests.support.spikes import stored_spikes
 from unistore.data.kinds.padding import copy_padded, fill_values
 from unistore.errors import InputError
 
@@ -31,7 +31,7 @@ def padded(data: NDArray[Any], shape: tuple[int, ...], pad: Any, *, number: bool
 
 
 @given(st.data())
-def test_put_equals_numpy(data: st.DataObject) -> None:
+def test_copy_padded_equals_numpy_pad(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
     held = tuple(data.draw(st.integers(1, extent)) for extent in shape)
     dtype = np.dtype(data.draw(st.sampled_from(DTYPES)))
@@ -45,19 +45,19 @@ def test_put_equals_numpy(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("pad", [float("nan"), -np.inf, np.float32(0.5), np.float64("inf"), np.int16(3)])
-def test_any_number_pads(pad: Any) -> None:
+def test_any_number_is_kept_as_the_pad(pad: Any) -> None:
     kept = unistore.Volumes("lung", size=4, pad=pad).pad
     assert repr(kept) == repr(np.asarray(pad).item())
 
 
 @pytest.mark.parametrize("pad", ["mirror", True, 1j, list(range(99))])
-def test_other_pads_are_refused(pad: Any) -> None:
+def test_a_pad_that_is_neither_a_mode_nor_a_number_is_an_error(pad: Any) -> None:
     expected = r"pad: must be one of 'valid', 'edge', 'zero', 'drop', or a number, got .{1,40}$"
     with pytest.raises(InputError, match=expected):
         unistore.Volumes("lung", size=4, pad=pad)
 
 
-def test_an_edge_of_nothing_is_refused() -> None:
+def test_edge_padding_of_empty_data_is_an_error() -> None:
     with pytest.raises(InputError, match="has no value to repeat"):
         copy_padded(np.empty((0, 3)), np.empty((2, 3)), "edge", 0)
 
@@ -76,7 +76,7 @@ def test_an_edge_of_nothing_is_refused() -> None:
         ),
     ],
 )
-def test_numbers_that_a_dtype_can_hold(dtype: str, number: Any, holds: bool) -> None:
+def test_a_pad_that_the_dtype_cannot_hold_is_an_error(dtype: str, number: Any, holds: bool) -> None:
     if not holds:
         with pytest.raises(InputError, match=rf"pad: is .* not a value of image \({np.dtype(dtype)}\)"):
             fill_values(number, {"image": np.dtype(dtype)})
@@ -120,7 +120,7 @@ def write_scans(make_store: Any, dtype: str) -> tuple[Path, list[NDArray[Any]], 
         *((dtype, pad, pad == "edge") for dtype in ("u1", "f4", "f8", "f2", "?") for pad in ("edge", 7)),
     ],
 )
-def test_patches(make_store: Any, dtype: str, pad: Any, random: bool) -> None:
+def test_patches_are_padded_like_numpy_pad(make_store: Any, dtype: str, pad: Any, random: bool) -> None:
     path, volumes, masks = write_scans(make_store, dtype)
     if dtype == "?" and pad == 7:
         with pytest.raises(InputError, match=r"pad: is 7, which is not a value of image \(bool\)"):
@@ -148,7 +148,7 @@ def test_patches(make_store: Any, dtype: str, pad: Any, random: bool) -> None:
     assert seen
 
 
-def test_patches_drop_what_is_smaller(make_store: Any) -> None:
+def test_pad_drop_leaves_out_volumes_smaller_than_the_patch(make_store: Any) -> None:
     path, *_ = write_scans(make_store, "i2")
     random = unistore.Dataset(path, unistore.Patches((6, 8, 8), per_volume=3, pad="drop"), ["name"])
     assert [sample["name"] for sample in random] == ["c"] * 3
@@ -193,7 +193,9 @@ CROPS = ((40, 6), (8, 40), (39, 41), (4, 4))
         *((pad, crop, ratio) for pad, ratio in (("valid", 1), ("edge", 2)) for crop in CROPS[1:]),
     ],
 )
-def test_clips(make_store: Any, pad: Any, crop: tuple[int, int], ratio: int) -> None:
+def test_clips_are_padded_like_numpy_pad(
+    make_store: Any, pad: Any, crop: tuple[int, int], ratio: int
+) -> None:
     path, held = write_frames(make_store, ratio)
     kind = unistore.Clips(2, crop=crop, pad=pad)
     said = ["valid", "spike_valid", "valid_extent", "spike_valid_extent"]
@@ -226,7 +228,7 @@ def test_clips(make_store: Any, pad: Any, crop: tuple[int, int], ratio: int) -> 
     assert natural == ("voxel", "blur", *(("valid_extent", "spike_valid_extent") if pad == "valid" else ()))
 
 
-def test_clips_of_frames_that_differ(make_store: Any) -> None:
+def test_clips_of_frames_that_differ_are_dropped_padded_or_ragged(make_store: Any) -> None:
     """Two cameras: dropped, padded, and masks that are ragged where whole frames are read."""
     extents = np.array([[8, 16]] * 2 + [[4, 9]] * 2, np.int32)
     blur = np.random.default_rng(0).integers(1, 255, (4, 8, 16, 3)).astype(np.uint8)
@@ -277,7 +279,9 @@ def write_episodes(make_store: Any) -> tuple[Path, dict[str, NDArray[Any]]]:
 
 @pytest.mark.parametrize(("history", "horizon", "stride"), [(3, 4, 1), (1, 1, 2), (9, 2, 3), (2, 12, 1)])
 @pytest.mark.parametrize("pad", ["valid", "edge", "zero", 0, 1])
-def test_windows(make_store: Any, pad: Any, history: int, horizon: int, stride: int) -> None:
+def test_windows_are_padded_like_numpy_pad(
+    make_store: Any, pad: Any, history: int, horizon: int, stride: int
+) -> None:
     path, columns = write_episodes(make_store)
     dataset = unistore.Dataset(
         path, unistore.Windows(history=history, horizon=horizon, stride=stride, pad=pad)

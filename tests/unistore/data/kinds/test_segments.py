@@ -136,7 +136,7 @@ def test_segments_with_too_few_points_are_left_out(make_cloud: Callable[..., Any
         len(unistore.Dataset(cloud.path, unistore.Segments(min_points=5000)))
 
 
-def test_exactly_so_many_points(make_cloud: Callable[..., Any]) -> None:
+def test_exactly_draws_or_repeats_points_to_the_number_in_their_order(make_cloud: Callable[..., Any]) -> None:
     cloud = make_cloud()  # of 50, 0, 7 and 300 points; the second is no segment
     kind = unistore.Segments(exactly=64, coordinates="absolute")
     dataset = unistore.Dataset(cloud.path, kind, fields=["xyz", "intensity", "source_row"], seed=5)
@@ -184,7 +184,7 @@ def test_a_grid_takes_one_point_of_each_voxel(make_cloud: Callable[..., Any], vo
         assert used == min(length, len(taken[0]))
 
 
-def test_exactly_as_many_points_as_the_segment_has_but_of_a_grid(make_cloud: Callable[..., Any]) -> None:
+def test_exactly_with_a_grid_repeats_grid_points_and_takes_no_others(make_cloud: Callable[..., Any]) -> None:
     """Repeated rows are as many as the segment's own, and are no shortcut to all of them."""
     cloud = make_cloud((900, 3, 1, 400, 20, 5))
     kind = unistore.Segments("absolute", voxel=3000.0, sample="grid", exactly=900)
@@ -192,7 +192,7 @@ def test_exactly_as_many_points_as_the_segment_has_but_of_a_grid(make_cloud: Cal
     assert len(np.unique(sample["xyz"].numpy(), axis=0)) == len(sample["voxel_coords"]) < 900
 
 
-def test_options_are_checked() -> None:
+def test_contradicting_options_are_an_error() -> None:
     with pytest.raises(InputError, match=r"sample: is 'grid', .* no size of voxels"):
         unistore.Segments(sample="grid")
     with pytest.raises(InputError, match=r"exactly: does not work together with max_points"):
@@ -204,7 +204,7 @@ def test_options_are_checked() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_unquantised_coordinates(make_store: Any, dtype: str) -> None:
+def test_unquantised_coordinates_are_delivered_to_the_bit(make_store: Any, dtype: str) -> None:
     rng = np.random.default_rng(5)
     xyz = (rng.random((6000, 3)) * 1000).astype(dtype)
     origin = np.array([xyz[:5000].min(axis=0), xyz[5000:].min(axis=0)], np.float64)
@@ -242,7 +242,9 @@ def test_unquantised_coordinates(make_store: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("points", [0, 1, 4095, 4096, 10_000])
 @pytest.mark.parametrize("scale", [(0.01, 0.01, 0.01), (0.1, 0.001, 3.0)])
-def test_conversion_in_place(points: int, scale: tuple[float, float, float]) -> None:
+def test_coordinates_are_converted_in_place_to_the_bit(
+    points: int, scale: tuple[float, float, float]
+) -> None:
     rng = np.random.default_rng(points)
     q = rng.integers(-(2**31), 2**31, (points, 3)).astype(np.int32)
     offset, origin = np.array([1e5, -2e6, 0.3]), np.array([7.7, 1e3, -1e-3])

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
-from tests.spikes import stored_spikes
+from tests.support.spikes import stored_spikes
 from unistore.errors import InputError
 from unistore.order.permutation import EpochIndex
 
@@ -58,7 +58,9 @@ def interval_picture(window: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("crop", [None, (9, 14), (5, 8)])
-def test_every_view_shows_the_same_window(make_store: Any, crop: tuple[int, int] | None) -> None:
+def test_every_key_of_a_window_has_the_same_steps_and_crop(
+    make_store: Any, crop: tuple[int, int] | None
+) -> None:
     spikes = recordings()
     path = write(make_store, spikes)
     fields = ["spike", "spike_packed", "voxel", "tfp", "tfi", "source", "sequence", *NUMBERS]
@@ -79,7 +81,7 @@ def test_every_view_shows_the_same_window(make_store: Any, crop: tuple[int, int]
     assert places == [(0, step) for step in range(0, 30, 4)] + [(2, step) for step in range(0, 13, 4)]
 
 
-def test_natural_keys(make_store: Any) -> None:
+def test_the_default_key_is_spikes_or_the_requested_voxels(make_store: Any) -> None:
     path = write(make_store, recordings())
     assert unistore.Dataset(path, unistore.Steps(8)).fields == ("spike",)
     voxels = unistore.Dataset(path, unistore.Steps(600, voxel_bins=2, fields=("voxel",)), ["spike"])
@@ -101,7 +103,7 @@ def test_counts_above_255_get_two_bytes(make_store: Any) -> None:
         assert (voxel.numpy() == length // bins).all()
 
 
-def test_recordings_of_several_cameras(make_store: Any) -> None:
+def test_recordings_of_several_cameras_are_ragged_unless_cropped(make_store: Any) -> None:
     spikes = [recordings((12,), (8, 16))[0], recordings((12,), (4, 9))[0]]
     path = write(make_store, spikes)
     whole = unistore.Dataset(path, unistore.Steps(12), ["spike", "spike_packed", "tfp"])
@@ -116,7 +118,7 @@ def test_recordings_of_several_cameras(make_store: Any) -> None:
         len(unistore.Dataset(path, unistore.Steps(12, crop=6)))
 
 
-def test_windows_longer_than_any_recording(make_store: Any) -> None:
+def test_windows_longer_than_any_recording_are_an_error_with_the_longest(make_store: Any) -> None:
     path = write(make_store, recordings())
     with pytest.raises(
         InputError, match=r"length=51 leaves no samples: .* 50 time steps.*Steps\(length=50\)"

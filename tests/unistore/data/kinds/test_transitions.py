@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 import unistore
-from tests.programs import in_child
+from tests.support.programs import in_child
 from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import CHANNEL
 
@@ -133,7 +133,9 @@ def record(
 @pytest.mark.parametrize("stored_next", [False, True])
 @pytest.mark.parametrize("final", [False, True])
 @pytest.mark.parametrize("jpeg", [False, True])
-def test_transitions(make_store: Any, stored_next: bool, final: bool, jpeg: bool) -> None:
+def test_transitions_equal_the_plain_arrays_and_their_next_observations(
+    make_store: Any, stored_next: bool, final: bool, jpeg: bool
+) -> None:
     episodes = record(make_store, final=final, stored_next=stored_next, jpeg=jpeg)
     dataset = unistore.Dataset(episodes.path)
     assert dataset.samples == unistore.Transitions()
@@ -153,7 +155,7 @@ def test_transitions(make_store: Any, stored_next: bool, final: bool, jpeg: bool
     assert set(dataset[0]) == keys | rest
 
 
-def test_fields_of_transitions(make_store: Any) -> None:
+def test_fields_select_the_keys_of_transitions(make_store: Any) -> None:
     episodes = record(make_store)
     wanted = ["next.observation.global_image", "source", "episode", "episode_name", "step"]
     sample = unistore.Dataset(episodes.path, fields=wanted)[7]
@@ -170,7 +172,7 @@ def test_fields_of_transitions(make_store: Any) -> None:
     assert np.array_equal(single[4]["next.observation.joint"].numpy(), episodes.after("joint", 4))
 
 
-def test_only_valid_transitions_and_splits(make_store: Any) -> None:
+def test_only_valid_leaves_out_invalid_steps_and_splits_select_episodes(make_store: Any) -> None:
     path = record(make_store, splits={"train": [2, 0], "val": [1, 3]}).path
     kept = unistore.Dataset(path, unistore.Transitions(only_valid=True), ["steps.step"])
     assert [int(sample["steps.step"]) for sample in kept] == [0, 1, 2, 3, 4, *range(6, 17)]
@@ -179,7 +181,9 @@ def test_only_valid_transitions_and_splits(make_store: Any) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_replay_tuple(make_store: Any, prefetch: int) -> None:
+def test_the_replay_tuple_contains_transitions_as_a_training_loop_wants_them(
+    make_store: Any, prefetch: int
+) -> None:
     episodes = record(make_store)
     with unistore.ReplayBuffer(episodes.path, seed=3, prefetch=prefetch) as replay:
         assert len(replay) == 16
@@ -239,7 +243,7 @@ def test_replay_batches_that_are_held_stay_as_they_are(make_store: Any) -> None:
     assert all(torch.equal(view, copy) for view, copy in zip(views, copies, strict=True))
 
 
-def test_replay_dict_close_and_errors(make_store: Any) -> None:
+def test_a_closed_replay_buffer_raises_an_error(make_store: Any) -> None:
     path = record(make_store).path
     replay = unistore.ReplayBuffer(unistore.Store(path), output="dict", split=None)
     batch = replay.sample(4)
@@ -276,7 +280,7 @@ def test_replay_holds_few_bytes_of_a_transition(make_store: Any) -> None:
     assert not hasattr(buffer, "add")
 
 
-def test_replay_images_of_another_size(make_store: Any) -> None:
+def test_replay_images_are_resized_as_opencv_resizes_them(make_store: Any) -> None:
     episodes = record(make_store, resized=4)
     for size in (4, 5):
         plain = unistore.ReplayBuffer(episodes.path, seed=2, prefetch=0)
@@ -322,7 +326,7 @@ def test_ranks_of_a_replay_draw_together_what_one_draws(
     assert [[*itertools.chain(*batches)] for batches in zip(*ranks, strict=True)] == alone
 
 
-def test_replay_by_weights_of_transitions(make_store: Any) -> None:
+def test_replay_draws_transitions_by_their_weights(make_store: Any) -> None:
     path = record(make_store).path
     weights = np.zeros(16)
     weights[[2, 11]] = 1, 3
@@ -342,7 +346,7 @@ def test_replay_by_weights_of_transitions(make_store: Any) -> None:
         unistore.ReplayBuffer(path, output="dict", weights=-weights)
 
 
-def test_replay_of_some_transitions(make_store: Any) -> None:
+def test_replay_draws_only_the_given_indices(make_store: Any) -> None:
     path = record(make_store).path
     fields = ["steps.step"]
     with unistore.ReplayBuffer(path, output="dict", fields=fields, indices=[9, 3, 3], prefetch=0) as replay:
@@ -356,7 +360,7 @@ def test_replay_of_some_transitions(make_store: Any) -> None:
             unistore.ReplayBuffer(path, indices=wrong)
 
 
-def test_replay_of_several_stores_by_weight(make_store: Any) -> None:
+def test_replay_draws_from_several_stores_by_their_weights(make_store: Any) -> None:
     paths = [record(make_store).path for _ in range(3)]
     with unistore.ReplayBuffer(paths, output="dict", weights=[3, 1, 0], prefetch=0) as replay:
         assert len(replay) == 48
@@ -442,7 +446,7 @@ def test_a_forked_child_is_told_to_make_its_own_buffer(make_store: Any) -> None:
         assert len(replay.sample(4)["action"]) == 4
 
 
-def test_weights_that_change_while_training(make_store: Any) -> None:
+def test_changed_weights_apply_from_the_next_draw_and_are_in_the_state(make_store: Any) -> None:
     episodes = record(make_store)
     count = len(unistore.Dataset(episodes.path, unistore.Transitions(only_valid=True)))
 

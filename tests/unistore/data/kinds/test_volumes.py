@@ -14,7 +14,7 @@ import SimpleITK
 import torch
 
 import unistore
-from tests.kernels import needs_kernel
+from tests.support.kernel import needs_kernel
 from unistore.data.kinds import sparse_points
 from unistore.errors import InputError
 from unistore.order.permutation import EpochIndex
@@ -41,7 +41,7 @@ def test_volumes_have_their_true_extent(make_scans: Callable[..., Any], sparse: 
     ("window", "low", "high"),
     [("lung", -1350, 150), ("mine:400:50", -150, 250)],
 )
-def test_windows_applied_on_read(
+def test_a_window_clips_and_scales_on_read(
     make_scans: Callable[..., Any], window: str, low: float, high: float
 ) -> None:
     scans = make_scans()
@@ -63,7 +63,7 @@ def test_a_window_of_the_store_is_applied_by_its_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(sample["image"], (volume.astype("f4").clip(-150, 250) + 150) / 400)
 
 
-def test_what_info_json_says_on_request(tmp_path: Path) -> None:
+def test_the_text_of_info_json_is_delivered_if_requested(tmp_path: Path) -> None:
     infos = {"a": '{"age": 40, "spacing": [1, 1, 2]}', "b": '{"age": 7}'}
     for name, text in infos.items():
         (tmp_path / "set" / name).mkdir(parents=True)
@@ -76,7 +76,7 @@ def test_what_info_json_says_on_request(tmp_path: Path) -> None:
         assert {sample["name"]: sample["info"] for sample in dataset} == infos
 
 
-def test_rows_of_a_table_on_request(tmp_path: Path) -> None:
+def test_the_row_of_metadata_csv_is_delivered_if_requested(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / "set" / "processed" / name).mkdir(parents=True)
         np.save(tmp_path / "set" / "processed" / name / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
@@ -106,7 +106,7 @@ def test_rows_of_a_table_on_request(tmp_path: Path) -> None:
         (b'case,age\na,"1\n', "unexpected end of data"),
     ],
 )
-def test_tables_that_are_none(tmp_path: Path, text: bytes, told: str) -> None:
+def test_a_malformed_metadata_csv_is_an_error(tmp_path: Path, text: bytes, told: str) -> None:
     (tmp_path / "set" / "a").mkdir(parents=True)
     np.save(tmp_path / "set" / "a" / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
     (tmp_path / "set" / "metadata.csv").write_bytes(text)
@@ -114,7 +114,7 @@ def test_tables_that_are_none(tmp_path: Path, text: bytes, told: str) -> None:
         unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
 
 
-def test_windows_that_cannot_be_applied(make_scans: Callable[..., Any]) -> None:
+def test_scale_without_a_window_and_an_unknown_window_are_an_error(make_scans: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="scale: works only with a window"):
         unistore.Volumes(scale=True)
     with pytest.raises(InputError, match=r"--window lungs: .*lung, bone"):
@@ -124,7 +124,9 @@ def test_windows_that_cannot_be_applied(make_scans: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("sparse", FORMS)
 @pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("pad", ["edge", "zero", -1000])
-def test_one_size_for_all(make_scans: Callable[..., Any], pad: Any, step: int, sparse: str) -> None:
+def test_size_cuts_and_pads_every_volume_to_one_shape(
+    make_scans: Callable[..., Any], pad: Any, step: int, sparse: str
+) -> None:
     scans = make_scans([(9, 5, 40), (70, 8, 6), (3, 3, 3)], sparse=sparse)
     size = (24, 4, 7)
     dataset = unistore.Dataset(scans.path, unistore.Volumes(size=size, pad=pad, step=step))
@@ -141,7 +143,7 @@ def test_one_size_for_all(make_scans: Callable[..., Any], pad: Any, step: int, s
     assert torch.equal(batch["spacing"][0], stored * step)
 
 
-def test_a_step_without_a_size(make_scans: Callable[..., Any]) -> None:
+def test_step_takes_every_second_voxel(make_scans: Callable[..., Any]) -> None:
     scans = make_scans()
     for sample, volume in zip(
         unistore.Dataset(scans.path, unistore.Volumes("low:9:0", step=2)), scans.volumes, strict=True
@@ -149,7 +151,7 @@ def test_a_step_without_a_size(make_scans: Callable[..., Any]) -> None:
         assert np.array_equal(sample["image"], volume[::2, ::2, ::2].clip(-4.5, 4.5).astype("f4"))
 
 
-def test_sizes_that_do_not_fit(make_scans: Callable[..., Any]) -> None:
+def test_a_size_larger_than_a_volume_is_an_error_without_pad(make_scans: Callable[..., Any]) -> None:
     path = make_scans([(5, 6, 7), (9, 9, 9)]).path
     with pytest.raises(InputError, match="1 of 2 volumes; the smallest has 5 × 6 × 7"):
         unistore.Dataset(path, unistore.Volumes(size=8))[0]
@@ -200,14 +202,14 @@ def test_random_patches_are_boxes_of_their_volume(make_scans: Callable[..., Any]
     assert not torch.equal(dataset[EpochIndex(7, 2)]["image"], dataset[EpochIndex(7, 3)]["image"])
 
 
-def test_random_corners_reach_both_ends(make_scans: Callable[..., Any]) -> None:
+def test_random_corners_of_patches_reach_both_ends_of_a_volume(make_scans: Callable[..., Any]) -> None:
     scans = make_scans([(6, 8, 9)])
     dataset = unistore.Dataset(scans.path, unistore.Patches((4, 8, 7)), fields=["corner"])
     drawn = {tuple(dataset[EpochIndex(0, epoch)]["corner"].tolist()) for epoch in range(200)}
     assert drawn == {(z, 0, x) for z in range(3) for x in range(3)}
 
 
-def test_a_grid_covers_each_volume(make_scans: Callable[..., Any]) -> None:
+def test_a_grid_of_patches_covers_each_volume(make_scans: Callable[..., Any]) -> None:
     scans = make_scans()
     dataset = unistore.Dataset(scans.path, unistore.Patches((8, 16, 16), random=False, pad="zero"))
     assert len(dataset) == 3 * 2 * 3 + 3 * 3 * 2 + 1
@@ -240,7 +242,7 @@ def test_sparse_points_equal_argwhere(make_scans: Callable[..., Any], sparse: st
     assert isinstance(natural, unistore.Volumes if image else unistore.SparsePoints)
 
 
-def test_both_forms_give_equal_subsets(make_scans: Callable[..., Any]) -> None:
+def test_points_and_mask_give_equal_subsets(make_scans: Callable[..., Any]) -> None:
     kind = unistore.SparsePoints(max_points=500)
     batches = []
     for sparse in FORMS:
@@ -337,7 +339,7 @@ def test_volumes_with_too_few_points_are_left_out(make_scans: Callable[..., Any]
 @pytest.mark.parametrize("shape", [(3, 5, 8), (2, 3, 11), (4, 7, 64), (1, 1, 1), (5, 300, 70)])
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.9, 1.0])
 @pytest.mark.parametrize("has_kernel", [pytest.param(True, marks=needs_kernel), False])
-def test_points_of_a_mask(
+def test_points_of_a_mask_equal_argwhere(
     shape: tuple[int, int, int], density: float, has_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if has_kernel:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unistore
-from tests import streams
+from tests.support import streams
 from unistore.data.kinds.clocks import RowFinder, Ticks
 from unistore.errors import InputError
 
@@ -108,7 +108,7 @@ some_ticks = st.lists(st.integers(0, 5), min_size=1, max_size=6).map(
     st.integers(-3, 3),
 )
 @settings(max_examples=60, deadline=None)
-def test_rows_around_ticks_are_those_of_the_reference(
+def test_rows_around_ticks_equal_the_plain_reference(
     episodes: Any, steps: list[int], align: Any, in_time: bool, tolerance: int | None, shift: int
 ) -> None:
     in_time = in_time or align == "linear"
@@ -308,7 +308,7 @@ def test_windows_that_leave_their_episode_are_refused_or_dropped(robots: Any) ->
         ({"history": 2, "horizon": 2, "tolerance": 5}, "tolerance: works only with a window for each key"),
     ],
 )
-def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_arguments_are_an_error(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         unistore.Windows(**arguments)
 
@@ -323,7 +323,9 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], message: str) -> No
         ({"force": (-1, 0)}, {"align": "linear"}, "counts rows, but align='linear' interpolates"),
     ],
 )
-def test_windows_that_a_store_cannot_have(robots: Any, around: Any, options: Any, message: str) -> None:
+def test_windows_that_a_store_cannot_have_are_an_error(
+    robots: Any, around: Any, options: Any, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         unistore.Dataset(robots[0], unistore.Windows(around, **options))
 
@@ -346,7 +348,7 @@ def test_rotations_and_stores_without_times_are_refused(make_store: Any, rotatio
         unistore.Dataset(path, unistore.Windows({name: (0.0,)}, align="linear"))
 
 
-def test_a_column_called_as_the_counts_of_texts_is_delivered(make_store: Any) -> None:
+def test_a_column_named_like_the_counts_of_a_text_is_delivered(make_store: Any) -> None:
     notes = ["go", "", "söll", "go"]
     encoded = [note.encode() for note in notes]
     group = "steps/observation/note"
@@ -364,7 +366,7 @@ def test_a_column_called_as_the_counts_of_texts_is_delivered(make_store: Any) ->
         assert sample["observation.note_counts"].tolist() == [5 + step]
 
 
-def test_actions_relative_to_the_state_at_the_tick(make_store: Any) -> None:
+def test_relative_actions_are_differences_to_the_state_at_the_tick(make_store: Any) -> None:
     rng = np.random.default_rng(3)
     offsets = np.array([0, 5, 9])
     last = np.zeros(9, np.bool_)

@@ -1,4 +1,4 @@
-"""Reads datasets, each in a process of its own: ``python read_apart.py SEED FILE DATASET [FILE DATASET …]``.
+"""Reads datasets, each in a process of its own: ``read_hdf5_apart.py SEED FILE DATASET [FILE DATASET …]``.
 
 Their memory was filled with bytes that depend on the seed, and freed, before. The output is
 a line of JSON: for each dataset its values in hexadecimal digits, the message that refuses it, or how the

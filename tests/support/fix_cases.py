@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from tests.cases import DATA
+from tests.support.cases import DATA
 
 Words = list[str]
 Case = Callable[[], Words]
@@ -497,7 +497,7 @@ def two_compressions_of_one_volume() -> Words:
 
 
 def frames(**options: Any) -> Any:
-    from tests.converters.spike.recordings import sequences
+    from tests.support.spike_recordings import sequences
 
     return sequences(Path("p"), {"a": (16, 16)}, **{"images": None, **options})
 
@@ -514,7 +514,7 @@ def events_in_an_order_that_they_do_not_show() -> Words:
 
 @case
 def a_sequence_that_lacks_a_frame() -> Words:
-    from tests.converters.spike.recordings import sequences
+    from tests.support.spike_recordings import sequences
 
     sequences(Path("p"), {"a": (16,) * 5})
     Path("p/a/blur/002.png").unlink()
@@ -550,7 +550,7 @@ def voxels_of_two_numbers_of_bins() -> Words:
 
 @case
 def voxels_of_both_ways_up() -> Words:
-    from tests.converters.spike.recordings import sequences
+    from tests.support.spike_recordings import sequences
 
     made = sequences(Path("p"), {"a": (16,), "b": (16,)}, images=None)
     for number, (name, spikes) in enumerate(made.spikes.items()):
@@ -563,7 +563,7 @@ def voxels_of_both_ways_up() -> Words:
 
 @case
 def a_topic_of_an_unknown_encoding() -> Words:
-    from tests import bags
+    from tests.support import bags
 
     Path("p").mkdir()
     robot = bags.Robot()
@@ -576,7 +576,7 @@ def a_topic_of_an_unknown_encoding() -> Words:
 
 @case
 def a_clock_of_a_bag_that_is_not_set() -> Words:
-    from tests import bags
+    from tests.support import bags
 
     Path("p").mkdir()
     robot = bags.Robot()
@@ -701,7 +701,7 @@ def a_source_that_was_changed_and_is_checked() -> Words:
 
 
 def run(*words: str) -> int:
-    from tests.programs import call
+    from tests.support.programs import call
 
     return call(*words)
 
@@ -712,7 +712,7 @@ NOT_PROVOKED: dict[str, str] = {
     "growing/cached_stores.py:_kept_problem": "a pinned store of the cache, which test_cached_stores.py has",
     "growing/cached_stores.py:_named": "a cache, which test_cached_stores.py has",
     "converters/adapter/gather.py:_not_anywhere": "only a family of a package declares such columns; "
-    "test_wrong_forms.py::test_a_declared_column_that_the_sources_lack runs it",
+    "test_wrong_forms.py::test_a_declared_column_that_no_source_has_is_an_error runs it",
     "converters/events/recordings.py:_units_by_index": f"{_IN_WORKER}events_of_another_unit",
     "converters/events/recordings.py:choose": f"{_IN_WORKER}events_of_float_times",
     "converters/rows/splits.py:_either": f"{_IN_WORKER}rows_in_splits_of_other_columns",

@@ -9,7 +9,7 @@ import numpy as np
 
 VOLUME = "derived_ct_cropped_hu_int16_fortran.npy"
 LUNG = "derived_ct_cropped_lung_w1500_l-600.npy"
-_NIFTI = Path(__file__).parent / "data" / "samples" / "ct" / "totalseg_ct_cropped.nii.gz"
+_NIFTI = Path(__file__).parents[1] / "data" / "samples" / "ct" / "totalseg_ct_cropped.nii.gz"
 _HEADER = 352  # bytes before the values of a NIfTI-1 file
 
 

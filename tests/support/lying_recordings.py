@@ -18,10 +18,10 @@ import numpy as np
 from rosbags import rosbag1
 from rosbags.typesys import Stores, get_typestore
 
-from tests.bags import ROS1, Robot
-from tests.converters.events.recordings import made_up
+from tests.support.bags import ROS1, Robot
+from tests.support.event_recordings import made_up
 
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = Path(__file__).resolve().parents[1] / "data"
 BOMB = 3 << 30  # bytes of zeros that a chunk or a packet decodes to
 Writer = Callable[[Path], None]
 

@@ -12,13 +12,13 @@ import cv2
 import h5py
 import numpy as np
 
-from tests.converters.events.recordings import HEIGHT, WIDTH, made_up, write_dat, write_dsec
-from tests.streams import robot
+from tests.support.event_recordings import HEIGHT, WIDTH, made_up, write_dat, write_dsec
+from tests.support.streams import robot
 from unistore.conversion.convert import make_converter
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 
-DATA = Path(__file__).resolve().parent / "data"
+DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 @dataclass(frozen=True)

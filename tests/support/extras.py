@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import tifffile
 from pydicom.data import get_testdata_file
 
-from tests.bags import ROS1, Robot
-from tests.converters.events.recordings import made_up
+from tests.support.bags import ROS1, Robot
+from tests.support.event_recordings import made_up
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 VOLUME = np.random.default_rng(0).integers(-1000, 1000, (12, 16, 20)).astype(np.int16)
 
 

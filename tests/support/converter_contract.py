@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.programs import printed
+from tests.support.programs import printed
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.protocol import Finalized, Scan, SourceArrays
 from unistore.converters.source_scan import scan_sources

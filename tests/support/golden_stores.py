@@ -1,7 +1,7 @@
-"""Small stores of format version 1, which every later unistore reads: ``python -m tests.golden`` makes them.
+"""Small stores of format version 1, which every later unistore reads.
 
-Once 0.1.0 is released they are made anew only with a new format version. What changes without one adds a
-store.
+``python -m tests.support.golden_stores`` makes them. Once 0.1.0 is released they are made anew only with a
+new format version. What changes without one adds a store.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 import unistore
-from tests.cases import (
+from tests.support.cases import (
     DATA,
     Case,
     cloud_in_segments,
@@ -25,7 +25,7 @@ from tests.cases import (
     rows_npz,
     rows_real,
 )
-from tests.streams import episode, lidar, write
+from tests.support.streams import episode, lidar, write
 
 STORES = DATA / "golden"
 

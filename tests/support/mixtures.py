@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.cases import DATA, MAKERS, Case
+from tests.support.cases import DATA, MAKERS, Case
 
 SETS: dict[str, tuple[str, ...]] = {
     "rows": ("rows_hdf5", "rows_npz", "rows_npy", "rows_side_by_side", "rows_structured"),
@@ -17,7 +17,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "spike": ("spike_keep", "spike_arrays", "spike_bytes"),
     "trajectory": ("robot_robomimic", "robot_flat", "robot_d4rl", "robot_act"),
 }
-"""Makers of sources by family, see `tests.cases`."""
+"""Makers of sources by family, see `tests.support.cases`."""
 
 JUNK: dict[str, bytes] = {
     "README.md": b"about\n",
