@@ -18,15 +18,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.data.ahead import OPEN_BLOCKS, ReadAhead, block_samples
+from unistore.data.blocks import Blocks
 from unistore.data.component_axis import AxisLike
 from unistore.data.kinds.named import as_code
 from unistore.data.kinds.protocol import EPOCH, INDEX, SampleIndices, SampleKind, SampleReader, Shareable
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
-    Blocks,
     BoundParts,
     DatasetPart,
-    JoinedReader,
     bind_parts,
     check_drawable,
     checked_names,
@@ -327,8 +326,7 @@ class Dataset(MapDataset[SampleT]):
     @property
     def store_offsets(self) -> Int64s:
         """First sample of each of `read_parts`, then the number of samples: (parts + 1,), int64."""
-        reader = self.reader
-        return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
+        return self._bind().offsets
 
     @property
     def start_method(self) -> str | None:
