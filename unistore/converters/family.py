@@ -18,10 +18,11 @@ if TYPE_CHECKING:  # numpy takes a fifth of a second, and help needs none
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from unistore.converters.array import Array
     from unistore.converters.common.columns import Merged, SourceColumn
     from unistore.converters.common.exported import File
     from unistore.converters.files.comparison import Restore
-    from unistore.converters.opened import Array, FileSummary, Format, Metadata, OpenFile, SourceFile
+    from unistore.converters.opened import FileSummary, Format, Metadata, OpenFile, SourceFile
     from unistore.converters.preview import Preview
     from unistore.converters.protocol import Emit, Finalized, Scan, SourceArrays
     from unistore.converters.scan_types import Parts, Scanned
@@ -873,7 +874,7 @@ class Family(Options, ABC):
         Restored
             Arrays and metadata, as the file had them.
         """
-        from unistore.converters.opened import Array, Records
+        from unistore.converters.array import Array, Records
 
         arrays: dict[str, Array] = {}
         records: dict[str, dict[str, Array]] = {}
