@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from unistore.conversion.report import Report
     from unistore.conversion.settings import Settings
     from unistore.converters.detection import Claims, Detection
-    from unistore.converters.family import Offer
+    from unistore.converters.families import Offer
 
 
 SAME = "same options, and names, sizes and times of the sources have not changed (values were not read)"

@@ -28,7 +28,8 @@ from unistore.converters.adapter.values import expected_of, item_bounds, stored_
 from unistore.converters.array import BLOCK_BYTES
 from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
-from unistore.converters.family import Cut, Family
+from unistore.converters.family import Family
+from unistore.converters.family_types import Cut
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.opened import Format

@@ -38,7 +38,8 @@ from unistore.converters.common.exported import (
     source_row_shape,
     sources_of,
 )
-from unistore.converters.family import Family, Restored
+from unistore.converters.family import Family
+from unistore.converters.family_types import Restored
 from unistore.converters.files.comparison import (
     Restore,
     RestoredArray,

@@ -21,7 +21,8 @@ from unistore.converters.array import Array
 from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable, values_of
 from unistore.converters.common.faults import WRITE_AGAIN
-from unistore.converters.family import Chosen, Family, Group, Grouping
+from unistore.converters.family import Family
+from unistore.converters.family_types import Chosen, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
 from unistore.converters.opened import FileSummary, Metadata, OpenFile, SourceFile
 from unistore.converters.scan_types import Parts, Scanned
