@@ -1,7 +1,7 @@
 # The public names of unistore. `__init__.py` reads this list, and imports each name when it is first used.
 from unistore.conversion.clean import Leftover as Leftover
 from unistore.conversion.clean import clean as clean
-from unistore.conversion.run import Report as Report
+from unistore.conversion.report import Report as Report
 from unistore.conversion.signatures import convert as convert
 from unistore.data.collate import Collate as Collate
 from unistore.data.collate import collate as collate

@@ -1,5 +1,6 @@
 # The names of unistore.plugin. `plugin.py` reads this list, and imports each name when it is first used.
 from unistore.converters.adapter.formats import formats_of as formats_of
+from unistore.converters.array import Array as Array
 from unistore.converters.claims import Claim as Claim
 from unistore.converters.claims import maybe as maybe
 from unistore.converters.claims import no as no
@@ -18,14 +19,14 @@ from unistore.converters.common.exported import Form as Form
 from unistore.converters.common.exported import StoredRagged as StoredRagged
 from unistore.converters.common.exported import array_values as array_values
 from unistore.converters.common.left_out import left_out_notes as left_out_notes
-from unistore.converters.family import Chosen as Chosen
-from unistore.converters.family import Cut as Cut
-from unistore.converters.family import Exporter as Exporter
 from unistore.converters.family import Family as Family
-from unistore.converters.family import Group as Group
-from unistore.converters.family import Grouping as Grouping
-from unistore.converters.family import Openable as Openable
-from unistore.converters.family import Restored as Restored
+from unistore.converters.family_types import Chosen as Chosen
+from unistore.converters.family_types import Cut as Cut
+from unistore.converters.family_types import Exporter as Exporter
+from unistore.converters.family_types import Group as Group
+from unistore.converters.family_types import Grouping as Grouping
+from unistore.converters.family_types import Openable as Openable
+from unistore.converters.family_types import Restored as Restored
 from unistore.converters.files.comparison import Restore as Restore
 from unistore.converters.files.comparison import RestoredArray as RestoredArray
 from unistore.converters.files.comparison import RestoredFile as RestoredFile
@@ -38,7 +39,6 @@ from unistore.converters.files.links import real_files as real_files
 from unistore.converters.files.paths import is_inside as is_inside
 from unistore.converters.files.paths import natural_key as natural_key
 from unistore.converters.files.paths import split_of as split_of
-from unistore.converters.opened import Array as Array
 from unistore.converters.opened import FileSummary as FileSummary
 from unistore.converters.opened import Format as Format
 from unistore.converters.opened import Metadata as Metadata

@@ -27,7 +27,8 @@ import numpy as np
 
 import unistore
 from unistore.converters.adapter.formats import calling, formats
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.array import Array
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.errors import InputError, UnistoreError
 from unistore.system.types import AnyArray
 

@@ -388,5 +388,5 @@ def use_hub(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
-    monkeypatch.setattr("unistore.remote.client._responsive_buckets", set())
+    monkeypatch.setattr("unistore.remote.connection._responsive_buckets", set())
     close_session()  # it knows the certificates of another time

@@ -89,8 +89,16 @@ NEVER: dict[str, set[str]] = {
 }
 """What single modules and packages may not import beyond that, `unistore.data.kinds.replay` apart."""
 
-BY_FORMATS = {"claims", "common", "family", "files", "formats", "opened", "views"}
-BY_FAMILIES = BY_FORMATS | {"options", "preview", "protocol", "registry", "scan_types", "adapter"}
+BY_FORMATS = {"array", "claims", "common", "family", "files", "formats", "opened", "views"}
+BY_FAMILIES = BY_FORMATS | {
+    "family_types",
+    "options",
+    "preview",
+    "protocol",
+    "registry",
+    "scan_types",
+    "adapter",
+}
 """What formats and families of this package import of `unistore.converters`: what reads files and describes
 sources, not what asks about them and scans them. Packages of others import `unistore.plugin` alone."""
 

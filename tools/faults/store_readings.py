@@ -21,7 +21,7 @@ import unistore.data.kinds.replay
 from unistore import export, verify
 from unistore.converters.families import exporter_of
 from unistore.converters.registry import own_families
-from unistore.data.parts import samples_per_chunk
+from unistore.data.blocks import samples_per_chunk
 from unistore.errors import StoreError, UnistoreError
 from unistore.report.doctor import measure_speed
 from unistore.report.inspection import inspect

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from unistore import Appended
     from unistore.conversion.cost import Cost
     from unistore.conversion.dry_run import DryRun
-    from unistore.conversion.run import Report
+    from unistore.conversion.report import Report
     from unistore.conversion.settings import Settings
     from unistore.converters.detection import Claims, Detection
-    from unistore.converters.family import Offer
+    from unistore.converters.families import Offer
 
 
 SAME = "same options, and names, sizes and times of the sources have not changed (values were not read)"
@@ -219,7 +219,7 @@ def _is_up_to_date(
 ) -> bool:
     # What is wrong is told by the conversion
     from unistore.conversion.convert import make_converter
-    from unistore.conversion.run import is_up_to_date
+    from unistore.conversion.finished import is_up_to_date
 
     try:
         with progress_log(log, destination) as bar:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.conversion.parts import SEALING, JobPart, check_begun_parts, sealing_part
+from unistore.converters.files.paths import real_path
 from unistore.errors import (
     AddOptions,
     ConversionError,
@@ -28,7 +29,6 @@ from unistore.errors import (
     writing_failed,
 )
 from unistore.store.names import build_folder
-from unistore.store.reader import Store
 from unistore.system.progress import COUNTS
 from unistore.system.types import JsonObject, PathLike
 from unistore.zarr3.durable import Folder, Target, is_there, sync_folder
@@ -210,6 +210,14 @@ class Build(ABC):
             return
         self.check(overwrite=overwrite)
 
+    def check_no_overlap(self, paths: Sequence[Path]) -> None:
+        """Refuse a destination that is inside a source, and a source that is inside the destination."""
+        target = self.output_path.resolve()
+        for path in map(real_path, paths):
+            if path == target or target in path.parents or path in target.parents:
+                message = f"{self.overlap_message} {path}"
+                raise InputError.at(str(self.output_path), message, self.overlap_fix, "target")
+
     @abstractmethod
     def move_into_place(self) -> None:
         """Give the sealed store its final name, replacing an older one."""
@@ -223,10 +231,17 @@ class Build(ABC):
     def _destination_digest(self) -> str | None:
         # None: there is no store, or it is not the new one
         try:
-            digest: str = Store(self.destination).attributes["seal"]["digest"]
+            digest: str = self.seal()["digest"]
         except StoreError:
             return None
         return digest
+
+    def seal(self) -> JsonObject:
+        """Return the seal of the store at the destination."""
+        from unistore.store.reader import Store
+
+        seal: JsonObject = Store(self.destination).attributes["seal"]
+        return seal
 
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]
@@ -544,6 +559,8 @@ class FinishedStoreError(InputError):
 
 def is_store(path: PathLike) -> bool:
     """Return whether there is a sealed store at a path or URL. A read that fails is raised."""
+    from unistore.store.reader import Store
+
     try:
         Store(path)
     except FailedReadError:

@@ -14,9 +14,9 @@ from unistore.conversion.build import FinishedStoreError, is_store
 from unistore.conversion.executors.local import parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.executors.worker_process import CONVERSION
-from unistore.conversion.run import Report, open_build, run, with_destination
+from unistore.conversion.report import Report
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
-from unistore.conversion.shared_scan import shared_scan
 from unistore.converters.detection import Claims, Detection, nothing_found, survey
 from unistore.converters.families import converter_of, modules_of
 from unistore.converters.family import Family
@@ -55,7 +55,7 @@ def convert_with(
     except InputError as error:
         from unistore.conversion.keywords import note_keywords
 
-        shown = with_destination(error, os.fspath(destination)) if is_chosen else error
+        shown = _with_destination(error, os.fspath(destination)) if is_chosen else error
         note_keywords(shown, known_family)
         raise shown from error.__cause__
 
@@ -84,6 +84,21 @@ def _converted(
     if not report.unfinished_parts:
         forget_copies(destination, settings)
     return report
+
+
+def _with_destination(error: InputError, destination: str) -> InputError:
+    """Return an error whose command for another family has the given destination."""
+    problems = [_command_into(problem, destination) for problem in error.problems]
+    return InputError(problems, can_skip=error.can_skip) if problems else error
+
+
+def _command_into(problem: Problem, destination: str) -> Problem:
+    commands = [fix for fix in problem.fixes if isinstance(fix, RunCommand) and fix.arguments[0] == "convert"]
+    if problem.kind != "family" or len(commands) != 1:  # several families become several stores
+        return problem
+    (command,) = commands
+    own = replace(command, arguments=(*command.arguments[:-1], destination))
+    return replace(problem, fix=tuple(own if fix == command else fix for fix in problem.fixes))
 
 
 def destinations_by_shape(
@@ -174,9 +189,7 @@ def local_sources(
         return source_paths(names)
     from unistore.conversion.staging import stage
 
-    build = open_build(
-        destination, work=settings.work, restart=settings.restart, part=settings.own_part, sources=names
-    )
+    build = settings.open_build(destination, names)
     try:
         build.check_early(overwrite=settings.overwrite)
     except FinishedStoreError as error:
@@ -220,7 +233,7 @@ def shared_folder(settings: Settings, destination: PathLike) -> Path | None:
     """Return the staging folder that jobs share. None: there is one job, or the store is finished."""
     if not settings.is_shared or (not settings.overwrite and is_store(destination)):
         return None
-    return open_build(destination, work=settings.work).folder
+    return replace(settings, part=None, seal=False).open_build(destination).folder
 
 
 def detect_family(
@@ -240,7 +253,11 @@ def detect_family(
     check_exist(paths)
     with Processes() as executor:
         ask = parallel_map(executor, progress, "detecting")
-        surveyed = survey(paths, shared_scan(ask, build_folder, paths, progress))
+        if build_folder is not None:
+            from unistore.conversion.shared_scan import shared_scan
+
+            ask = shared_scan(ask, build_folder, paths, progress)
+        surveyed = survey(paths, ask)
     detections = surveyed.detected()
     # the scan of the only family tells what cannot be read, or leaves it out if the user says so
     if surveyed.unreadable and len(detections) != 1:

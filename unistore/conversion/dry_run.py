@@ -20,8 +20,7 @@ from unistore.conversion.skipping import scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
 from unistore.converters.detection import Claims, counted_scan
-from unistore.converters.families import offers_of
-from unistore.converters.family import Offer
+from unistore.converters.families import Offer, offers_of
 from unistore.converters.protocol import Finalized, Scan
 from unistore.system.types import Int64s, JsonObject
 

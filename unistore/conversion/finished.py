@@ -1,33 +1,142 @@
-"""A destination that is a finished store: which of the sources it does not have, and what else differs."""
+"""A destination that is a finished store: whether it is up to date, and what differs if it is not."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
+from stat import S_ISDIR
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unistore.conversion.build import FinishedStoreError, is_store
+import numpy as np
+
+from unistore.conversion.build import Build, FinishedStoreError, is_store
 from unistore.conversion.executors.local import parallel_map
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.keys import SourceState, read_states
+from unistore.conversion.keys import Inputs, SourceState, read_states
 from unistore.conversion.new_store import NewStore, plan_options, versions
+from unistore.conversion.report import Report
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import scan_valid_sources
 from unistore.conversion.split_rule import EXACT, share_text
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.detection import Claims
+from unistore.converters.detection import Claims, counted_scan
 from unistore.errors import AddOptions, Fix, InputError, RunCommand, StoreError, first_few
+from unistore.store.names import copies_folder
 from unistore.store.reader import Store
 from unistore.store.versions import open_stores
+from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of
+from unistore.system.types import JsonObject
+from unistore.zarr3.storage import FailedReadError
 
 if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
 
 _SHOWN = 5  # Options of which the message says what they were
+
+
+def is_up_to_date(
+    converter: Converter,
+    paths: Sequence[Path],
+    destination: str,
+    settings: Settings,
+    claims: Claims | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> bool:
+    """Return whether there is a store that was made from these sources, with these options and versions."""
+    build = settings.open_build(destination)
+    store = _whole_store(build)
+    if build.folder.exists() or store is None:
+        return False
+    with Processes() as executor:
+        ask = parallel_map(executor, progress, "scanning")
+        scan = scan_valid_sources(converter, paths, skip=False, ask=ask, claims=claims).scan
+    rule = prepare_splits(settings.rule, paths, scan)
+    options = plan_options(scan, settings.codec, rule)
+    return _report_if_same(build, store, Inputs.of(converter, scan), options, paths) is not None
+
+
+def _whole_store(build: Build) -> Store | None:
+    try:
+        store = Store(build.destination)
+    except FailedReadError:
+        raise
+    except StoreError:
+        return None
+    recorded = store.attributes
+    is_whole = not recorded.get("skipped") and recorded.get("created_with") == versions()
+    return store if is_whole else None
+
+
+def report_if_current(
+    build: Build, inputs: Inputs, options: JsonObject, paths: Sequence[Path]
+) -> Report | None:
+    """Return the report of a finished store that these sources and options would make again, or None."""
+    store = _whole_store(build)
+    return None if store is None else _report_if_same(build, store, inputs, options, paths)
+
+
+def _report_if_same(
+    build: Build, store: Store, inputs: Inputs, options: JsonObject, paths: Sequence[Path]
+) -> Report | None:
+    # Values are not read: names, sizes and times of the sources are the same, and nothing under the given
+    # paths, lists of splits included, was modified or changed status since they were scanned
+    scan = inputs.scan
+    now = json.loads(json.dumps(options))
+    before = dict(store.attributes.get("options", {}))
+    for recorded_options in (now, before):
+        recorded_options.pop("found", None)  # known only from the values of the sources
+    if (scan.family, now) != (store.family, before):
+        return None
+    sizes = inputs.sizes()
+    names = list(scan.sources.names)
+    if names != store.text("sources/path"):
+        return None
+    if not np.array_equal(sizes, store.array("sources/bytes").read()):
+        return None
+    seal = store.attributes["seal"]
+    states = read_states(store.storage, seal["digest"], len(names))
+    every = chain.from_iterable(chain((path,), path.rglob("*")) for path in paths)
+    copies = copies_folder(build.folder.with_suffix(""))
+    if max(_changed_at(path, is_copy=copies in path.parents) for path in every) >= states.scanned:
+        return None
+    for state, fingerprint in zip(states.states, inputs.fingerprints, strict=True):
+        files = [file.path for file in fingerprint]
+        is_copied = any(copies in Path(file).parents for file in files)  # of objects, at another time
+        if not is_copied and not state.is_now(files):
+            return None
+    raw_bytes = 0
+    for array in store.arrays().values():
+        raw_bytes += math.prod(array.shape) * array.dtype.itemsize
+    return Report(
+        destination=build.destination,
+        family=store.family,
+        samples=store.sample_count,
+        sample_table=store.sample_table,
+        sources=len(names),
+        source_bytes=int(sizes.sum()),
+        raw_bytes=raw_bytes,
+        stored_bytes=seal["bytes"],
+        files=seal["files"] + 2,
+        tasks=0,
+        resumed=0,
+        digest=seal["digest"],
+        notes=tuple(scan.notes),
+        verdicts=tuple(count.to_json() for count in counted_scan(scan)),
+    )
+
+
+def _changed_at(path: Path, *, is_copy: bool) -> int:
+    # Copies of sources in a bucket have the modification times of their objects; all else of them is new
+    state = path.stat()
+    if is_copy:
+        return 0 if S_ISDIR(state.st_mode) else state.st_mtime_ns
+    return max(state.st_mtime_ns, state.st_ctime_ns)
 
 
 def compared(

@@ -16,7 +16,8 @@ import xxhash
 from unistore.conversion.build import Build, FinishedStoreError, is_store
 from unistore.conversion.parts import JobPart
 from unistore.errors import ConversionError, InputError
-from unistore.remote.client import ObjectClient, map_concurrently
+from unistore.remote.client import ObjectClient
+from unistore.remote.storage import map_concurrently
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import BUILD_MARK, FIRST_VERSION, ROOT, build_folder
 from unistore.system.types import JsonObject

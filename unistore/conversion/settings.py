@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unistore.conversion.build import Build, FolderBuild
 from unistore.conversion.memory import step_budget
 from unistore.conversion.parts import SEALING, JobPart
 from unistore.conversion.split_rule import SOURCE, SplitRule, parse_split
+from unistore.errors import InputError
+from unistore.remote.url import local_path, require_local_path
 from unistore.system.arguments import MAX_WORKERS, Arguments
 from unistore.system.sizes import parse_bytes
 from unistore.system.types import PathLike
@@ -106,6 +111,46 @@ class Settings:
     def skips(self) -> bool:
         """Return whether sources with problems are left out."""
         return self.on_error == "skip"
+
+    def open_build(self, destination: PathLike, sources: Sequence[PathLike] = ()) -> Build:
+        """Return the staging folder of a destination, not entered yet.
+
+        Parameters
+        ----------
+        destination : path or URL
+            Folder of the store, or its URL in an object store.
+        sources : sequence of path, default ()
+            Sources as they were given, for messages.
+
+        Raises
+        ------
+        InputError
+            If no store can be written there, or `work` is given for a folder.
+        """
+        build = self._build_of(destination)
+        build.sources = tuple(os.fspath(source) for source in sources)
+        return build
+
+    def _build_of(self, destination: PathLike) -> Build:
+        if self.work is not None:
+            require_local_path(self.work, "the folder of --work")
+        folder = local_path(destination)
+        if folder is None:
+            from unistore.conversion.object_build import ObjectBuild
+
+            work = None if self.work is None else Path(self.work)
+            url = os.fspath(destination)
+            return ObjectBuild(url, work=work, restart=self.restart, part=self.own_part)
+        if self.work is not None:
+            message = "is only for a destination in a bucket"
+            option = f"--work {self.work}"
+            fix = (
+                f"leave --work out; unistore builds {folder} in its own parent folder and renames it when "
+                "done"
+            )
+            raise InputError.at(option, message, fix, "option")
+        path = Path(os.path.abspath(folder))  # noqa: PTH100  links stay links
+        return FolderBuild(path, restart=self.restart, part=self.own_part)
 
 
 DEFAULTS = Settings()

@@ -40,12 +40,12 @@ _NO_RECORDS = (
 
 def shared_scan(
     ask: ParallelMap,
-    build_folder: Path | None,  # of a conversion in parts; None: no other job asks
+    build_folder: Path,  # that the jobs of a conversion share
     paths: Sequence[Path],  # files and folders that hold all that answers depend on
     progress: Progress = NO_PROGRESS,
 ) -> ParallelMap:
     """Return a function that asks unless another job did, or waits while it does."""
-    return ask if build_folder is None else partial(_ask_once, ask, build_folder, paths, progress)
+    return partial(_ask_once, ask, build_folder, paths, progress)
 
 
 def _ask_once(

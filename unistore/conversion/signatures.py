@@ -12,7 +12,7 @@ from unistore.conversion.convert import (
     local_sources,
     shared_folder,
 )
-from unistore.conversion.run import Report
+from unistore.conversion.report import Report
 from unistore.conversion.settings import Settings
 from unistore.converters.detection import Detection
 from unistore.progress import resolve_progress

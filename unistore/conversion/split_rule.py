@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import xxhash
@@ -21,9 +21,11 @@ from unistore.converters.protocol import Scan
 from unistore.errors import AddOptions, Fixes, InputError, Problem, StoreError, printable, without_fix
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import sample_sources
-from unistore.store.reader import Store
 from unistore.system.arguments import MAX_COUNT, is_integer
 from unistore.system.types import AnyArray, Int64s, JsonObject, PathLike
+
+if TYPE_CHECKING:
+    from unistore.store.reader import Store
 
 SOURCE = "source"
 EXACT = "exact:"  # Prefix of shares that are met exactly
@@ -375,6 +377,8 @@ def _without_contradictions(pairs: Iterable[tuple[str, str]], location: str) -> 
 
 
 def _of_store(path: str) -> SplitList:
+    from unistore.store.reader import Store
+
     try:
         store = Store(path)
         codes, names = store.splits()

@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 from unistore.conversion.build import Journal, wait_turn
 from unistore.conversion.lock import Lock, check_plain
 from unistore.errors import InputError, Problem, first_few
-from unistore.remote.client import ObjectStorage, RemoteObject
+from unistore.remote.client import RemoteObject
+from unistore.remote.storage import ObjectStorage
 from unistore.remote.url import BUCKETS, StoreLocation, parse_url
 from unistore.store.names import file_name_problem
 from unistore.system.progress import COUNTS, Progress

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unistore.converters.family import Exporter, Family, Offer
+from unistore.converters.family import Family
 from unistore.converters.options import declared
 from unistore.converters.registry import find_family
 
 if TYPE_CHECKING:  # imported where they are used: help needs no numpy, and a reader no converter
     from unistore.converters.adapter.converter import Converter
+    from unistore.converters.family_types import Exporter
     from unistore.converters.files.comparison import Restore
     from unistore.converters.preview import Preview
     from unistore.converters.protocol import Scan
     from unistore.schemas.declared_rules import ArraySpecs
     from unistore.schemas.indices import StoreView
+
+
+class Offer(NamedTuple):
+    """Something that a conversion could precompute.
+
+    Attributes
+    ----------
+    option : str
+        Words to add to the command: ``"--voxel-bins 5"``.
+    gives : str
+        What is then precomputed: ``"voxels of 5 bins"``.
+    most_bytes : int
+        Largest size of its values in bytes, before compression and without offsets.
+    """
+
+    option: str
+    gives: str
+    most_bytes: int
+
+    def __str__(self) -> str:
+        from unistore.system.sizes import size
+
+        cost = f"up to about {size(self.most_bytes)} before compression"
+        return f"could be precomputed: {self.gives} by {self.option}, {cost}"
 
 
 def converter_of(family: type[Family], **options: Any) -> Converter:

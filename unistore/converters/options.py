@@ -295,9 +295,10 @@ class LabelOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from unistore.converters.common.label_map import checked_map
+        if self.label_map is not None or self.ignore_label is not None:
+            from unistore.converters.common.label_map import checked_map
 
-        object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
+            object.__setattr__(self, "label_map", checked_map(self.label_map, self.ignore_label))
 
     @property
     def labels(self) -> LabelMap | None:

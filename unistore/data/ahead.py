@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unistore.data.joined import join_batches
 from unistore.data.kinds.protocol import SampleIndices, SampleReader
 from unistore.data.packed import Allocate, Batch, range_of_rows
-from unistore.data.parts import join_batches
 from unistore.errors import StoreError
 
 if TYPE_CHECKING:

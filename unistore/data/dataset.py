@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from itertools import chain, pairwise
@@ -18,15 +17,15 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.data.ahead import OPEN_BLOCKS, ReadAhead, block_samples
+from unistore.data.blocks import Blocks
 from unistore.data.component_axis import AxisLike
 from unistore.data.kinds.named import as_code
 from unistore.data.kinds.protocol import EPOCH, INDEX, SampleIndices, SampleKind, SampleReader, Shareable
+from unistore.data.labels import class_weights, count_labels
 from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import (
-    Blocks,
     BoundParts,
     DatasetPart,
-    JoinedReader,
     bind_parts,
     check_drawable,
     checked_names,
@@ -68,8 +67,6 @@ _HAS_TORCH = MapDataset.__module__ != "typing"
 _TENSORS = "samples are tensors (read_batch returns numpy arrays instead) and need"
 _ONE_VERSION = "works only with one store, but several are given"
 _OPEN_EACH = "open each store in its own Dataset"
-# Samples whose labels are read together
-_COUNTED = 16
 # Stores of which a notebook shows samples
 _SHOWN = 16
 
@@ -327,8 +324,7 @@ class Dataset(MapDataset[SampleT]):
     @property
     def store_offsets(self) -> Int64s:
         """First sample of each of `read_parts`, then the number of samples: (parts + 1,), int64."""
-        reader = self.reader
-        return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
+        return self._bind().offsets
 
     @property
     def start_method(self) -> str | None:
@@ -591,19 +587,8 @@ class Dataset(MapDataset[SampleT]):
                 "key", message, f"use one of {', '.join(self.fields)}, or add it to fields=[…]"
             )
         reader = bind_parts(self._parts_of(split, subset), [key]).reader
-        every = np.arange(len(reader))
-        chosen = every if subset is None else sample_indices("subset", subset, len(reader))
-        counts: Counter[int] = Counter()
-        for lo in range(0, len(chosen), _COUNTED):
-            index = chosen[lo : lo + _COUNTED]
-            picks = SampleIndices(index, np.full(len(index), self.epoch), self.seed)
-            values = reader.read(picks, np.empty)[key].values
-            if values.dtype.kind not in "biu":
-                message = f"{key!r} is {values.dtype}, but labels must be integers"
-                raise wrong_argument("key", message)
-            for label, count in zip(*np.unique(values, return_counts=True), strict=True):
-                counts[int(label)] += int(count)
-        return dict(sorted(counts.items()))
+        chosen = np.arange(len(reader)) if subset is None else sample_indices("subset", subset, len(reader))
+        return count_labels(reader, key, chosen, self.epoch, self.seed)
 
     def _parts_of(self, split: str | Sequence[str] | None, subset: Any) -> tuple[DatasetPart, ...]:
         if self._given_kind is None:
@@ -724,24 +709,7 @@ class Dataset(MapDataset[SampleT]):
         counts = self.label_counts(key, split=split, subset=subset)
         if unlabelled is not None:
             counts.pop(unlabelled, None)
-        most = max(counts, default=-1) + 1 if classes is None else classes
-        outside = [label for label in counts if not 0 <= label < most]
-        if outside or not counts:
-            if not outside:
-                raise wrong_argument(key, "has no labels", "choose a key, split or subset with labels")
-            shown = first_few([*map(str, outside)], 8)
-            message = f"contains the labels {shown}, but {most} classes allow only 0 to {most - 1}"
-            fix = (
-                f'give classes={max(counts) + 1}, or unlabelled={outside[0]} if {outside[0]} means "no class"'
-            )
-            if min(outside) < 0:
-                fix = f'give unlabelled={min(outside)} if {min(outside)} means "no class"'
-            raise wrong_argument(key, message, fix)
-        weights = torch.zeros(most)
-        mean = sum(counts.values()) / len(counts)
-        for label, count in counts.items():
-            weights[label] = mean / count
-        return weights
+        return torch.tensor(class_weights(key, counts, classes), dtype=torch.float32)
 
     def source_offsets(self) -> Int64s:
         """Return where the samples of each source begin, for ``shuffle="sources"``.

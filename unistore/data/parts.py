@@ -1,216 +1,32 @@
-"""The stores of a Dataset, and the reader of their samples together."""
+"""The stores of a Dataset: they are opened, checked, and bound to a reader of their samples."""
 
 from __future__ import annotations
 
-import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from pathlib import PurePosixPath
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from unistore.data.blocks import largest_array
 from unistore.data.default_kind import first_natural_kind, fitting_kind
+from unistore.data.joined import JoinedReader
 from unistore.data.kinds.named import as_code, parse_kind
-from unistore.data.kinds.protocol import (
-    INDEX,
-    SOURCE,
-    SampleIndices,
-    SampleKind,
-    SampleReader,
-    Shareable,
-)
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy, range_of_rows
+from unistore.data.kinds.protocol import INDEX, SOURCE, SampleIndices, SampleKind, SampleReader
+from unistore.data.packed import offsets_from_lengths
 from unistore.data.where import Where
 from unistore.errors import InputError, Problem, RunCommand, first_few
-from unistore.memory import Arena, Slab, round_up
-from unistore.order.permutation import random_words
-from unistore.order.sequences import uniform_blocks
-from unistore.schemas.indices import contradiction
 from unistore.store.joined import JoinedStore
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside
 from unistore.store.versions import OpenedStores, Part, Version, open_stores
 from unistore.system.arguments import Arguments, matches_type, wrong_argument
-from unistore.system.types import AnyArray, Int64s
-from unistore.zarr3.array import StoredArray
-from unistore.zarr3.cache import CHUNKS
-from unistore.zarr3.gather import POOL_BYTES
+from unistore.system.types import Int64s
 from unistore.zarr3.joined import UnalikeError
 from unistore.zarr3.storage import AbsentError
-
-# Seeds of stores that are kept
-_MOST_SEEDS = 1 << 16
-
-
-class JoinedReader(SampleReader):
-    """Reads samples of several stores, one store after another.
-
-    A batch from one store is read directly into allocated memory. A mixed one is read store by store into
-    scratch memory, and copied from there.
-
-    Attributes
-    ----------
-    offsets : int64 array of shape (stores + 1,)
-        First sample of each store.
-    """
-
-    def __init__(
-        self, readers: Sequence[SampleReader], names: Sequence[str], prefixes: Sequence[str]
-    ) -> None:
-        self._readers = readers
-        self._prefixes = prefixes
-        self.offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
-        no_samples = SampleIndices(np.empty(0, np.int64), np.empty(0, np.int64))
-        empty = [reader.read(no_samples, np.empty) for reader in readers]
-        nonempty = np.flatnonzero(np.diff(self.offsets)).tolist() or [0]
-        _check_forms({names[number]: empty[number] for number in nonempty})
-        # Boxes of several shapes are flat in every batch, though those of one store may be dense
-        self._flat: dict[str, str] = {}
-        for key, packed in empty[nonempty[0]].items():
-            shapes = {readers[number].box_shape(key) for number in nonempty}
-            if packed.shapes is not None and (len(shapes) > 1 or None in shapes):
-                self._flat[key] = packed.group
-        self._is_direct = [all(reader.box_shape(key) is None for key in self._flat) for reader in readers]
-        self._scratch = threading.local()
-        self._seed_of = lru_cache(_MOST_SEEDS)(_seed_of_store)
-
-    def __len__(self) -> int:
-        return int(self.offsets[-1])
-
-    def shareable(self) -> Sequence[Shareable]:
-        return list(chain.from_iterable(reader.shareable() for reader in self._readers))
-
-    def read(self, picks: SampleIndices, allocate: Allocate) -> Batch:
-        store = range_of_rows(self.offsets, picks.index)
-        stores = np.unique(store).tolist() or [0]
-        if len(stores) == 1 and self._is_direct[stores[0]]:
-            return self._read_part(stores[0], picks, np.arange(len(picks)), allocate)
-        # Fresh memory would cost page faults, half as much time again, where freed memory is not kept.
-        scratch = Arena(getattr(self._scratch, "slab", None))
-        positions = [np.flatnonzero(store == number) for number in stores]
-        parts = [
-            self._read_part(number, picks, part, scratch.allocate)
-            for number, part in zip(stores, positions, strict=True)
-        ]
-        batch = join_batches(parts, positions, allocate, self._flat)
-        if scratch.overflow:
-            self._scratch.slab = Slab(round_up(scratch.needed))
-        return batch
-
-    def _read_part(self, number: int, picks: SampleIndices, positions: Int64s, allocate: Allocate) -> Batch:
-        # one seed per store: sample i of one store must not be cropped like sample i of the next one. That of
-        # a store which grew stays the same
-        seed = self._seed_of(picks.seed, number) if number or self._prefixes[0] else picks.seed
-        picks_of_store = SampleIndices(
-            picks.index[positions] - self.offsets[number], picks.epoch[positions], seed
-        )
-        batch = self._readers[number].read(picks_of_store, allocate)
-        if SOURCE in batch:
-            names = np.char.add(self._prefixes[number], batch[SOURCE].values)
-            batch[SOURCE] = packed_copy(names, allocate)
-        return batch
-
-
-def _seed_of_store(seed: int, number: int) -> int:
-    return int(random_words(seed, np.array([number]), np.array([0]), 1)[0, 0])
-
-
-def _check_forms(empty: Mapping[str, Batch]) -> None:
-    # An empty batch of each store shows the form of its values
-    problems = []
-    for key in next(iter(empty.values())):
-        stores: dict[str, list[str]] = {}
-        for name, batch in empty.items():
-            stores.setdefault(_form(batch[key]), []).append(name)
-        if len(stores) > 1:
-            forms = "; ".join(f"{form} in {', '.join(members)}" for form, members in stores.items())
-            fix = (
-                f"list the other fields in fields=[…], without {key!r}, or convert all sources into one store"
-            )
-            problems.append(Problem(f"field {key!r}", f"differs between stores: {forms}", fix, "fields"))
-    if problems:
-        raise InputError(problems)
-
-
-def _form(packed: Packed) -> str:
-    dtype = "text" if packed.values.dtype.kind == "U" else str(packed.values.dtype)
-    if packed.shapes is not None:
-        return f"{dtype} of varying shape"
-    shape = ["*"] * (packed.offsets is not None) + [str(extent) for extent in packed.values.shape[1:]]
-    return f"{dtype} ({', '.join(shape)})"
-
-
-def join_batches(
-    parts: Sequence[Batch],
-    positions: Sequence[Int64s],
-    allocate: Allocate,
-    flat_groups: Mapping[str, str] = MappingProxyType({}),
-) -> Batch:
-    """Join parts of a batch.
-
-    Parameters
-    ----------
-    parts : sequence of dict of str to Packed
-        Parts of the batch, with the same keys.
-    positions : sequence of int64 array
-        Positions of the samples of each part in the batch. Together they are all positions.
-    allocate : callable
-        Called as ``allocate(shape, dtype)`` for the memory of the batch.
-    flat_groups : mapping of str to str
-        Group of each key with volumes or crops that is flat in the batch, even if it is dense in a part.
-    """
-    offsets: dict[str, Int64s] = {}
-    batch: Batch = {}
-    for key in parts[0]:
-        packed = [part[key] for part in parts]
-        batch[key] = _join_parts(packed, positions, offsets, allocate, flat_groups.get(key))
-    return batch
-
-
-def _join_parts(
-    parts: Sequence[Packed],
-    positions: Sequence[Int64s],  # of the samples of each part in the batch, (n,); together all
-    # offsets (B + 1,) of the ragged groups of the batch so far; those of a new group are added
-    group_offsets: dict[str, Int64s],
-    allocate: Allocate,
-    flat_group: str | None = None,  # group of boxes that are flat, though those of a part may be dense
-) -> Packed:
-    """Join one key of a batch from parts of it. Ragged samples are concatenated in the order of the batch."""
-    first = parts[0]
-    is_flat = flat_group is not None or first.shapes is not None
-    if first.offsets is None and not is_flat:
-        return _join_dense([part.values for part in parts], positions, allocate)
-    samples: list[AnyArray] = [np.empty(0)] * sum(map(len, positions))
-    for part, where in zip(parts, positions, strict=True):
-        for number, position in enumerate(where.tolist()):
-            samples[position] = part[number]
-    sizes = np.array([sample.shape if is_flat else sample.shape[:1] for sample in samples], np.int64)
-    group = first.group if flat_group is None else flat_group
-    offsets = group_offsets.setdefault(group, offsets_from_lengths(sizes.prod(axis=1)))
-    row = () if is_flat else first.values.shape[1:]
-    widest = np.result_type(*{part.values.dtype for part in parts})  # of texts
-    out = allocate((int(offsets[-1]), *row), widest)
-    for sample, (lo, hi) in zip(samples, pairwise(offsets.tolist()), strict=True):
-        out[lo:hi].reshape(sample.shape)[...] = sample
-    return Packed(out, offsets, group, sizes if is_flat else None)
-
-
-def _join_dense(parts: Sequence[AnyArray], positions: Sequence[Int64s], allocate: Allocate) -> Packed:
-    # In the memory order of the parts
-    first = parts[0]
-    order = [0, *sorted(range(1, first.ndim), key=lambda axis: -abs(first.strides[axis]))]
-    shape = (sum(map(len, positions)), *(first.shape[axis] for axis in order[1:]))
-    out = allocate(shape, np.result_type(*{part.dtype for part in parts}))
-    for part, where in zip(parts, positions, strict=True):
-        out[where] = part.transpose(order)
-    return Packed(out.transpose(np.argsort(order)))
-
 
 T = TypeVar("T")
 # Samples whose sources are read together
@@ -490,10 +306,13 @@ class BoundParts(NamedTuple):
         The parts that are read one by one.
     reader : SampleReader
         Reader of all samples, one part after another.
+    offsets : int64 array of shape (parts + 1,)
+        First sample of each part, then the number of samples.
     """
 
     parts: tuple[DatasetPart, ...]
     reader: SampleReader
+    offsets: Int64s
 
 
 def bind_parts(
@@ -520,13 +339,15 @@ def _bind_each(parts: Sequence[DatasetPart], fields: Sequence[str], *, fits: boo
         parts = [part._replace(kind=fitting) for part in parts]
         readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
+    offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
     reader = readers[0]
     if len(parts) > 1:
-        reader = JoinedReader(readers, [part.name for part in parts], [part.prefix for part in parts])
+        names = [part.name for part in parts]
+        reader = JoinedReader(readers, offsets, names, [part.prefix for part in parts])
     for part in parts:
         if isinstance(part.store, JoinedStore):
-            _largest(part.store)  # which the order of blocks depends on
-    return BoundParts(tuple(parts), reader)
+            largest_array(part.store)  # which the order of blocks depends on
+    return BoundParts(tuple(parts), reader, offsets)
 
 
 _PAD = (
@@ -666,89 +487,3 @@ def _short_names(paths: Sequence[str]) -> list[str]:
         if len(set(ends)) == len(set(split)):
             return ends
     return ["/".join(parts) for parts in split]
-
-
-# Which samples share chunks, for block shuffle.
-
-CACHE_SHARE = 0.95  # Share of the memory for decoded chunks that the open blocks may take
-UNALIGNED_CHUNKS = 4  # Chunks per block if block edges fall inside chunks: each block then decodes one more
-# Stores with more get larger blocks, so that shuffling the blocks takes hundredths of a second
-MAX_BLOCKS = 1 << 18
-MAX_DECODED = 8  # Samples that a full shuffle may decode per delivered sample
-
-
-class Blocks:
-    """Blocks of consecutive samples of a store that share chunks of the largest array.
-
-    A block has one chunk if samples are rows, and a few chunks if samples differ in length, because edges
-    of blocks then lie inside chunks.
-
-    Parameters
-    ----------
-    store : Store
-        The store.
-    samples : int
-        Number of samples.
-    """
-
-    def __init__(self, store: Store, samples: int) -> None:
-        self._samples = samples
-        self._room = _room(store, samples)
-        self._per_chunk, self._chunk_bytes = samples_per_chunk(store, samples) if samples else (1.0, 1)
-        chunks = 1 if self._per_chunk == int(self._per_chunk) else UNALIGNED_CHUNKS
-        self._size = max(1, round(chunks * self._per_chunk), -(-samples // MAX_BLOCKS))
-
-    @property
-    def offsets(self) -> Int64s:
-        """First sample of each block, and the number of samples: (blocks + 1,) int64."""
-        return uniform_blocks(self._samples, self._size)
-
-    @property
-    def open(self) -> int:
-        """Number of blocks whose decoded chunks fit into the cache together, at least 1."""
-        block_bytes = max(self._chunk_bytes, self._size / self._per_chunk * self._chunk_bytes)
-        return max(1, int(self._room // block_bytes))
-
-    @property
-    def are_needed(self) -> bool:
-        """Whether a full shuffle would decode many samples for each sample that it delivers.
-
-        That is so if a chunk has many samples and the decoded chunks do not all fit into the cache.
-        """
-        decoded = self._samples / self._per_chunk * self._chunk_bytes
-        return self._per_chunk > MAX_DECODED and decoded > self._room
-
-
-def _room(store: Store, samples: int) -> float:
-    largest = _largest(store)
-    if not (largest.pooled and len(largest) == samples):
-        return CACHE_SHARE * CHUNKS.limit
-    first = store.example
-    beside = (first.array(path) for path in first.paths())
-    pooled = [array for array in beside if array.pooled and len(array) == first.sample_count]
-    beside_bytes = sum(samples * _row_bytes(array) for array in pooled)
-    return CACHE_SHARE * POOL_BYTES * samples * _row_bytes(largest) / max(1, beside_bytes)
-
-
-def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
-    """Return the mean number of samples per chunk of the largest array, and the bytes of such a chunk."""
-    largest = _largest(store)
-    chunk_bytes = math.prod(largest.chunk_shape) * largest.dtype.itemsize
-    whole_rows = largest.chunk_shape[1:] == largest.shape[1:]
-    if whole_rows and largest.shape[0] == samples:
-        return float(largest.chunk_shape[0]), chunk_bytes
-    decoded = len(largest) * _row_bytes(largest)
-    return chunk_bytes * samples / max(1, decoded), chunk_bytes
-
-
-def _largest(store: Store) -> StoredArray:
-    first = store.example
-    if not first.paths():
-        raise contradiction(store, "zarr.json", "lists no array")
-    arrays = map(first.array, first.paths())
-    largest = max(arrays, key=lambda array: len(array) * _row_bytes(array))
-    return store.array(largest.path)
-
-
-def _row_bytes(array: StoredArray) -> int:
-    return math.prod(array.shape[1:]) * array.dtype.itemsize

@@ -18,7 +18,7 @@ from unistore.converters.common.columns import (
     promote,
     reconcile,
 )
-from unistore.converters.family import Alike, ArraysOfStore
+from unistore.converters.family_types import Alike, ArraysOfStore
 from unistore.converters.registry import family_of, find_family
 from unistore.errors import AddOptions, InputError, Problem
 from unistore.growing.sources import KeptSource

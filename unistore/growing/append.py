@@ -16,7 +16,8 @@ import numpy as np
 from unistore.conversion.convert import executor_for, recorded_converter, source_paths
 from unistore.conversion.keys import Inputs, SourceState, read_states
 from unistore.conversion.new_store import equal_sources_note
-from unistore.conversion.run import Report, run
+from unistore.conversion.report import Report
+from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exclusion import Exclusion

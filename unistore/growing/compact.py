@@ -15,8 +15,9 @@ import numpy as np
 
 from unistore.conversion.convert import executor_for
 from unistore.conversion.keys import Inputs, SourceStates, read_states
-from unistore.conversion.run import Conversion, Report, finished_before, open_build
+from unistore.conversion.report import Report
 from unistore.conversion.settings import Settings
+from unistore.conversion.steps import Conversion, finished_before
 from unistore.converters.protocol import SourceArrays, SourceReader
 from unistore.converters.scan_types import Finalized, Scan, Sources
 from unistore.data.parts import open_parts
@@ -299,7 +300,7 @@ def compact(
         scan = _scan(converter, options)
         inputs = _StoredInputs.of(converter, scan)
         states = [(one.name, stores[one.part].attributes["seal"]["digest"]) for one in kept]
-        build = open_build(destination, restart=restart)
+        build = settings.open_build(destination)
         build.check_early(overwrite=overwrite)
         places = [folder if is_url(folder) else os.path.abspath(folder) for folder in folders]  # noqa: PTH100
         identity = {"compact": places, "order": order, "codec": chosen}

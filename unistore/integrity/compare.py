@@ -20,9 +20,9 @@ from unistore.conversion.job import Corner, ShardJob
 from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore, merged_statistics, source_digests, versions
 from unistore.conversion.plan import ShardTask
-from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
+from unistore.conversion.steps import Conversion
 from unistore.converters.families import restorer_of
 from unistore.converters.files.comparison import Compared, Restore, compare_source, difference
 from unistore.converters.files.hdf5.attributes import attribute_label

@@ -21,7 +21,7 @@ from unistore.conversion.new_store import (
     metadata_documents,
     write_index_and_documents,
 )
-from unistore.conversion.run import Conversion
+from unistore.conversion.steps import Conversion
 from unistore.errors import (
     ConversionError,
     InputError,

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import xxhash
 
+from unistore.data.joined import join_batches
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths
-from unistore.data.parts import join_batches
 from unistore.loader.fetch import BatchFetch, Fetch
 from unistore.memory import reserve
 from unistore.system import own_files

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 
-from unistore.errors import LoaderError
 from unistore.order.sequences import EpochSequence, RankShare
-from unistore.system.arguments import MAX_EPOCH
-from unistore.system.types import Int64s, JsonObject
+from unistore.system.types import Int64s
 
 # `Producer`, what makes batches in worker processes or in this one: requests in, batches out.
 
@@ -179,12 +175,11 @@ class Requests:
 
     def __init__(
         self,
-        # what makes batches, and the order of samples
         producer: Producer,
         sequence: EpochSequence,
-        share: RankShare,  # this rank's part of an epoch
+        share: RankShare,
         *,
-        across_epochs: bool,  # whether batches of the next epoch are requested before this one ends
+        across_epochs: bool,
     ) -> None:
         self._producer = producer
         self._sequence = sequence
@@ -216,11 +211,7 @@ class Requests:
         self.request_ahead(at_once=arrival.seconds > QUICK_SECONDS)
         return arrival
 
-    def request_ahead(
-        self,
-        *,
-        at_once: bool,
-    ) -> None:
+    def request_ahead(self, *, at_once: bool) -> None:
         """Request as many batches as the producer accepts.
 
         Parameters
@@ -271,9 +262,7 @@ class Iteration:
 
     def __init__(
         self,
-        # the loader's method that returns the next batch; the reference keeps the loader alive
         deliver: Callable[[Iteration], Any],
-        # source of the batches, the epoch, and this rank's part of it
         requests: Requests,
         epoch: int,
         share: RankShare,
@@ -282,7 +271,7 @@ class Iteration:
         self._requests = requests
         self.epoch = epoch
         self._share = share
-        self.batches = 0  # delivered
+        self.batches = 0
         self.over = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -364,12 +353,7 @@ class Stats:
         for name, amount in arrival.counts.items():
             setattr(self, name, getattr(self, name) + amount)
 
-    def line(
-        self,
-        epoch: int,
-        batch: int,
-        seconds: float,
-    ) -> str:
+    def line(self, epoch: int, batch: int, seconds: float) -> str:
         """Return the totals as one line of text.
 
         Parameters
@@ -397,26 +381,46 @@ class Stats:
         return "loader: " + ", ".join(parts)
 
 
-def report(line: str) -> None:
-    """Log a line at level INFO, or print it to standard error if that level is not logged."""
+class Meter:
+    """Counts delivered batches, and reports a line after some of them.
+
+    Parameters
+    ----------
+    log_every : int
+        Number of batches per line. 0: no lines.
+
+    Attributes
+    ----------
+    totals : Stats
+        Totals since the loader was made.
+    """
+
+    def __init__(self, log_every: int) -> None:
+        self.totals = Stats()
+        self._log_every = log_every
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin an iteration: the next line is about its batches."""
+        self._unreported = Stats()
+        self._reported = time.perf_counter()
+
+    def count(self, arrival: Arrival, waited: float, iteration: Iteration) -> None:
+        """Add a batch of an iteration, and the time that the consumer waited for it."""
+        self.totals.count(arrival, waited)
+        self._unreported.count(arrival, waited)
+        if self._log_every and self.totals.batches % self._log_every == 0:
+            seconds = time.perf_counter() - self._reported
+            _report(self._unreported.line(iteration.epoch, iteration.batches, seconds))
+            self.begin()
+
+
+def _report(line: str) -> None:
+    # Printed if the level INFO is not logged
     if _log.hasHandlers() and _log.isEnabledFor(logging.INFO):
         _log.info(line)
     else:
         print(line, file=sys.stderr, flush=True)
-
-
-VERSION = 1
-_FIELDS = {"version": int, "epoch": int, "delivered": int, "digest": str, "order": dict}
-
-
-def dataset_digest(dataset: Any) -> str:
-    """Return a hash of the number of samples of a dataset, and of its attribute ``digest`` if it has one."""
-    dataset_hash = getattr(dataset, "digest", None)
-    declared_hash = dataset_hash() if callable(dataset_hash) else dataset_hash
-    identity = json.dumps(
-        {"samples": len(dataset), "dataset": None if declared_hash is None else str(declared_hash)}
-    )
-    return xxhash.xxh3_128_hexdigest(identity.encode())
 
 
 class EpochProgress:
@@ -426,10 +430,8 @@ class EpochProgress:
 
     Parameters
     ----------
-    digest : str
-        Hash of the dataset; see `dataset_digest`.
-    version : int, optional
-        Number of the version of a versioned store. None: the store has no versions.
+    epoch, delivered : int, default 0
+        Where the run begins or is resumed.
 
     Attributes
     ----------
@@ -441,21 +443,11 @@ class EpochProgress:
         Whether a batch was delivered since the epoch was begun or resumed.
     """
 
-    def __init__(
-        self,
-        digest: str,  # of the dataset, see `dataset_digest`
-        version: int | None = None,  # of the grown store that it reads
-    ) -> None:
-        self.follow(digest, version)
-        self.epoch = 0
-        self.delivered = 0
-        self.begun = False  # whether a batch of this epoch was delivered since it was begun or resumed
+    def __init__(self, epoch: int = 0, delivered: int = 0) -> None:
+        self.epoch = epoch
+        self.delivered = delivered
+        self.begun = False
         self._following: int | None = None
-
-    def follow(self, digest: str, version: int | None) -> None:
-        """Continue with the samples of another version."""
-        self._digest = digest
-        self._version = version
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one. In a resumed epoch with the same number, keep the position."""
@@ -491,60 +483,3 @@ class EpochProgress:
         self.epoch = self._after()
         self.delivered = 0
         self.begun = False
-
-    def save(self, sequence: EpochSequence) -> JsonObject:
-        """Return the position as JSON values, with a description of the order."""
-        grown = {} if self._version is None else {"store_version": self._version}
-        return {
-            "version": VERSION,
-            "epoch": self.epoch,
-            "delivered": self.delivered,
-            "digest": self._digest,
-            "order": sequence.describe(),
-            **grown,
-        }
-
-    def load(self, state: Mapping[str, Any], sequence: EpochSequence) -> None:
-        """Continue at a saved position.
-
-        Raises
-        ------
-        LoaderError
-            If the state is invalid, or belongs to other samples or another order. The message names the
-            difference.
-        """
-        fields = state if isinstance(state, Mapping) else {}
-        missing = [name for name, kind in _FIELDS.items() if type(fields.get(name)) is not kind]
-        if missing or state["version"] != VERSION:
-            fault = f"has no {', '.join(sorted(missing))}" if missing else f"has version {state['version']!r}"
-            msg = f"load_state_dict: this is not a Loader state of version {VERSION}: it {fault}"
-            raise LoaderError(msg)
-        mine = sequence.describe()
-        theirs = {str(name): value for name, value in state["order"].items()}
-        differences = [
-            f"{name} was {theirs.get(name)!r}, and is now {mine.get(name)!r}"
-            for name in sorted(mine.keys() | theirs.keys())
-            if not isinstance(theirs.get(name), str | Integral) or theirs[name] != mine.get(name)
-        ]
-        if state["digest"] != self._digest:
-            differences.append(
-                "it had other samples: the store, split, sample kind, seed or condition differs"
-            )
-        if differences:
-            msg = (
-                f"load_state_dict: the state was saved by a different run: {'; '.join(differences)}. "
-                "Fix: open the dataset and the Loader with the arguments of that run"
-            )
-            raise LoaderError(msg)
-        epoch = state["epoch"]
-        delivered = state["delivered"]
-        if not 0 <= epoch <= MAX_EPOCH or not 0 <= delivered <= len(sequence):
-            msg = (
-                f"load_state_dict: the state is invalid: epoch {epoch:,}, {delivered:,} of {len(sequence):,} "
-                "samples delivered"
-            )
-            raise LoaderError(msg)
-        self.epoch = epoch
-        self.delivered = delivered
-        self.begun = False
-        self._following = None

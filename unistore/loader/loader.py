@@ -9,40 +9,20 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from functools import partial
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
 
 from unistore.data.typed import CollatedT, DatasetT, SampleT
 from unistore.errors import LoaderError, SampleError
-from unistore.loader.cache import cache_file, cached, check_cache
+from unistore.loader.cache import check_cache
 from unistore.loader.epoch_batches import EpochBatches
-from unistore.loader.fetch import InProcess, choose_fetch, packs_samples
-from unistore.loader.iteration import (
-    EpochProgress,
-    Iteration,
-    Producer,
-    Requests,
-    Stats,
-    dataset_digest,
-    report,
-)
-from unistore.loader.ordering import (
-    DEFAULT_PREFETCH,
-    drops_last,
-    is_distributed,
-    opened_dataset,
-    ranks_of,
-    reading_ahead,
-    refuse_torch_options,
-    resolve_start_method,
-    sequence_for,
-    workers_for,
-)
-from unistore.memory import SlabRing
-from unistore.order.sequences import NAMED, EpochSequence, InOrder, RankShare
-from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, checked_epoch
-from unistore.system.machine import available_memory
+from unistore.loader.iteration import Iteration, Meter, Producer, Requests
+from unistore.loader.options import LoaderOptions, opened_dataset
+from unistore.loader.ordering import drops_last, reading_ahead
+from unistore.loader.producers import make_producer
+from unistore.loader.state import RunState
+from unistore.order.sequences import EpochSequence, InOrder, RankShare
+from unistore.system.arguments import checked_epoch
 from unistore.system.types import JsonObject
 from unistore.system.workers import distributed_ranks
 
@@ -50,11 +30,6 @@ if TYPE_CHECKING:
     import torch
 
     from unistore.data.dataset import Dataset
-
-# Batches that the consumer may hold before further ones are copied.
-HELD_BATCHES = 4
-# Slabs take at most a quarter of the available memory.
-MEMORY_DIVISOR = 4
 
 
 class Loader(Generic[DatasetT, CollatedT]):
@@ -213,83 +188,54 @@ class Loader(Generic[DatasetT, CollatedT]):
         convert: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        check = Arguments()
-        check.flag("drop_last", drop_last, none=True)
-        check.flag("pin_memory", pin_memory)
-        check.flag("persistent_workers", persistent_workers)
-        check.function("collate_fn", collate_fn)
-        check.function("worker_init_fn", worker_init_fn)
-        check.integer("log_every", log_every)
-        check.integer("prefetch_factor", prefetch_factor, 1, MAX_WORKERS, none=True)
-        check.integer("seed", seed, None)
-        check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
-        right = shuffle is None or isinstance(shuffle, bool) or shuffle in NAMED
-        expected = "True, False, 'full', 'blocks' or 'sources'"
-        check.expect("shuffle", shuffle, right, expected)
-        refuse_torch_options(
-            check,
-            {
+        chosen = LoaderOptions(
+            batch_size=batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            subset=subset,
+            weights=weights,
+            samples_per_epoch=samples_per_epoch,
+            cache=cache,
+            device=device,
+            batch_transform=batch_transform,
+            log_every=log_every,
+            torch_options={
                 "batch_sampler": batch_sampler,
                 "timeout": timeout,
                 "generator": generator,
                 "pin_memory_device": pin_memory_device,
                 "in_order": in_order,
             },
-        )
-        check.integer("batch_size", batch_size, 1, none=True)
-        if batch_size is None and packs_samples(collate_fn):
-            check.refuse("collate_fn", "packs samples into a batch, but batch_size is None", "remove it")
-        check.function("batch_transform", batch_transform)
-        self._to_device: Callable[[Any], Any] | None = None
-        if device is not None or batch_transform is not None:
-            from unistore.loader.collating import ToDevice  # loads torch
-
-            try:
-                self._to_device = ToDevice(device or "cpu", batch_transform)
-            except (RuntimeError, TypeError) as error:
-                check.refuse("device", f"{device!r} cannot be used: {str(error).splitlines()[0]}")
-        resolve_start_method(check, multiprocessing_context, dataset)
-        self._are_ranks_stated = rank is not None or world_size is not None or is_distributed(sampler)
-        self.rank, self.world_size = ranks_of(check, sampler, rank, world_size)
-        check.raise_problems()
-        dataset = opened_dataset(Loader.__init__, dataset, convert, options)
-        self.start_method = resolve_start_method(check, multiprocessing_context, dataset)
-        self.batch_size = None if batch_size is None else int(batch_size)
-        self._step = self.batch_size or 1
-        fetch = choose_fetch(dataset, collate_fn, int(seed), single=self.batch_size is None)
+        ).checked(dataset)
+        self._options = chosen
+        self.dataset: Any = opened_dataset(Loader.__init__, dataset, convert, options)
+        self.start_method = chosen.start_method(self.dataset)
+        self.batch_size = chosen.batch_size
+        self.seed = chosen.seed
+        self.worker_init_fn = worker_init_fn
+        fetch = chosen.fetch(self.dataset)
         self._packed = fetch.packed
         if cache is not None:
-            check_cache(dataset, fetch, cache)
-        self.dataset: Any = dataset
-        self.seed = int(seed)
-        self._sampler = sampler
-        self._sampler_epoch = 0
-        self._sequence_for = partial(
-            sequence_for,
-            shuffle=shuffle or False,
-            sampler=sampler,
-            seed=self.seed,
-            batch_size=self._step,
-            subset=subset,
-            weights=weights,
-            samples_per_epoch=samples_per_epoch,
-        )
-        self.sequence = self._sequence_for(dataset)
-        self._extended: EpochSequence | None = None  # order of later epochs, if this one is of an old version
-        self._reads = reading_ahead(dataset, self.sequence)
-        self.num_workers = workers_for(num_workers, len(self.sequence))
-        self._ahead = int(prefetch_factor or DEFAULT_PREFETCH)
-        self._collate_fn = collate_fn
-        self.worker_init_fn = worker_init_fn
-        self._drop_last = drop_last
+            check_cache(self.dataset, fetch, cache)
+        self._run = RunState(self.dataset, chosen.sequence)
+        self._reads = reading_ahead(self.dataset, self.sequence)
+        self.num_workers = chosen.workers(len(self.sequence))
+        self.rank, self.world_size = chosen.ranks
         self.drop_last = drops_last(drop_last, sampler, self.sequence, self.world_size)
         self.pin_memory = pin_memory and _can_pin()
-        self._cache = cache
-        self._log_every = log_every
-        self._progress = EpochProgress(dataset_digest(dataset), getattr(dataset, "version", None))
-        self._stats = Stats()
-        self._unreported = Stats()
-        self._reported = time.perf_counter()
+        self._meter = Meter(log_every)
+        self._sampler_epoch = 0
         self._current: weakref.ref[Iteration] | None = None
         self._producer: list[Producer] = []
         self._requests: Requests | None = None
@@ -322,33 +268,33 @@ class Loader(Generic[DatasetT, CollatedT]):
     def __iter__(self) -> Iterator[CollatedT]: ...
     def __iter__(self) -> Iterator[Any]:
         with self._exclusive():
-            if self._extended is not None and self._progress.begun:
-                self._progress.finish()
-                self._take_extended()
+            if self._run.is_older and self._run.progress.begun:
+                self._finish_epoch()
             self._follow_ranks()
             requests = self._ready_requests()
             self._follow_sampler()
-            epoch, start = self._progress.begin()
+            epoch, start = self._run.progress.begin()
             try:
                 iteration = Iteration(self._deliver, requests, epoch, requests.begin(epoch, start))
             except BaseException:
                 self.close()
                 raise
             self._current = weakref.ref(iteration)
-            self._unreported = Stats()
-            self._reported = time.perf_counter()
+            self._meter.begin()
             return iteration
 
     def _follow_ranks(self) -> None:
         # Trainers may start the processes, or initialise torch.distributed, after the loader was made
-        ranks = None if self._are_ranks_stated else distributed_ranks()
+        options = self._options
+        ranks = None if options.are_ranks_stated else distributed_ranks()
         if ranks is not None and ranks != (self.rank, self.world_size):
             self.rank, self.world_size = ranks
-            self.drop_last = drops_last(self._drop_last, self._sampler, self.sequence, self.world_size)
+            self.drop_last = drops_last(options.drop_last, options.sampler, self.sequence, self.world_size)
             self._requests = None
 
     def _follow_sampler(self) -> None:
-        epoch = getattr(self._sampler, "epoch", 0) if hasattr(self._sampler, "set_epoch") else 0
+        sampler = self._options.sampler
+        epoch = getattr(sampler, "epoch", 0) if hasattr(sampler, "set_epoch") else 0
         if epoch != self._sampler_epoch:
             self._sampler_epoch = epoch
             self.set_epoch(epoch)
@@ -361,15 +307,25 @@ class Loader(Generic[DatasetT, CollatedT]):
         epoch : int
             Number of the epoch, from 0.
         """
-        is_other = epoch != self.epoch or self._progress.begun
-        self._progress.set_epoch(checked_epoch(epoch))
-        if is_other:
-            self._take_extended()
+        is_other = epoch != self.epoch or self._run.progress.begun
+        self._run.progress.set_epoch(checked_epoch(epoch))
+        if is_other and self._run.end_older():
+            self._requests = None
+
+    def _finish_epoch(self) -> None:
+        self._run.progress.finish()
+        if self._run.end_older():
+            self._requests = None
+
+    @property
+    def sequence(self) -> EpochSequence:
+        """Order of the samples of each epoch."""
+        return self._run.sequence
 
     @property
     def epoch(self) -> int:
         """Epoch that is being iterated; between iterations, the next one."""
-        return self._progress.epoch
+        return self._run.progress.epoch
 
     def state_dict(self) -> JsonObject:
         """Return the position in the run. Batches that were prefetched but not delivered do not count.
@@ -385,7 +341,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         >>> state = {"model": model.state_dict(), "loader": loader.state_dict()}  # doctest: +SKIP
         >>> torch.save(state, "checkpoint.pt")  # doctest: +SKIP
         """
-        return self._progress.save(self.sequence)
+        return self._run.save()
 
     def load_state_dict(self, state: Mapping[str, Any], *, extend: bool = False) -> None:
         """Continue from a saved position, also in the middle of an epoch.
@@ -407,48 +363,9 @@ class Loader(Generic[DatasetT, CollatedT]):
             If the state belongs to other samples, another order, or another version. The message names
             the difference.
         """
-        fields = state if isinstance(state, Mapping) else {}
-        dataset = self.dataset
-        version = getattr(dataset, "version", None)
-        saved = fields.get("store_version", 1)
-        digest = dataset_digest(dataset)
-        is_older = version is not None and fields.get("digest") != digest and saved != version
-        if is_older and not extend:
-            msg = (
-                f"load_state_dict: the state was saved with version {saved!r} of {dataset.path}, but version "
-                f"{version} is open. Fix: open Dataset(…, version={saved!r}), or finish that epoch with "
-                "load_state_dict(state, extend=True)"
-            )
-            raise LoaderError(msg)
-        if is_older:
-            dataset = dataset.at_version(saved)
-            if not self.dataset.extends(dataset):
-                msg = (
-                    f"load_state_dict: version {version} of {dataset.path} does not have all samples "
-                    f"of version {saved!r}, or has another sample kind. "
-                    f"Fix: open Dataset(…, version={saved!r}), or start a new epoch without the state"
-                )
-                raise LoaderError(msg)
-            digest = dataset_digest(dataset)
-            version = saved
-        whole = self.sequence if self._extended is None else self._extended
-        sequence = self._sequence_for(dataset) if is_older else whole
-        order = fields.get("order")
-        sequence = sequence.arranged(order) if isinstance(order, Mapping) else sequence
-        progress = EpochProgress(digest, version)
         with self._exclusive():
-            progress.load(state, sequence)
-            self._extended = whole if is_older else None
-            self._progress = progress
-            self.sequence = sequence
+            self._run.load(state, extend=extend)
             self._current = self._requests = None
-
-    def _take_extended(self) -> None:
-        # The epoch of an old version is over
-        if self._extended is not None:
-            self.sequence = self._extended
-            self._progress.follow(dataset_digest(self.dataset), self.dataset.version)
-            self._extended = self._requests = None
 
     def stats(self) -> JsonObject:
         """Return the path of the store, and totals since the loader was made.
@@ -458,7 +375,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         dict
             JSON values; see `unistore.loader.iteration.Stats`.
         """
-        return {"store": getattr(self.dataset, "path", None), **asdict(self._stats)}
+        return {"store": getattr(self.dataset, "path", None), **asdict(self._meter.totals)}
 
     # What else a `DataLoader` has, which Trainers look at
 
@@ -478,17 +395,17 @@ class Loader(Generic[DatasetT, CollatedT]):
     @property
     def sampler(self) -> Any:
         """The sampler that was given, or torch's ``SequentialSampler`` if samples come in order."""
-        if self._sampler is None and isinstance(self.sequence, InOrder):
+        if self._options.sampler is None and isinstance(self.sequence, InOrder):
             from torch.utils.data import SequentialSampler
 
             return SequentialSampler(self.dataset)
-        return self._sampler
+        return self._options.sampler
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
         """Function that makes batches of samples: the one that was given, or the default."""
-        if self._collate_fn is not None:
-            return self._collate_fn
+        if self._options.collate_fn is not None:
+            return self._options.collate_fn
         if self.batch_size is None:
             from torch.utils.data import default_convert
 
@@ -504,7 +421,7 @@ class Loader(Generic[DatasetT, CollatedT]):
     @property
     def prefetch_factor(self) -> int | None:
         """Number of batches prepared ahead for each worker. None: there are no workers."""
-        return self._ahead if self.num_workers else None
+        return self._options.ahead if self.num_workers else None
 
     @property
     def persistent_workers(self) -> bool:
@@ -519,12 +436,12 @@ class Loader(Generic[DatasetT, CollatedT]):
     @property
     def finishes_batches(self) -> bool:
         """Whether batches are copied to a device or transformed in this process."""
-        return self._to_device is not None
+        return self._options.finish is not None
 
     def upcoming_epoch(self) -> int:
         """Return the epoch of the next iteration."""
         self._follow_sampler()
-        return self._progress.upcoming
+        return self._run.progress.upcoming
 
     @property
     def worker_pids(self) -> list[int]:
@@ -560,7 +477,7 @@ class Loader(Generic[DatasetT, CollatedT]):
         self._follow_ranks()
         return RankShare(
             length=len(self.sequence),
-            batch_size=self._step,
+            batch_size=self._options.step,
             rank=self.rank,
             world_size=self.world_size,
             drop_last=self.drop_last,
@@ -577,45 +494,19 @@ class Loader(Generic[DatasetT, CollatedT]):
                 self._producer[0],
                 self.sequence,
                 self.share(),
-                across_epochs=self.num_workers > 0 and self._extended is None,
+                across_epochs=self.num_workers > 0 and not self._run.is_older,
             )
         return self._requests
 
     def _make_producer(self) -> Producer:
-        workers = self.num_workers
-        single = self.batch_size is None
-        fetch = choose_fetch(self._reads, self._collate_fn, self.seed, single=single)
-        file = None if self._cache is None else cache_file(self.dataset, fetch, self._cache)
-        ring = SlabRing(
-            in_flight=self._ahead * workers,
-            held=HELD_BATCHES,
-            budget=available_memory() // MEMORY_DIVISOR,
-            least=max(1, workers),
-            shared=workers > 0,
+        return make_producer(
+            self._options,
+            self._reads,
+            workers=self.num_workers,
+            start_method=self.start_method,
+            worker_init_fn=self.worker_init_fn,
+            round_robin=getattr(self.sequence, "lanes", None) is not None,
         )
-        producer: Producer
-        if workers > 0:
-            # needs sockets that carry descriptors, and poll: not on every platform
-            from unistore.loader.worker_pool import BatchConfig, WorkerPool
-
-            lanes = getattr(self.sequence, "lanes", None)
-            config = BatchConfig(
-                workers=workers,
-                seed=self.seed,
-                dataset=self._reads,
-                collate=self._collate_fn,
-                worker_init_fn=self.worker_init_fn,
-                cache=file,
-                single=single,
-            )
-            producer = WorkerPool(config, self.start_method, ring, round_robin=lanes is not None)
-        else:
-            if file is not None:
-                fetch = cached(self.dataset, fetch, file.region(file.descriptor))
-            producer = InProcess(fetch, self._reads, ring)
-        if file is not None:
-            weakref.finalize(producer, file.close)
-        return producer
 
     def _deliver(self, iteration: Iteration) -> Any:
         with self._exclusive():
@@ -636,30 +527,24 @@ class Loader(Generic[DatasetT, CollatedT]):
         try:
             arrival = iteration.advance()
             if arrival is None:
-                self._progress.finish()
-                self._take_extended()
+                self._finish_epoch()
                 self._current = None
                 raise StopIteration
-            batch = as_tensors(arrival.batch, self._collate_fn) if self._packed else arrival.batch
+            batch = arrival.batch
+            if self._packed:
+                batch = as_tensors(batch, self._options.collate_fn)
         except (StopIteration, SampleError):
             raise
         except BaseException:
             self.close()  # Ctrl-C may have cut a message in half; the death of a worker has closed the pool
             raise
         waited = time.perf_counter() - started
-        self._stats.count(arrival, waited)
-        self._unreported.count(arrival, waited)
-        self._progress.deliver(iteration.epoch, iteration.delivered)
-        if self._log_every and self._stats.batches % self._log_every == 0:
-            self._report(iteration)
-        batch = pin(batch) if self.pin_memory else batch
-        return batch if self._to_device is None else self._to_device(batch)
-
-    def _report(self, iteration: Iteration) -> None:
-        now = time.perf_counter()
-        report(self._unreported.line(iteration.epoch, iteration.batches, now - self._reported))
-        self._unreported = Stats()
-        self._reported = now
+        self._run.progress.deliver(iteration.epoch, iteration.delivered)
+        self._meter.count(arrival, waited, iteration)
+        if self.pin_memory:
+            batch = pin(batch)
+        finish = self._options.finish
+        return batch if finish is None else finish(batch)
 
 
 def _close_all(producers: list[Producer]) -> None:

@@ -1,12 +1,8 @@
-"""Resolve arguments of the Loader: rank, start method, workers, sampler, and the order of epochs."""
+"""The order of epochs, from arguments of the Loader: shuffle, sampler, subset, weights."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.context import BaseContext
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -26,111 +22,6 @@ from unistore.order.sequences import (
     shuffled,
 )
 from unistore.system.arguments import Arguments, wrong_argument
-from unistore.system.workers import environment_number, plan, resolve_ranks
-
-# Default of ``prefetch_factor``: batches made ahead for each worker.
-DEFAULT_PREFETCH = 4
-
-# Options of torch's DataLoader without a meaning here: the default, and what to write instead
-_TORCH_OPTIONS = {
-    "batch_sampler": (None, "give batch_size, and shuffle or sampler for the order"),
-    "timeout": (0, "remove it: a worker that dies raises WorkerDiedError at once"),
-    "generator": (None, "give seed, which determines the order and the generators of workers"),
-    "pin_memory_device": ("", "remove it: pin_memory=True uses the accelerator of this machine"),
-    "in_order": (True, "remove it: batches always come in the order of the epoch, so a run can be resumed"),
-}
-
-
-def refuse_torch_options(check: Arguments, options: Mapping[str, Any]) -> None:
-    """Add a problem for each option of torch's DataLoader that has no meaning here.
-
-    A value that is torch's default is not a problem.
-    """
-    for name, value in options.items():
-        default, fix = _TORCH_OPTIONS[name]
-        if not (value is default or (type(value) in (int, float, str) and value == default)):
-            check.refuse(
-                name, f"is {value!r}, but Loader has no option {name}; PyTorch's DataLoader has", fix
-            )
-
-
-def ranks_of(check: Arguments, sampler: Any, rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and world size. A ``DistributedSampler`` determines both."""
-    if is_distributed(sampler):
-        if rank is not None or world_size is not None:
-            message = "does not work with a DistributedSampler, which sets the rank itself"
-            check.refuse("rank", message, "remove rank and world_size")
-        rank = sampler.rank
-        world_size = sampler.num_replicas
-    return resolve_ranks(check, rank, world_size)
-
-
-def resolve_start_method(check: Arguments, context: str | BaseContext | None, dataset: Any) -> str:
-    """Return the start method of workers.
-
-    By default it is the dataset's own; otherwise fork on Linux, and spawn elsewhere.
-    """
-    methods = multiprocessing.get_all_start_methods()
-    if context is None:
-        preferred: object = getattr(dataset, "start_method", None)
-        context = str(preferred) if preferred else "fork" if sys.platform == "linux" else "spawn"
-    method = context.get_start_method() if isinstance(context, BaseContext) else context
-    shown_methods = ", ".join(map(repr, methods))
-    expected = f"one of {shown_methods}, or a context of multiprocessing"
-    check.expect("multiprocessing_context", context, method in methods, expected)
-    return str(method)
-
-
-def opened_dataset(
-    caller: Callable[..., Any], dataset: Any, convert: Mapping[str, Any] | None, keywords: Mapping[str, Any]
-) -> Any:
-    """Return the dataset. A path becomes a `unistore.Dataset`, with the options of a conversion.
-
-    Raises
-    ------
-    InputError
-        If there are options of a conversion, but the dataset is not a path.
-    """
-    is_path = isinstance(dataset, str | os.PathLike)
-    if not is_path and convert is None and not keywords:
-        return dataset
-    from unistore.data.source_paths import conversion_options
-
-    options = conversion_options(caller, convert, keywords)
-    if not is_path:
-        message = "is an option to convert source files, but the dataset is not a path"
-        fix = "give it to unistore.Dataset"
-        raise wrong_argument(", ".join(options or ()) or "convert", message, fix)
-    from unistore.data.dataset import Dataset
-
-    return Dataset(dataset, convert=options)
-
-
-def workers_for(num_workers: int | str, samples: int) -> int:
-    """Return the number of worker processes.
-
-    Parameters
-    ----------
-    num_workers : int or "auto"
-        ``"auto"``: a share of the cores of this machine; 0 in a process that cannot start any.
-    samples : int
-        Number of samples of an epoch.
-
-    Raises
-    ------
-    InputError
-        If workers are requested in a process that cannot start any, such as a dask worker with its nanny.
-    """
-    if multiprocessing.current_process().daemon:
-        if num_workers in (0, "auto"):
-            return 0
-        message = (
-            f"is {num_workers}, but this process is daemonic, like a dask worker, and cannot start others"
-        )
-        fix = "give num_workers=0, or start 'dask worker --no-nanny'"
-        raise wrong_argument("num_workers", message, fix)
-    ranks = environment_number("LOCAL_WORLD_SIZE", 1)
-    return plan(num_workers, 1 if isinstance(num_workers, int) else ranks, samples).per_rank
 
 
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:

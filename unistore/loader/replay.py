@@ -16,9 +16,9 @@ from unistore.data.dataset import Dataset
 from unistore.data.kinds.protocol import SOURCE, SampleIndices
 from unistore.data.parts import bind_parts
 from unistore.errors import InputError
-from unistore.loader.iteration import EpochProgress, dataset_digest
 from unistore.loader.loader import Loader
 from unistore.loader.ordering import sequence_for
+from unistore.loader.state import DatasetIdentity, load_state
 from unistore.order.sequences import EpochSequence, RankShare, ShuffleKind
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer, wrong_argument
 from unistore.system.types import Int64s, JsonObject, PathLike
@@ -127,8 +127,7 @@ def replay(
         dataset = _open(store, fields, samples, split, seed)
         sequence = _sequence(dataset, order)
         share = RankShare(length=len(sequence), batch_size=batch_size or 1)
-    progress = EpochProgress(dataset_digest(dataset), dataset.version)
-    progress.load(fields, sequence)
+    progress = load_state(fields, DatasetIdentity.of(dataset), sequence)
     chosen = epoch
     if chosen is None:
         chosen = progress.epoch if progress.delivered or not progress.epoch else progress.epoch - 1
@@ -169,7 +168,7 @@ def _open(
     dataset = Dataset(store, samples, split=split, seed=seed, version=version)
     if version is None and dataset.version is not None:
         dataset = dataset.at_version(1)
-    if dataset_digest(dataset) != state.get("digest"):
+    if DatasetIdentity.of(dataset).digest != state.get("digest"):
         message = f"was saved with other samples than {dataset!r} has"
         fix = "give the store, and samples, split and seed of the Dataset of that run, or its Loader"
         raise wrong_argument("state", message, fix)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.detection import TAKEN, verdict_counts
-from unistore.converters.family import Offer
+from unistore.converters.families import Offer
 from unistore.errors import AddOptions, GiveOptions, Problem, merged, printable
 from unistore.report.suggestions import format_options
 from unistore.report.text import Block, shortened

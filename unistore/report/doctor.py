@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unistore.data.blocks import samples_per_chunk
 from unistore.data.kinds.named import as_code, parse_kind
-from unistore.data.parts import samples_per_chunk
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
 from unistore.report.epochs import EpochCost, epoch_costs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from unistore.errors import UnistoreError
-from unistore.remote.client import PART, ObjectStorage, coalesce
+from unistore.remote.storage import PART, ObjectStorage, coalesce
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
 from unistore.store.reader import Store

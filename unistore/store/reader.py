@@ -61,7 +61,7 @@ def open_storage(path: PathLike, files: OpenFiles | None = None) -> Storage:
     folder = local_folder(path)
     if folder is not None:
         return LocalStorage(folder, files)
-    from unistore.remote.client import ObjectStorage
+    from unistore.remote.storage import ObjectStorage
 
     return ObjectStorage(os.fspath(path))
 

@@ -21,7 +21,7 @@ from typing import Any
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.remote.client import ObjectStorage
+from unistore.remote.storage import ObjectStorage
 from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST, part_folder, split_part_key

@@ -13,7 +13,8 @@ import pytest
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.adapter.formats import group_of
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.family import Family, Group, Grouping
+from unistore.converters.family import Family
+from unistore.converters.family_types import Group, Grouping
 from unistore.converters.files.paths import list_files
 from unistore.converters.opened import SourceFile
 from unistore.converters.scan_types import Found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unistore.converters.adapter.sources import Choices
-from unistore.converters.family import Group, Grouping
+from unistore.converters.family_types import Group, Grouping
 from unistore.converters.opened import SourceFile
 from unistore.errors import Problem
 

@@ -14,7 +14,7 @@ import pytest
 import unistore
 from unistore import convert, export, verify
 from unistore.cli.main import main
-from unistore.converters.family import Chosen
+from unistore.converters.family_types import Chosen
 from unistore.converters.rows import columns as rows_columns
 from unistore.errors import AddOptions, InputError
 

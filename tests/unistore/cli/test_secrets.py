@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import unistore
 from unistore.errors import InputError
-from unistore.remote.client import redacted_error
+from unistore.remote.faults import redacted_error
 from unistore.remote.url import redact_url, redact_urls
 
 SECRETS = ("hunter2", "AKIAUSER", "SIGNED", "frag0")

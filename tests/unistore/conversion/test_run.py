@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 import unistore
 from tests.support.store_files import attributes_of
 from unistore.conversion.convert import make_converter
-from unistore.conversion.run import Report, run
+from unistore.conversion.report import Report
+from unistore.conversion.run import run
 from unistore.converters.adapter.converter import Converter
 from unistore.converters.rows import RowsFamily
 from unistore.errors import ConversionError

@@ -67,7 +67,7 @@ def test_a_store_is_made_again_without_a_trial(store: Path, monkeypatch: pytest.
     source = store.with_name("a.npz")
     before = (store / "rows/noise/c/0/0/0").read_bytes()
     (store / "rows/noise/c/0/0/0").write_bytes(before[:-1])
-    monkeypatch.setattr("unistore.conversion.run.choose_codecs", None)
+    monkeypatch.setattr("unistore.conversion.steps.choose_codecs", None)
     assert unistore.repair(store, source).repaired == ("rows/noise/c/0/0/0",)
     assert (store / "rows/noise/c/0/0/0").read_bytes() == before
     assert unistore.verify(store, against=source).ok

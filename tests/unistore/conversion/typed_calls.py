@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import assert_type
 
 import unistore
-from unistore.conversion.run import Report
+from unistore.conversion.report import Report
 
 assert_type(unistore.convert("clouds/", "clouds.zarr"), Report)
 unistore.convert("clouds/", "clouds.zarr", voxel_size=0.5, workers=2)

@@ -15,9 +15,9 @@ import pytest
 import zarr
 
 import unistore
+from unistore.converters.array import Array
 from unistore.converters.common.exported import ExportedArray, File, Form, array_values
 from unistore.converters.formats.nifti import Nifti
-from unistore.converters.opened import Array
 from unistore.errors import ConversionError
 from unistore.exporting import run
 

@@ -18,7 +18,7 @@ import pytest
 
 import unistore
 from unistore.conversion import plan
-from unistore.conversion.run import Conversion
+from unistore.conversion.steps import Conversion
 from unistore.errors import ConversionError, InputError
 from unistore.growing import append as appending
 from unistore.growing.alike import unite

@@ -149,7 +149,7 @@ def test_another_number_of_files_is_told_with_the_command_that_goes_on(
     unistore.convert(folder, store, "rows")
     np.save(folder / "new.npy", np.arange(6.0))
     # values are not read first
-    monkeypatch.setattr("unistore.conversion.run.Conversion.plan", lambda *_: pytest.fail("was derived"))
+    monkeypatch.setattr("unistore.conversion.steps.Conversion.plan", lambda *_: pytest.fail("was derived"))
     with pytest.raises(
         InputError, match=r"source new\.npy: given, but not in the store\nFix: unistore convert"
     ) as raised:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 
 from unistore import Loader
+from unistore.loader.collating import ToDevice
 
 
 def test_device_cpu_copies_nothing(data):
@@ -20,7 +21,7 @@ def test_device_cpu_copies_nothing(data):
             assert torch.equal(batch["points"], expected["points"])
         assert loader.stats()["copies"] == 0
         batch = next(iter(loader))
-        assert loader._to_device(batch) is batch
+        assert ToDevice("cpu", None)(batch) is batch
 
 
 def test_batches_are_transformed_where_they_are_delivered(data):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from unistore.loader import Loader, SampleError
-from unistore.loader.loader import HELD_BATCHES
+from unistore.loader.producers import HELD_BATCHES
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

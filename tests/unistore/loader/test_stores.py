@@ -8,7 +8,7 @@ import torch
 
 import unistore
 from tests.support.store_files import flip
-from unistore.data import parts
+from unistore.data import blocks
 from unistore.loader import Loader, SampleError
 
 
@@ -80,7 +80,7 @@ def small_rows(tmp_path_factory):
     np.save(folder / "rows.npy", rows)
     unistore.convert(folder / "rows.npy", folder / "rows.zarr", "rows", codec="none")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "POOL_BYTES", 8 << 20)
+        patch.setattr(blocks, "POOL_BYTES", 8 << 20)
         yield unistore.Dataset(folder / "rows.zarr")
 
 

@@ -306,15 +306,15 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that pauses between attempts go by."""
     clock = Clock()
-    monkeypatch.setattr("unistore.remote.client.time", clock)
+    monkeypatch.setattr("unistore.remote.connection.time", clock)
     return clock
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Little patience."""
-    monkeypatch.setattr("unistore.remote.client.RETRY_TIMEOUT", 0.6)
-    monkeypatch.setattr("unistore.remote.client.FIRST_DELAY", 0.02)
+    monkeypatch.setattr("unistore.remote.connection.RETRY_TIMEOUT", 0.6)
+    monkeypatch.setattr("unistore.remote.connection.FIRST_DELAY", 0.02)
 
 
 @pytest.fixture(scope="module", autouse=True)

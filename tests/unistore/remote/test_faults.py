@@ -14,7 +14,8 @@ import pytest
 
 import unistore
 from unistore.errors import CorruptionError, StoreError
-from unistore.remote.client import ObjectClient, classify_error
+from unistore.remote.client import ObjectClient
+from unistore.remote.faults import classify_error
 from unistore.store.reader import Store
 from unistore.system.progress import COUNTS
 
@@ -36,7 +37,7 @@ def test_a_request_that_fails_is_repeated_until_it_succeeds(
 def test_a_server_that_does_not_answer_is_asked_again(
     proxy: Any, uploaded: str, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unistore.remote.client.READ_TIMEOUT", "300ms")
+    monkeypatch.setattr("unistore.remote.connection.READ_TIMEOUT", "300ms")
     array = Store(uploaded).array("rows/data")
     before = COUNTS["retries"]
     proxy.spoil("stall", path="rows/data/c/", delay=1)
@@ -81,15 +82,15 @@ def test_opening_a_store_is_tried_again_and_then_an_error(proxy: Any, uploaded: 
 def test_a_busy_server_is_waited_for_from_the_first_request(
     proxy: Any, uploaded: str, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unistore.remote.client._responsive_buckets", set())
+    monkeypatch.setattr("unistore.remote.connection._responsive_buckets", set())
     proxy.spoil(503, times=8)
     assert Store(uploaded).sample_count == 600
     assert len(clock.pauses) >= 8
 
 
 def test_a_throttled_bucket_opens_for_all(proxy: Any, uploaded: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.remote.client._responsive_buckets", set())
-    monkeypatch.setattr("unistore.remote.client.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("unistore.remote.connection._responsive_buckets", set())
+    monkeypatch.setattr("unistore.remote.connection.FIRST_DELAY", 0.01)
     proxy.spoil(503, times=10**6, share=0.5)
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(lambda _: unistore.Dataset(uploaded), range(24)))

@@ -17,7 +17,7 @@ import pytest
 import unistore
 from tests.support.store_files import tree
 from unistore.conversion.lock import LockedError
-from unistore.conversion.run import Conversion
+from unistore.conversion.steps import Conversion
 from unistore.growing.growth import growing
 from unistore.remote.client import ObjectClient
 from unistore.store.names import SOURCES

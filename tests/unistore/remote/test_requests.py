@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unistore
-from unistore.remote.client import ObjectStorage, coalesce
+from unistore.remote.storage import ObjectStorage, coalesce
 from unistore.store.names import MANIFEST, ROOT
 
 RANKS, WORKERS = 2, 2
@@ -104,7 +104,7 @@ def test_verifying_and_exporting_read_each_object_once(
 
 
 def test_large_objects_arrive_in_parts(uploaded: str, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unistore.remote.client.PART", 5000)
+    monkeypatch.setattr("unistore.remote.storage.PART", 5000)
     truth = bucket.objects("deep/store.zarr")
     sizes = {key: len(content) for key, content in truth.items()}
     contents = ObjectStorage(uploaded).read_objects(sizes)
@@ -120,7 +120,7 @@ def test_large_objects_arrive_in_parts(uploaded: str, bucket: Any, monkeypatch: 
 def test_damage_is_told_as_for_a_folder(
     uploaded: str, bucket: Any, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unistore.remote.client.PART", 5000)
+    monkeypatch.setattr("unistore.remote.storage.PART", 5000)
     damaged = shutil.copytree(local, tmp_path / "store.zarr")
     changes = {
         "rows/data/c/0/0": lambda raw: raw[:9000] + b"?" + raw[9001:],

@@ -39,11 +39,13 @@ from unistore.converters.adapter.sources import (
     problems_of_metadata,
 )
 from unistore.converters.adapter.values import check_codes, coded
+from unistore.converters.array import BLOCK_BYTES, Array, FieldOf
 from unistore.converters.claims import Claim
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, missing_value, within
-from unistore.converters.family import Chosen, Cut, Family, Group
+from unistore.converters.family import Family
+from unistore.converters.family_types import Chosen, Cut, Group
 from unistore.converters.formats.ragged import items_in
-from unistore.converters.opened import BLOCK_BYTES, Array, FieldOf, FileSummary, Format, OpenFile
+from unistore.converters.opened import FileSummary, Format, OpenFile
 from unistore.converters.protocol import Emit, Finalized, Scan, Scanned, SourceArrays
 from unistore.converters.scan_types import Parts
 from unistore.converters.schema import Schema, array_of

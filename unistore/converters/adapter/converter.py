@@ -31,7 +31,8 @@ from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.common.columns import SourceColumn
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
-from unistore.converters.family import Family, Grouping
+from unistore.converters.family import Family
+from unistore.converters.family_types import Grouping
 from unistore.converters.files.folders import Folders, ListedFolders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files

@@ -14,14 +14,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from unistore.converters.array import Array, NamedArrays
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import UNREADABLE, WRITE_AGAIN, as_problem
-from unistore.converters.family import Family, Group
+from unistore.converters.family import Family
+from unistore.converters.family_types import Group
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.formats.arrays import Npy, Npz, Raw
 from unistore.converters.formats.hdf5 import Hdf5
 from unistore.converters.formats.pictures import Jpeg, Png
-from unistore.converters.opened import Array, Format, Metadata, NamedArrays, OpenFile, Origin, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, Origin, SourceFile
 from unistore.converters.registry import leave_out, resolve
 from unistore.converters.scan_types import SourcePart
 from unistore.errors import InputError, Problem, UnistoreError

@@ -25,12 +25,14 @@ from unistore.converters.adapter.sources import (
 )
 from unistore.converters.adapter.stored_columns import FORMAT, METADATA, OF_FAMILY, field_of, ragged_field_of
 from unistore.converters.adapter.values import expected_of, item_bounds, stored_value, value_arrays
+from unistore.converters.array import BLOCK_BYTES
 from unistore.converters.common.columns import Merged, SourceColumn, reconcile
 from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
-from unistore.converters.family import Cut, Family
+from unistore.converters.family import Family
+from unistore.converters.family_types import Cut
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector
 from unistore.converters.files.paths import split_of
-from unistore.converters.opened import BLOCK_BYTES, Format
+from unistore.converters.opened import Format
 from unistore.converters.protocol import Finalized, Scan, SourceArrays, Sources
 from unistore.converters.scan_types import Parts
 from unistore.converters.schema import Column, Schema, array_of, bare_name

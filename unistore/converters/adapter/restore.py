@@ -26,6 +26,7 @@ from unistore.converters.adapter.formats import (
 from unistore.converters.adapter.sources import RowOrigin
 from unistore.converters.adapter.stored_columns import FORMAT, METADATA, OF_FAMILY
 from unistore.converters.adapter.values import class_texts
+from unistore.converters.array import Array
 from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, within
 from unistore.converters.common.exported import (
     ExportedArray,
@@ -37,7 +38,8 @@ from unistore.converters.common.exported import (
     source_row_shape,
     sources_of,
 )
-from unistore.converters.family import Family, Restored
+from unistore.converters.family import Family
+from unistore.converters.family_types import Restored
 from unistore.converters.files.comparison import (
     Restore,
     RestoredArray,
@@ -48,7 +50,7 @@ from unistore.converters.files.comparison import (
 from unistore.converters.files.hdf5.attributes import attribute_texts
 from unistore.converters.files.libraries import BY_FORMAT, UNISTORE, Open, OpenedByLibrary
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.converters.preview import Measure, Preview
 from unistore.converters.protocol import Scan
 from unistore.converters.schema import Schema, bare_name

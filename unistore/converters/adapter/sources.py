@@ -17,12 +17,14 @@ import numpy as np
 from unistore.converters.adapter.formats import fault, names_in, texts_in
 from unistore.converters.adapter.stored_columns import CLASS_KINDS
 from unistore.converters.adapter.values import coded, expected_of, stored_value
+from unistore.converters.array import Array
 from unistore.converters.checking import wrong_columns
 from unistore.converters.common.columns import TEXT_KINDS, SourceColumn, storable, values_of
 from unistore.converters.common.faults import WRITE_AGAIN
-from unistore.converters.family import Chosen, Family, Group, Grouping
+from unistore.converters.family import Family
+from unistore.converters.family_types import Chosen, Group, Grouping
 from unistore.converters.formats.ragged import RaggedItems, items_of
-from unistore.converters.opened import Array, FileSummary, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import FileSummary, Metadata, OpenFile, SourceFile
 from unistore.converters.scan_types import Parts, Scanned
 from unistore.converters.schema import Column, Schema, array_of, bare_name
 from unistore.errors import AddOptions, Fix, Problem, length_table, location_of, printable

@@ -11,10 +11,11 @@ from typing import IO
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.lazy import ForwardRecords
-from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.converters.opened import Format, OpenFile, SourceFile
 from unistore.system.types import AnyArray
 
 EVENTS = "events"  # name of the array of a recording

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.array import Array, NamedArrays
 from unistore.converters.claims import Claim, maybe, no
 from unistore.converters.files.npy import NPY_NAME, FileValues, open_npz, read_header
-from unistore.converters.opened import Array, Format, Metadata, NamedArrays, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 
 _COMPRESSED = "compressed .npz, read from the start for every shard; np.savez (uncompressed) converts faster"
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import HEAD_BYTES, Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import HEAD_BYTES, Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, UInt8s
 
 EVENTS = "events"  # name of the array of a recording

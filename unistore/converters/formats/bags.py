@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import COPY_AGAIN, is_out_of_memory
 from unistore.converters.formats.bag_files import (
@@ -40,7 +41,7 @@ from unistore.converters.formats.bag_messages import (
     values_of,
 )
 from unistore.converters.formats.lazy import LazyRows, Unread
-from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.converters.opened import Format, OpenFile, SourceFile
 from unistore.errors import AddOptions, InputError, Location, Problem, location_of
 from unistore.system.foreign import begin_reading
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.files.formats import begins_as_dicom
 from unistore.converters.formats.dicom_headers import DicomPixels, Plane, order_of, placed, read_header
 from unistore.converters.formats.volumes import Scaling, VolumeFormat
-from unistore.converters.opened import Array, OpenFile, SourceFile
+from unistore.converters.opened import OpenFile, SourceFile
 from unistore.system.types import AnyArray
 
 

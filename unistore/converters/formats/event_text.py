@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.formats.lazy import TextRows
-from unistore.converters.opened import HEAD_BYTES, Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import HEAD_BYTES, Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray
 
 EVENTS = "events"  # name of the array, (N, 4)

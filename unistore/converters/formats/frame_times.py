@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.files.paths import natural_key
 from unistore.converters.formats.images import decode_file, read_header
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.converters.opened import Format, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Int64s
 
 FRAMES = "frames"  # begins the names of the arrays: `frames/t` and `frames/image`

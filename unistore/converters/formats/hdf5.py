@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from unistore.converters.array import Array, NamedArrays, as_json
 from unistore.converters.common.left_out import BOOKKEEPING
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
 from unistore.converters.files.hdf5 import file as hdf5
@@ -19,17 +20,7 @@ from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.chunks import native
 from unistore.converters.files.hdf5.tree import Tree, members_of, unlinked, walk
 from unistore.converters.files.paths import is_in_split, natural_key, real_path
-from unistore.converters.opened import (
-    Array,
-    Format,
-    Member,
-    Metadata,
-    NamedArrays,
-    OpenFile,
-    Origin,
-    SourceFile,
-    as_json,
-)
+from unistore.converters.opened import Format, Member, Metadata, OpenFile, Origin, SourceFile
 from unistore.errors import InputError, Location, Problem, location_of
 from unistore.system.types import AnyArray, Shape
 

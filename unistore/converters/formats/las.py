@@ -14,10 +14,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from unistore.converters.array import Array, NamedArrays
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Format, Metadata, NamedArrays, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Float64s
 
 _AXES = ("X", "Y", "Z")

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from unistore.converters.array import Array, NamedArrays
 from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.formats.hdf5 import OpenedHdf5
 from unistore.converters.formats.lazy import Stretch
-from unistore.converters.opened import Array, Member, Metadata, NamedArrays, OpenFile, Origin, SourceFile
+from unistore.converters.opened import Member, Metadata, OpenFile, Origin, SourceFile
 from unistore.errors import InputError, Problem, location_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
-from unistore.converters.opened import Array, SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import Problem
 from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Dtype, Shape

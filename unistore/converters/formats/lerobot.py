@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames, decoder_memory
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.errors import OF_ROWS, InputError, Problem
 from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Dtype, JsonObject, Shape

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.unpacked import inflated
 from unistore.converters.formats.volumes import (
@@ -21,7 +22,7 @@ from unistore.converters.formats.volumes import (
     open_raw,
     stated,
 )
-from unistore.converters.opened import Array, OpenFile, SourceFile
+from unistore.converters.opened import OpenFile, SourceFile
 from unistore.system.types import JsonObject, Shape
 
 _TYPES = {

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.formats.volumes import (
     MOST_DEFLATE,
     RAS_TO_LPS,
@@ -27,7 +28,7 @@ from unistore.converters.formats.volumes import (
     steps_of,
     stream_of,
 )
-from unistore.converters.opened import Array, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import Metadata, OpenFile, SourceFile
 from unistore.system.types import JsonObject
 
 _LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348

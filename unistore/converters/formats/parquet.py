@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import WRITE_AGAIN, is_out_of_memory, is_read_error
 from unistore.converters.files.paths import is_inside
 from unistore.converters.formats.parquet_pages import Pages, largest_pages
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.errors import InputError
 from unistore.system.foreign import opening
 from unistore.system.types import AnyArray, Dtype, JsonObject, Shape

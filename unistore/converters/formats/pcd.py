@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.hdf5.filters import Filter, decode
 from unistore.converters.formats.lazy import LazyRows, TextRows, lazy_fields, mapped_records
-from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.converters.opened import Format, OpenFile, SourceFile
 from unistore.system.foreign import opening
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 

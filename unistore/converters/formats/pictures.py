@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from unistore.converters.array import Array
 from unistore.converters.formats import images
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 _ARRAY = "image"

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.formats.lazy import TextRows, mapped_records
-from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.converters.opened import Format, OpenFile, SourceFile
 
 _SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4", "uint": "u4"}
 _LONG = {"int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4"}

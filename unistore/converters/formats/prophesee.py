@@ -16,11 +16,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.arrays import begins_with_text, lost_its_first_line
 from unistore.converters.formats.lazy import ForwardRecords, LazyRows
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, UInt8s
 
 EVENTS = "events"  # name of the array of a recording

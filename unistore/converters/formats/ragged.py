@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.array import BLOCK_BYTES, Array
 from unistore.converters.common.columns import SourceColumn, any_length
-from unistore.converters.opened import BLOCK_BYTES, Array
 from unistore.errors import InputError, Location, Problem
 from unistore.system.types import AnyArray, Dtype, Int64s, Shape
 

@@ -15,10 +15,11 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN, is_out_of_memory
 from unistore.converters.formats.lazy import Stretch, Unread
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.errors import InputError, Problem
 from unistore.system.frames import BLOSC_HEADER, zstd_size
 from unistore.system.sizes import count_of

@@ -19,11 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.formats.lazy import LazyRows
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
 
 _HEAD = Struct("<QI")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from unistore.converters.array import Array, NamedArrays
 from unistore.converters.files.paths import SPLIT_NAMES, split_of
-from unistore.converters.opened import Array, NamedArrays, OpenFile, Origin, SourceFile
+from unistore.converters.opened import OpenFile, Origin, SourceFile
 from unistore.errors import Problem, first_few
 from unistore.system.types import AnyArray, Dtype, Shape
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.sweep_times import SweepTimes, times_of
-from unistore.converters.opened import Array, Format, OpenFile, SourceFile
+from unistore.converters.opened import Format, OpenFile, SourceFile
 from unistore.errors import first_few
 
 _KITTI = ("x", "y", "z", "intensity")

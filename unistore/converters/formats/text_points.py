@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, maybe, no, sure
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.lazy import LazyRows, TextRows, without_last
-from unistore.converters.opened import HEAD_BYTES, Array, Format, OpenFile, SourceFile
+from unistore.converters.opened import HEAD_BYTES, Format, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Shape
 
 _OBJECTS = "Annotations"

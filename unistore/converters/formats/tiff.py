@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.volumes import MILLIMETRES, Planes, VolumeFormat
-from unistore.converters.opened import Array, OpenFile, SourceFile
+from unistore.converters.opened import OpenFile, SourceFile
 from unistore.system.types import AnyArray, JsonObject
 
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

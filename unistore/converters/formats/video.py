@@ -11,6 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
+from unistore.converters.array import Array
 from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.formats.packets import (
     DECODERS,
@@ -23,7 +24,7 @@ from unistore.converters.formats.packets import (
     record_of,
     rgb,
 )
-from unistore.converters.opened import Array, SourceFile
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError, Problem
 from unistore.system.foreign import begin_reading, opening
 from unistore.system.types import AnyArray, Shape, UInt8s

@@ -15,10 +15,11 @@ from typing import IO, Any, Self
 import numpy as np
 from isal import igzip, isal_zlib
 
+from unistore.converters.array import Array
 from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.paths import real_path
-from unistore.converters.opened import Array, Format, Metadata, OpenFile, Origin, SourceFile
+from unistore.converters.opened import Format, Metadata, OpenFile, Origin, SourceFile
 from unistore.system.types import AnyArray, Dtype, Float64s, JsonObject, Shape
 
 _ISAL_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance

@@ -11,7 +11,7 @@ from unistore.converters.rows.options import RowsOptions
 from unistore.plugin import Family, Schema
 
 if TYPE_CHECKING:
-    from unistore.converters.family import Exporter
+    from unistore.converters.family_types import Exporter
     from unistore.converters.files.comparison import Restore
     from unistore.converters.scan_types import Scan
     from unistore.plugin import (

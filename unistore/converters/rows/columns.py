@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from unistore.converters.adapter.sources import common_length
+from unistore.converters.array import FieldOf
 from unistore.converters.common.columns import is_text, storable
 from unistore.converters.common.left_out import NOT_MAPPED
 from unistore.converters.files.npy import NPY_NAME
 from unistore.converters.formats.images import encoding_of
-from unistore.converters.opened import FieldOf
 from unistore.converters.rows.grouping import group_files
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import AddOptions, first_few, location_of, printable
