@@ -48,7 +48,7 @@ ROOMS = {
     "integrity": ["integrity", "growing"],
     "conversion": ["conversion", "remote", "growing"],
     "growing": ["growing", "remote"],
-    "store": ["store", "growing", "side", "data"],
+    "store": ["store", "remote", "growing", "side", "data"],
     "loader": ["loader", "data"],
     "data": ["data", "loader", "side"],
 }
