@@ -82,3 +82,29 @@ def test_splits_of_some_stores_alone_are_refused(tmp_path: Path, has_splits: int
     text = str(refused.value)
     assert f"{1 - has_splits}.zarr: has no splits, but other parts have" in text
     assert "convert all sources together" in text
+
+
+@pytest.mark.parametrize("narrow", [np.int16, np.float32])
+@pytest.mark.parametrize("wide", [np.int16, np.float32])
+def test_rows_that_a_source_lacks_are_missing_in_the_form_of_all_stores(
+    tmp_path: Path, narrow: type, wide: type
+) -> None:
+    small = np.arange(1, 9, dtype=narrow).reshape(4, 2)
+    large = np.arange(1, 9, dtype=wide).reshape(2, 4)
+    for folder in ("ab", "c"):
+        (tmp_path / folder).mkdir()
+    np.savez(tmp_path / "ab/a.npz", x=small, y=np.zeros(4))
+    np.savez(tmp_path / "ab/b.npz", y=np.ones(3))
+    np.savez(tmp_path / "c/c.npz", x=large, y=np.ones(2))
+    stores = []
+    for folder in ("ab", "c"):
+        unistore.convert(tmp_path / folder, tmp_path / f"{folder}.zarr", columns="union")
+        stores.append(unistore.Store(os.fspath(tmp_path / f"{folder}.zarr")))
+    united = unite(stores, kept_sources(stores, [(), ()], by_name=False), "union")
+    dtype = np.result_type(narrow, wide)
+    missing = np.full((3, 4), np.nan if dtype.kind == "f" else 0, dtype)
+    expected = np.concatenate([np.pad(small, ((0, 0), (0, 2))), missing, large])
+    read = united.array("rows/x").read()
+    assert read.dtype == dtype
+    np.testing.assert_array_equal(read, expected)
+    np.testing.assert_array_equal(united.array("rows/x").read(2, 6), expected[2:6])
