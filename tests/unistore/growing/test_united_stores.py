@@ -13,7 +13,8 @@ import unistore
 from unistore.growing.alike import unite
 from unistore.growing.sources import kept_sources, numbers_in
 from unistore.schemas.array_specs import SOURCE_BOUNDS
-from unistore.store.joined import SelectedSources, UnitedStores
+from unistore.schemas.tables import Field
+from unistore.store.joined import MadeArray, SelectedSources, UnitedStores
 
 SMALL = np.arange(12, dtype=np.int16).reshape(6, 2)
 LARGE = np.arange(20, dtype=np.float32).reshape(5, 4) / 4
@@ -108,3 +109,12 @@ def test_rows_that_a_source_lacks_are_missing_in_the_form_of_all_stores(
     assert read.dtype == dtype
     np.testing.assert_array_equal(read, expected)
     np.testing.assert_array_equal(united.array("rows/x").read(2, 6), expected[2:6])
+
+
+def test_an_array_that_is_made_reads_any_range_of_its_rows() -> None:
+    field = Field(path="rows/x", dtype="int64", axes=("row",))
+    array = MadeArray(field, 3, np.arange)
+    assert array.read().tolist() == [0, 1, 2]
+    assert array.read(1).tolist() == [1, 2]
+    assert array.read(hi=2).tolist() == [0, 1]
+    assert array.read(2, 1).tolist() == []
