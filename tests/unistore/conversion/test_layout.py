@@ -82,3 +82,9 @@ def test_amplification_of_runs_is_the_mean_over_positions(run: int, power: int) 
     starts = range(chunk)
     decoded = [chunk * ((start + run - 1) // chunk - start // chunk + 1) for start in starts]
     assert amplification(field, (chunk,)) == pytest.approx(np.mean(decoded) / run)
+
+
+@pytest.mark.parametrize(("dtype", "row_bytes"), [("uint8", 1), ("int16", 2), ("float64", 8)])
+def test_a_shard_of_a_large_column_has_the_bytes_of_a_shard(dtype: str, row_bytes: int) -> None:
+    (array,) = lay_out_table(Table(name="t", fields=(make_field(dtype, ()),)), 1 << 40)
+    assert array.shard == (layout.SHARD // row_bytes,)
