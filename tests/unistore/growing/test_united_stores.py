@@ -6,6 +6,7 @@ import os
 import pickle
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -118,3 +119,18 @@ def test_an_array_that_is_made_reads_any_range_of_its_rows() -> None:
     assert array.read(1).tolist() == [1, 2]
     assert array.read(hi=2).tolist() == [0, 1]
     assert array.read(2, 1).tolist() == []
+
+
+def test_texts_say_nothing_of_sources_that_have_what_stores_without_them_stand_for(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    for number in range(4):
+        with h5py.File(tmp_path / f"src/{number}.h5", "w") as file:
+            file["data/demo_0/actions"] = np.ones((4, 2))
+            if number == 0:
+                file["data/demo_0"].attrs["task"] = "lift"
+    unistore.convert(tmp_path / "src", tmp_path / "s.zarr")
+    store = unistore.Store(tmp_path / "s.zarr")
+    assert store.text("episodes/attributes")[1:] == ["{}"] * 3
+    united = unite([store], kept_sources([store], [()], by_name=False), None)
+    for numbers, is_empty in (([0], False), ([1], True), ([2, 3], True), ([0, 1, 2, 3], False)):
+        assert SelectedSources(united, numbers).says_nothing("episodes/attributes/data") == is_empty
