@@ -133,7 +133,9 @@ def test_files_of_rows_that_are_short_gone_or_cannot_be_written(tmp_path: Path) 
 
 @pytest.mark.parametrize("row_shape", [(), (3,), (50_000,)])
 def test_an_index_array_is_written_in_blocks_of_a_few_mebibytes(row_shape: tuple[int, ...]) -> None:
-    field = Field(path="t/x", dtype="float64", row_shape=row_shape, axes=("row", "axis")[: 1 + len(row_shape)])
+    field = Field(
+        path="t/x", dtype="float64", row_shape=row_shape, axes=("row", "axis")[: 1 + len(row_shape)]
+    )
     rows = (12 << 20) // field.row_bytes
     (array,) = lay_out_table(Table(name="t", fields=(field,)), rows)
     values = np.arange(rows * math.prod(row_shape), dtype=np.float64).reshape(rows, *row_shape)

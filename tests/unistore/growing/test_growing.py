@@ -544,3 +544,12 @@ def test_a_version_that_a_killed_append_did_not_finish_is_made_anew(
     unistore.append(tmp_path / "new", store)
     check_values(opened(store), sources)
     assert not (tmp_path / "s.zarr.unistore-growth").exists()
+
+
+def test_columns_of_parts_that_differ_in_length_are_said(tmp_path: Path, store: Path) -> None:
+    unistore.append(tmp_path / "new", store)
+    document = store / "versions" / "2.json"
+    damage = _resigned(lambda document: document["parts"].update(bytes=[1]))
+    document.write_bytes(damage(document.read_bytes()))
+    with pytest.raises(unistore.CorruptionError, match="the columns of parts differ in length"):
+        opened(store)
