@@ -128,7 +128,6 @@ class CacheRegion:
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         self._bytes = memoryview(self._map)
         self._numbers: Int64s = np.frombuffer(self._map, np.int64, len(self._map) // 8)
-        self._allocated = self._numbers[:1]
         self._index = self._numbers[1 : 1 + samples]
         self._start = index_end(samples)
         self._capacity = capacity
@@ -156,7 +155,7 @@ class CacheRegion:
         """Return the offset of room that is now this process's own, 0 if there is none."""
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 8)
         try:
-            used = int(self._allocated[0])
+            used = int(self._numbers[0])
             fits = used + size <= self._capacity
             return self._start + used if fits and self._write_number(0, used + size) else 0
         finally:

@@ -126,7 +126,6 @@ def open_channel() -> tuple[Channel, Connection[Any, Any]]:
 def _close_parent_ends() -> None:
     for channel in list(_parent_ends):
         channel.close()
-    _parent_ends.clear()
 
 
 os.register_at_fork(after_in_child=_close_parent_ends)

@@ -79,3 +79,11 @@ def test_a_traceback_names_an_unknown_family_once(tmp_path: Path) -> None:
         unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "nosuch")
     lines = "".join(traceback.format_exception(refused.value)).splitlines()
     assert sum("family nosuch: does not exist" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("family", [5, ["rows"]])
+def test_a_family_that_is_no_name_is_refused(tmp_path: Path, family: object) -> None:
+    np.save(tmp_path / "a.npy", np.ones(3))
+    with pytest.raises(InputError, match=r"^family: "):
+        unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", family)  # type: ignore[arg-type]
+    assert not (tmp_path / "a.zarr").exists()

@@ -82,3 +82,17 @@ def test_amplification_of_runs_is_the_mean_over_positions(run: int, power: int) 
     starts = range(chunk)
     decoded = [chunk * ((start + run - 1) // chunk - start // chunk + 1) for start in starts]
     assert amplification(field, (chunk,)) == pytest.approx(np.mean(decoded) / run)
+
+
+@pytest.mark.parametrize(("dtype", "row_bytes"), [("uint8", 1), ("int16", 2), ("float64", 8)])
+def test_a_shard_of_a_large_column_has_the_bytes_of_a_shard(dtype: str, row_bytes: int) -> None:
+    (array,) = lay_out_table(Table(name="t", fields=(make_field(dtype, ()),)), 1 << 40)
+    assert array.shard == (layout.SHARD // row_bytes,)
+
+
+@given(fields(), st.integers(0, 10_000))
+def test_a_shard_has_no_more_chunks_than_reach_around_a_row(field: Field, rows: int) -> None:
+    (array,) = lay_out_table(Table(name="t", fields=(field,)), rows)
+    for extent, chunk, shard in zip(field.row_shape, array.chunk[1:], array.shard[1:], strict=True):
+        assert shard % chunk == 0
+        assert extent <= shard < max(extent, 1) + chunk

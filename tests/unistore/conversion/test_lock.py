@@ -276,3 +276,11 @@ def test_a_journal_that_fails_is_named_and_keeps_its_steps(
     assert again.of("begin") == [{"step": "begin"}]
     assert again.of("shard") == []
     again.close()
+
+
+def test_a_journal_whose_folder_the_disk_refuses_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unistore.conversion.build.sync_folder", io_error)
+    with pytest.raises(ConversionError, match=r"journal\.jsonl: cannot be written: Input/output error"):
+        Journal(tmp_path / "journal.jsonl")

@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -22,13 +24,17 @@ from unistore.conversion.memory import (
     PROCESS,
     STEP,
     check_fits,
+    check_space,
     most_workers,
 )
+from unistore.conversion.plan import plan_table
 from unistore.conversion.signatures import convert
 from unistore.converters.ct import Ct
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.source_scan import scan_sources
 from unistore.errors import InputError
+from unistore.schemas.tables import Field, Table
+from unistore.system.progress import NO_PROGRESS
 from unistore.system.sizes import parse_bytes, size
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -153,3 +159,22 @@ def measured(family: str, megabytes: int, tmp_path: Path) -> dict[str, Any]:
     found: dict[str, Any]
     (found,) = json.loads(done.stdout)
     return found
+
+
+@pytest.mark.parametrize("free", [38_999, 39_000])
+def test_a_disk_that_an_uncompressed_store_may_fill_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    """A thousand rows of 13 bytes, and as many that are written twice, to a spill before."""
+    tables = []
+    for spilled in (False, True):
+        fields = (
+            Field(path="t/x", dtype="float32", row_shape=(3,), axes=("row", "axis")),
+            Field(path="t/flag", dtype="bool", axes=("row",)),
+        )
+        tables.append(plan_table(Table(name="t", fields=fields, spilled=spilled), [400, 600]))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    with warnings.catch_warnings(record=True, action="always") as told:
+        check_space(tmp_path / "not" / "there.zarr", tables, NO_PROGRESS)
+    assert len(told) == (free < 39_000)
+    assert all("an uncompressed store takes 39" in str(warning.message) for warning in told)

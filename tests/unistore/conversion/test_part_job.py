@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from tests.support.store_files import tree
 from unistore.conversion import job as jobs
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import Serial
-from unistore.conversion.job import RowsRead
-from unistore.conversion.plan import ShardTask
+from unistore.conversion.job import RowsRead, index_rows
+from unistore.conversion.plan import ShardTask, lay_out_table
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
 from unistore.errors import ConversionError
+from unistore.schemas.tables import Field, Table
 
 FILES = 80
 
@@ -129,3 +131,17 @@ def test_short_missing_or_unwritable_files_of_rows_are_an_error(tmp_path: Path) 
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ConversionError, match="parts"):
         _read(tmp_path / "file", (0, 20))
+
+
+@pytest.mark.parametrize("row_shape", [(), (3,), (50_000,)])
+def test_an_index_array_is_written_in_blocks_of_a_few_mebibytes(row_shape: tuple[int, ...]) -> None:
+    field = Field(
+        path="t/x", dtype="float64", row_shape=row_shape, axes=("row", "axis")[: 1 + len(row_shape)]
+    )
+    rows = (12 << 20) // field.row_bytes
+    (array,) = lay_out_table(Table(name="t", fields=(field,)), rows)
+    values = np.arange(rows * math.prod(row_shape), dtype=np.float64).reshape(rows, *row_shape)
+    blocks = [block for _, block in index_rows(array, 0, values)]
+    np.testing.assert_array_equal(np.concatenate(blocks), values[: array.shard[0]])
+    assert max(block.nbytes for block in blocks) <= 4 << 20
+    assert len(blocks) <= 1 + array.shard[0] * field.row_bytes // (2 << 20)

@@ -99,3 +99,10 @@ def test_sources_of_a_batch_have_few_bytes_together(
 ) -> None:
     """Two of 64 sources in a batch, or one: a batch that is full goes without the source that follows."""
     assert source_batches(range(64), np.tile(megabytes, 32) << 20)[: len(batches)] == batches
+
+
+@given(ROWS)
+def test_tasks_have_the_bytes_of_all_rows(source_rows: list[int]) -> None:
+    plan = make_plan(plan_table(make_table(width=3), source_rows), plan_table(make_table("more"), [7]))
+    row_bytes = 3 * 4 + 1
+    assert sum(map(plan.task_bytes, plan.tasks())) == (sum(source_rows) + 7) * row_bytes

@@ -346,3 +346,12 @@ def test_samples_of_all_versions_are_counted_and_removed_together(
     assert listed(capfd)[two[0].name]["samples"] == 7
     assert call("cache", "remove", two[0].name) == 0
     assert [*listed(capfd)] == [two[1].name]
+
+
+def test_a_cache_that_is_no_folder_is_told(cache: Path, capfd: CAPTURE) -> None:
+    cache.parent.mkdir()
+    cache.write_bytes(b"")
+    assert call("cache", "list") == 2
+    told = capfd.readouterr().err
+    assert f"{cache}: cannot be listed: Not a directory" in told
+    assert "set UNISTORE_CACHE to the folder of the cache" in told

@@ -285,3 +285,19 @@ def test_stores_with_and_without_next_observations_become_one(tmp_path: Path, ki
     stores = [tmp_path / "a.zarr", tmp_path / "b.zarr", tmp_path / "c.zarr"]
     unistore.compact(stores, tmp_path / "both.zarr", order="name")
     check_equal(tmp_path / "both.zarr", tmp_path / "one.zarr")
+
+
+def test_a_compacted_version_has_the_arrays_and_attributes_of_one_conversion(tmp_path: Path) -> None:
+    sources = [tmp_path / f"{number}.h5" for number in range(3)]
+    for number, source in enumerate(sources):
+        with h5py.File(source, "w") as file:
+            file["data/demo_0/actions"] = np.full((4, 2), number)
+            if number == 2:  # without it, no array of attributes is left
+                file["data/demo_0"].attrs["task"] = "lift"
+    unistore.convert(sources[0], tmp_path / "s.zarr")
+    for source in sources[1:]:
+        unistore.append(source, tmp_path / "s.zarr")
+    unistore.remove(tmp_path / "s.zarr", "2.h5")
+    unistore.compact(tmp_path / "s.zarr", tmp_path / "compacted.zarr")
+    unistore.convert(sources[:2], tmp_path / "one.zarr")
+    check_equal(tmp_path / "compacted.zarr", tmp_path / "one.zarr")

@@ -525,3 +525,33 @@ def test_doctor_and_cache_take_a_version(tmp_path: Path, store: Path) -> None:
     for command in (unistore.doctor, unistore.inspect, unistore.keep_statistics):
         with pytest.raises(unistore.InputError, match="has no version 7"):
             command(store, version=7)
+
+
+def test_a_version_of_more_splits_than_a_code_can_name_is_refused(tmp_path: Path, store: Path) -> None:
+    unistore.append(tmp_path / "new", store)
+    document = store / "versions" / "2.json"
+    many = {f"s{number}": [None, None] for number in range(256)}  # besides train and val; codes are bytes
+    damage = _resigned(lambda document: document["parts"]["splits"].update(many))
+    document.write_bytes(damage(document.read_bytes()))
+    with pytest.raises(unistore.CorruptionError, match=r"versions/2\.json is damaged: splits"):
+        opened(store)
+
+
+def test_a_version_that_a_killed_append_did_not_finish_is_made_anew(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    prepared = tmp_path / "s.zarr.unistore-growth" / "grown" / "versions"
+    prepared.mkdir(parents=True)
+    (prepared / "1.json").write_text("of an append that was killed before its second version")
+    unistore.append(tmp_path / "new", store)
+    check_values(opened(store), sources)
+    assert not (tmp_path / "s.zarr.unistore-growth").exists()
+
+
+def test_columns_of_parts_that_differ_in_length_are_said(tmp_path: Path, store: Path) -> None:
+    unistore.append(tmp_path / "new", store)
+    document = store / "versions" / "2.json"
+    damage = _resigned(lambda document: document["parts"].update(bytes=[1]))
+    document.write_bytes(damage(document.read_bytes()))
+    with pytest.raises(unistore.CorruptionError, match="the columns of parts differ in length"):
+        opened(store)

@@ -196,3 +196,21 @@ def test_a_file_whose_skipped_episode_was_mended_replaces_the_old_one(tmp_path: 
     unistore.append(tmp_path / "run.hdf5", store, replace=True)
     dataset = unistore.Dataset(store, unistore.Episodes())
     assert sorted(float(dataset[number]["action"][0, 0]) for number in range(len(dataset))) == [1.0, 2.0]
+
+
+def test_an_episode_that_was_skipped_for_its_lengths_is_added_once_its_file_is_mended(tmp_path: Path) -> None:
+    path, store = tmp_path / "run.hdf5", tmp_path / "s.zarr"
+
+    def record(states: int) -> None:
+        with h5py.File(path, "w") as file:
+            for number, rows in enumerate((4, states)):
+                file[f"data/demo_{number}/actions"] = np.full((4, 2), number)
+                file[f"data/demo_{number}/obs/state"] = np.zeros((rows, 3))
+
+    record(states=2)
+    unistore.convert(path, store, "trajectory", on_error="skip")
+    assert len(unistore.Dataset(store, unistore.Episodes())) == 1
+    record(states=4)
+    unistore.append(path, store, replace=True)
+    dataset = unistore.Dataset(store, unistore.Episodes())
+    assert sorted(float(dataset[number]["action"][0, 0]) for number in range(len(dataset))) == [0, 1]

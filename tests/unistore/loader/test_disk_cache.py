@@ -193,3 +193,13 @@ def test_a_cache_folder_that_others_can_write_to_is_an_error(
     (tmp_path / "cache").chmod(0o777)
     with pytest.raises(InputError, match="accessed by other users"):
         unistore.loader.cache.disk_cache_file(dataset, unistore.loader.fetch.BatchFetch(dataset))
+
+
+def test_new_names_in_another_order_share_one_file(
+    make_dataset: Callable[..., unistore.Dataset], tmp_path: Path
+) -> None:
+    names = {"xyz": "place", "origin": "corner"}
+    first, second = make_dataset(fields=["xyz", "origin"], names=names), dict(reversed(names.items()))
+    batches(first, cache="disk")
+    batches(make_dataset(fields=["xyz", "origin"], names=second), cache="disk")
+    assert len(files(tmp_path)) == 1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing.util
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,8 @@ from tests.support.waiting import wait_until
 from unistore.data.packed import Packed
 from unistore.errors import InputError, SampleError
 from unistore.loader import Loader, LoaderError
-from unistore.order.sequences import InOrder
+from unistore.loader.iteration import Arrival, Producer, Request, Requests, Stats
+from unistore.order.sequences import InOrder, RankShare
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -365,3 +369,84 @@ def test_errors_of_batches_that_nobody_asks_for_are_not_raised(tmp_path: Path, n
         with pytest.raises(SampleError, match="read once too often"):
             next(iteration)
         assert np.asarray(next(iteration)).tolist() == [4, 5]
+
+
+def test_the_report_has_the_share_that_the_cache_had():
+    stats = Stats(batches=4, samples=8, cache_hits=3, cache_misses=1)
+    assert stats.line(epoch=0, batch=4, seconds=1.0).endswith(", cache 75%")
+
+
+def test_a_notebook_shows_the_options_of_a_loader():
+    html = Loader(range(10), 2, shuffle=False, num_workers=0)._repr_html_()
+    assert "batch_size=2, num_workers=0, InOrder, epoch 0, 5 batches" in html
+
+
+def test_options_of_a_conversion_without_a_path_are_refused_by_name():
+    with pytest.raises(InputError, match=r"^voxel_size: .*the dataset is not a path"):
+        Loader([1, 2, 3], voxel_size=0.5)
+
+
+def test_workers_end_by_themselves_before_they_are_killed(data, tmp_path):
+    def at_exit():
+        time.sleep(0.2)
+        (tmp_path / "ended").touch()
+
+    def register(worker):
+        multiprocessing.util.Finalize(None, at_exit, exitpriority=0)
+
+    with Loader(data.Batched(), 8, num_workers=1, worker_init_fn=register) as loader:
+        list(loader)
+    assert (tmp_path / "ended").exists()
+
+
+def test_memory_of_iterations_that_were_left_is_used_again(data):
+    with Loader(data.Batched(), 8, shuffle=True, num_workers=1, prefetch_factor=4) as loader:
+        list(loader)
+        missed = loader.stats()["slab_misses"]
+        for _ in range(20):
+            iteration = iter(loader)
+            time.sleep(0.02)  # further batches come, which nobody takes
+            next(iteration)
+        del iteration
+        list(loader)
+        assert loader.stats()["slab_misses"] == missed
+
+
+class Answering(Producer):
+    """Makes batches at once, in any number of seconds as it says, and counts those of each message."""
+
+    capacity = 4
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.messages: list[int] = []
+        self.open = 0
+
+    def begin(self) -> None:
+        self.open = 0
+
+    def room(self) -> int:
+        return self.capacity - self.open
+
+    def submit(self, requests: Sequence[Request]) -> int:
+        self.messages.append(len(requests))
+        self.open += len(requests)
+        return len(requests)
+
+    def take(self, number: int) -> Arrival:
+        self.open -= 1
+        return Arrival(number, samples=1, needed=0, seconds=self.seconds)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("seconds", "messages"), [(0.0, [4, 2, 2, 2]), (1.0, [4, 1, 1, 1, 1, 1, 1])])
+def test_quick_batches_are_requested_together_and_slow_ones_one_by_one(
+    seconds: float, messages: list[int]
+) -> None:
+    producer = Answering(seconds)
+    share = RankShare(length=10, batch_size=1)
+    requests = Requests(producer, InOrder(10), share, across_epochs=False)
+    requests.begin(0, 0)
+    assert [requests.take().batch for _ in range(10)] == list(range(10))
+    assert producer.messages == messages

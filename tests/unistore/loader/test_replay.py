@@ -135,3 +135,9 @@ def test_the_replay_command_prints_index_and_source_of_each_sample(tmp_path: Pat
     for name, message in {"state.pt": "pickled", "list.json": "not a state", "none.json": "check"}.items():
         assert call("replay", path, tmp_path / name) == 2
         assert message in capsys.readouterr().err
+
+
+def test_batches_of_one_sample_are_replayed() -> None:
+    _, _, state = seen(make_loader(), 1)
+    one = unistore.replay(PATH, state, batch=7, batch_size=1)
+    assert (one.first, one.index.tolist()) == (7, [7])

@@ -176,3 +176,9 @@ def test_descriptors_go_with_their_message_while_answers_are_under_way():
     with pytest.raises(EOFError):
         ours.receive()
     ours.close()
+
+
+def test_arrays_that_found_no_room_count_as_needed():
+    memory = Memory(1 << 16)
+    encode({"small": np.zeros(16, np.float64), "large": np.zeros(100_000, np.float64)}, memory.arena)
+    assert memory.arena.needed == 16 * 8 + 100_000 * 8  # both are multiples of the alignment

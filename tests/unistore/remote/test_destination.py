@@ -474,3 +474,17 @@ def test_clean_removes_only_the_conversion_that_is_named(bucket: Any, sources: P
     assert bucket.keys("a/begun.zarr/") == []
     assert bucket.keys("a/begun.zarr-not/") == ["a/begun.zarr-not/x"]
     assert unistore.verify(bucket.url("a/done.zarr")).ok
+
+
+def test_objects_of_others_where_the_new_store_is_staged_are_never_touched(
+    bucket: Any, sources: Path, others: Path, local: Path, work: Path, rows: Any
+) -> None:
+    url = bucket.url("x.zarr")
+    run(rows(), [sources], url, Settings(work=work))
+    bucket.put("x.zarr.unistore-build/notes.txt", b"mine")
+    for restart in (False, True):
+        settings = Settings(work=work, overwrite=True, restart=restart)
+        with pytest.raises(InputError, match=r"x\.zarr\.unistore-build: .*other objects are here"):
+            run(rows(), [others], url, settings)
+    assert bucket.objects("x.zarr/") == tree(local)
+    assert bucket.get("x.zarr.unistore-build/notes.txt") == b"mine"

@@ -216,3 +216,12 @@ def test_a_loader_counts_what_its_workers_repeat_and_find(
     shards = proxy.count("GET", "rows/data/c/") - 2
     assert 1 < shards <= stats["shard_misses"] <= shards + 1  # the manifest
     assert stats["shard_hits"] >= shards  # all of the second epoch
+
+
+def test_documents_of_arrays_and_groups_come_with_the_root(uploaded: str, proxy: Any) -> None:
+    store = Store(uploaded)
+    for path in store.paths():
+        store.array(path)
+    store.group("splits")
+    names = [seen.path.rpartition("/")[2] for seen in proxy.seen if seen.method == "GET"]
+    assert names.count("zarr.json") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import resource
 import signal
 import time
 from dataclasses import dataclass
@@ -268,3 +269,11 @@ def test_the_memory_limit_bounds_the_number_of_workers(tmp_path: Path, room: flo
         list(executor.run(Faulty(tmp_path, 100), ["a", "b", "c", "d"]))
         assert len(executor.pids) == expected
     assert bool(told) == (expected < 2)
+
+
+def test_a_worker_that_crashes_writes_no_core(tmp_path: Path) -> None:
+    with Processes(1) as executor:
+        list(executor.run(Faulty(tmp_path), ["a"]))
+        (pid,) = executor.pids
+        soft, _ = resource.prlimit(pid, resource.RLIMIT_CORE)
+    assert soft == 0

@@ -378,3 +378,11 @@ def test_points_of_planes_are_found_without_a_copy_of_all() -> None:
     assert peak < 1 << 16
     inside = [np.flatnonzero((depths >= first) & (depths < first + 16)) for first in range(0, 512, 16)]
     assert found == [*((rows[0], rows[-1] + 1) for rows in inside), (1 << 20, 1 << 20)]
+
+
+def test_a_step_of_more_voxels_than_are_read_at_once(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans()
+    for sample, volume in zip(
+        unistore.Dataset(scans.path, unistore.Volumes(step=40)), scans.volumes, strict=True
+    ):
+        assert np.array_equal(sample["image"].numpy(), volume[::40, ::40, ::40])

@@ -422,3 +422,9 @@ def test_relative_actions_are_differences_to_the_state_at_the_tick(make_store: A
     ):
         with pytest.raises(InputError, match=said):
             windows(pad="edge", delta=delta)[0]
+
+
+@pytest.mark.parametrize("shift", [5, {"force": "5"}, ["force"]])
+def test_a_shift_that_names_no_milliseconds_is_refused(shift: Any) -> None:
+    with pytest.raises(InputError, match=r"^shift: .*a mapping of keys to milliseconds"):
+        unistore.Windows({"force": (0,)}, shift=shift)
