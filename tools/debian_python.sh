@@ -27,7 +27,7 @@ chroot "$root" sh -c '
   unset PIP_FIND_LINKS PYTHONDONTWRITEBYTECODE
   python3 -m venv --system-site-packages .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[images,filters,cloud,robots]" \
-    faery hypothesis pytest pytest-timeout simpleitk pytest-xdist torchdata
+    faery hypothesis nibabel pytest pytest-timeout simpleitk pytest-xdist torchdata
   .venv/bin/python -c "import sys, torch, numpy, zarr, numcodecs, h5py
 print(\"Python\", sys.version.split()[0], *(f\"{m.__name__} {m.__version__}\" for m in (torch, numpy, zarr, numcodecs, h5py)))"
   # A store is repaired to the same bytes by the numcodecs that made it, and by no newer one

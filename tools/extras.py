@@ -25,6 +25,8 @@ import boto3
 import numpy as np
 
 from tests.support.extras import SOURCES
+from tests.support.fake_hub import TOKEN, FakeHub, running_hub
+from tests.support.store_files import tree
 from tests.unistore.remote.conftest import SERVER
 from unistore.system.extras import EXTRAS
 
@@ -197,8 +199,8 @@ class Trial:
                 self.failures.append(f"{name}: a store is begun without what it needs")
             tried.add(case.extra)
 
-    def arrays(self, folder: Path, server: str) -> None:
-        """Load tensors, convert on a cluster, and read and write a bucket."""
+    def arrays(self, folder: Path, server: str, hub: FakeHub) -> None:
+        """Load tensors, convert on a cluster, read and write a bucket, and read a repository of the Hub."""
         folder.mkdir()
         values = folder / "values.npy"
         store = folder / "a.zarr"
@@ -217,6 +219,8 @@ class Trial:
             self.check("torch", "python", "-c", _LOADER, store, values)
         if self.is_base or "cloud" in self.available:
             self._bucket(values, server)
+        if self.is_base or "hub" in self.available:
+            self._repository(values, store, hub)
         if self.is_base or "cluster" in self.available:
             with self._scheduler() as address:
                 self.check(
@@ -236,6 +240,27 @@ class Trial:
         url = f"s3://{bucket}/a.zarr"
         for words in (["convert", values, url], ["inspect", url], ["verify", url]):
             self.check("cloud", "unistore", *words, **access)
+
+    def _repository(self, values: Path, store: Path, hub: FakeHub) -> None:
+        name = f"datasets/org/{self.environment.folder.name}"
+        files = {f"a.zarr/{key}": content for key, content in tree(store).items()}
+        hub.add(name, {**files, values.name: values.read_bytes()}, private=True, readers={TOKEN})
+        access = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_TOKEN": TOKEN,
+            "HF_HOME": str(store.parent / "huggingface"),
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
+        url = f"hf://{name}"
+        converted = store.parent / "c.zarr"
+        for words in (
+            ["inspect", f"{url}/a.zarr"],
+            ["verify", f"{url}/a.zarr", "--against", values],
+            ["convert", f"{url}/{values.name}", converted],
+        ):
+            self.check("hub", "unistore", *words, **access)
+        if "hub" in self.available:
+            self.check("hub", "unistore", "verify", converted, "--against", values)
 
     @contextmanager
     def _scheduler(self) -> Iterator[str]:
@@ -338,6 +363,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="extras-") as temporary,
         _serving([sys.executable, "-W", "ignore", "-c", SERVER]) as port,
+        running_hub() as hub,
     ):
         constraints = Path(temporary, "constraints.txt")
         constraints.write_text(_torch_pin())
@@ -347,7 +373,7 @@ def main() -> int:
             measured[extra] = environment.install(arguments.wheel, extra, constraints)
             trial = Trial(environment, extra)
             trial.sources(folder / "sources")
-            trial.arrays(folder / "arrays", f"http://127.0.0.1:{port}")
+            trial.arrays(folder / "arrays", f"http://127.0.0.1:{port}", hub)
             trial.doctor()
             failures += [f"with {extra}: {failure}" for failure in trial.failures]
             print(f"{extra}: {len(trial.failures)} failures", flush=True)

@@ -151,6 +151,15 @@ class _Packer(pickle.Pickler):
             self._places[id(value)] = value, self._place(value)
         return self._places[id(value)][1]
 
+    def reducer_override(self, value: Any) -> Any:
+        # NumPy pickles arrays with permuted axes in C order: all of them before 2.3, later those with gaps
+        if type(value) is not np.ndarray or value.flags.forc or value.dtype.hasobject or not value.nbytes:
+            return NotImplemented
+        ordered, axes = _in_memory_order(value)
+        content = np.ascontiguousarray(ordered)
+        strides = content.transpose(axes).strides
+        return np.ndarray, (value.shape, value.dtype, bytearray(content.tobytes()), 0, strides)
+
     def _place(self, value: Any) -> _Place | None:
         is_tensor = type(value) is torch.Tensor
         try:
@@ -175,11 +184,16 @@ class _Packer(pickle.Pickler):
         return None if offset is None else offset + first - low
 
     def _copy(self, values: AnyArray) -> AnyArray:
-        axes = np.argsort([-abs(stride) for stride in values.strides], kind="stable")
-        ordered = values.transpose(axes)
+        ordered, axes = _in_memory_order(values)
         copy = self._arena.allocate(ordered.shape, ordered.dtype)
         copy[...] = ordered
-        return copy.transpose(np.argsort(axes))
+        return copy.transpose(axes)
+
+
+def _in_memory_order(values: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return a view with the largest strides first, and the axes that transpose it back."""
+    axes = np.argsort([-abs(stride) for stride in values.strides], kind="stable")
+    return values.transpose(axes), np.argsort(axes)
 
 
 class _Unpacker(pickle.Unpickler):

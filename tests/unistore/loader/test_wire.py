@@ -85,6 +85,16 @@ def test_arrays_in_the_slab_are_not_copied():
     assert (found["tensor"][1] == 7).all()
 
 
+@pytest.mark.parametrize("size", [0, 1 << 16], ids=["inside the message", "in the slab"])
+@pytest.mark.parametrize("columns", [4, 3], ids=["dense", "with gaps"])
+def test_images_keep_the_order_of_their_axes(size, columns):
+    images = np.arange(2 * 5 * 6 * 4, dtype=np.uint8).reshape(2, 5, 6, 4)[..., :columns].transpose(0, 3, 1, 2)
+    found = there_and_back(images, size)
+    assert np.array_equal(found, images)
+    assert found.strides == (5 * 6 * columns, 1, 6 * columns, columns)
+    assert torch.from_numpy(found).is_contiguous(memory_format=torch.channels_last)
+
+
 def test_structures_objects_and_tensors_arrive_unchanged():
     batch = {
         "point": Point(np.arange(3), [torch.arange(4), None]),
