@@ -74,7 +74,7 @@ def test_floats_outside_0_and_1(tmp_path: Path, wrong: float) -> None:
 
 def test_a_mask_would_lose_the_values(tmp_path: Path) -> None:
     save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f4"))
-    with pytest.raises(InputError, match=r"have values.*mask.*--sparse auto, or --sparse coords"):
+    with pytest.raises(InputError, match=r"have values.*mask.*--sparse auto, or add --sparse coords"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")
 
 
