@@ -71,7 +71,7 @@ class AddOptions:
     purpose: str = ""
 
     def __str__(self) -> str:
-        return printable(f"{shlex.join(self.arguments)} {self.purpose}".rstrip())
+        return printable(f"add {shlex.join(self.arguments)} {self.purpose}".rstrip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class Problem:
 
     @property
     def advice(self) -> str:
-        """The fixes as text: ``"--map xyz=points, or --exclude a.npy if it is a mask"``."""
+        """The fixes as text: ``"add --map xyz=points, or add --exclude a.npy if it is a mask"``."""
         return printable(", or ".join(map(str, self.fixes)), line_feeds=True)
 
     @property

@@ -41,11 +41,11 @@ def test_parts_of_a_location_are_kept(place: Location) -> None:
 FIXES: dict[Fixes, str] = {
     "": "",
     "get it again": "get it again",
-    AddOptions(("--map", "xyz=a b")): "--map 'xyz=a b'",
-    AddOptions(("--exclude", "b"), "if it is a mask"): "--exclude b if it is a mask",
+    AddOptions(("--map", "xyz=a b")): "add --map 'xyz=a b'",
+    AddOptions(("--exclude", "b"), "if it is a mask"): "add --exclude b if it is a mask",
     RunCommand(("convert", "rows", "a b.npz", "a.zarr")): "unistore convert rows 'a b.npz' a.zarr",
-    (AddOptions(("--layout", "packed")), "ask"): "--layout packed, or ask",
-    AddOptions(("--exclude", "a\x1b[31m")): r"--exclude 'a\x1b[31m'",
+    (AddOptions(("--layout", "packed")), "ask"): "add --layout packed, or ask",
+    AddOptions(("--exclude", "a\x1b[31m")): r"add --exclude 'a\x1b[31m'",
 }
 
 
@@ -91,7 +91,7 @@ def test_problems_that_are_alike_are_shown_once() -> None:
     many = [Problem(f"{number}.npy", "is damaged", fix) for number in range(9)]
     alike = merged([*many, Problem("z.npy", "is empty"), Problem("z.npy", "is empty")])
     assert [str(problem) for problem in alike] == [
-        "0.npy, 1.npy, 2.npy, 3.npy and 5 more: is damaged. Fix: --exclude x",
+        "0.npy, 1.npy, 2.npy, 3.npy and 5 more: is damaged. Fix: add --exclude x",
         "z.npy (2 times): is empty",
     ]
 

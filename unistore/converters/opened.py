@@ -26,6 +26,7 @@ from unistore.converters.files.formats import lfs_pointer_problem, why_left_out
 from unistore.converters.files.npy import bytes_of
 from unistore.converters.files.paths import is_inside, natural_key, relative_names
 from unistore.errors import Fixes, InputError, Problem, printable
+from unistore.system.extras import import_fault
 from unistore.system.types import Dtype, Shape
 
 if TYPE_CHECKING:
@@ -187,16 +188,14 @@ class SourceFile:
         Raises
         ------
         InputError
-            If it is not installed. The message contains the ``pip install`` command.
+            If it is not installed; the fix is the ``pip install`` command. If its import fails for another
+            reason, such as a missing shared library; the message contains the reason.
         """
         try:
             return import_module(module)
         except ImportError as error:
-            raise self.problem(
-                f"needs the library {module}, which is not installed",
-                f"pip install 'unistore[{extra}]'",
-                "library",
-            ) from error
+            fault, fix = import_fault(module, extra, error)
+            raise self.problem(f"needs the library {fault}", fix, "library") from error
 
     def beside(self, name: str) -> SourceFile:
         """Return another file by its path relative to the folder of this one.

@@ -21,6 +21,7 @@ SCHEMES = (*BUCKETS, "hf", "https", "http", "file")
 
 _URL_START = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _CREDENTIALS = "set the environment variables of the service, such as AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL"
+_REPOSITORIES = "write hf://datasets/ORG/NAME/path, or hf://ORG/NAME/path for a model; @REVISION follows NAME"
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
 
 # A URL inside a text; with one slash only if ``pathlib`` removed the other
@@ -116,8 +117,7 @@ def parse_url(url: str) -> StoreLocation:
         try:
             return StoreLocation(scheme, *split_uri(f"hf://{parts.netloc}{parts.path}"))
         except ValueError as error:
-            fix = "write hf://datasets/ORG/NAME/path, or hf://ORG/NAME/path for a model"
-            raise _refused(url, str(error), fix) from error
+            raise _refused(url, str(error), _REPOSITORIES) from error
     return StoreLocation(scheme, parts.netloc, "/".join(path))
 
 
@@ -155,7 +155,11 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
     except ValueError:
         raise _refused(url, "is not a valid URL", "write scheme://bucket/prefix") from None
-    if "…@" in shown or shown == f"{parts.scheme}://…":
+    is_secret = "…@" in shown or shown == f"{parts.scheme}://…"
+    if is_secret and parts.scheme.lower() == "hf":  # a token, or a name without its organisation
+        message = "two parts, ORG/NAME, are needed before '@', and a URL must not contain credentials"
+        raise _refused(url, message, f"{_REPOSITORIES}. The token comes from hf auth login")
+    if is_secret:
         raise _refused(url, "a URL must not contain credentials", _CREDENTIALS)
     if parts.scheme.lower() in BUCKETS and ":" in parts.netloc:
         place = f"{parts.scheme}://…"

@@ -44,7 +44,7 @@ def test_a_label_that_is_not_in_the_map_is_an_error_or_becomes_ignore_label() ->
         labels_of("1=2", "x/a.npy")
     (problem,) = error.value.problems
     assert problem.message == "label 6 is not in --label-map"
-    assert problem.advice.startswith("add 6=…, or --ignore-label")
+    assert problem.advice.startswith("add 6=…, or add --ignore-label")
     np.testing.assert_array_equal(labels_of("1=2", "a", ignored=255), [[0, 2, 255], [255, 255, 0]])
     large = np.array([2**40, -5, 1])
     np.testing.assert_array_equal(labels_of("1=2", "a", large, ignored=9), [9, 9, 2])

@@ -76,7 +76,7 @@ def test_a_scaled_window_with_values_outside_of_0_to_1_is_an_error(tmp_path: Pat
 
 def test_sparse_mask_for_a_scaled_window_without_a_volume_is_an_error(tmp_path: Path) -> None:
     save(tmp_path / "in" / "a" / "windows" / NAME, SCALED.astype("f4"))
-    with pytest.raises(InputError, match=r"have values.*mask.*--sparse auto, or --sparse coords"):
+    with pytest.raises(InputError, match=r"have values.*mask.*--sparse auto, or add --sparse coords"):
         unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "ct", sparse="mask")
 
 

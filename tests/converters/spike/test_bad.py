@@ -96,7 +96,7 @@ def test_a_dark_recording_alone_needs_the_layout_option(tmp_path: Path) -> None:
     (tmp_path / "dark.dat").write_bytes(bytes(4 * 6 * 16))
     found = problems(tmp_path, height=6, width=16)
     assert {place: problem.kind for place, problem in found.items()} == {"dark.dat": "dark"}
-    assert "--layout packed, or --layout bytes" in found["dark.dat"].advice
+    assert "add --layout packed, or add --layout bytes" in found["dark.dat"].advice
     scan = scan_sources(spike_converter(height=6, width=16, layout="packed"), [tmp_path])
     assert scan.sources[0].detail.shapes["spike"][0] == 32
 

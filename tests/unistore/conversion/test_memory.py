@@ -79,7 +79,7 @@ def test_the_error_of_a_memory_limit_adds_up_its_parts() -> None:
     assert str(caught.value) == (
         f"--memory: is 300.0 MB, but the conversion needs {size(PROCESS + 5 * 10**8)}: {size(PROCESS)} for "
         "the process and 500.0 MB for rows 0:7 of table 'rows' (from a.h5). "
-        f"Fix: --memory {math.ceil((PROCESS + 5 * 10**8) * 1.005 / 1e6)}MB"
+        f"Fix: add --memory {math.ceil((PROCESS + 5 * 10**8) * 1.005 / 1e6)}MB"
     )
 
 

@@ -85,7 +85,7 @@ def test_a_list_in_every_format_assigns_the_splits(name: str, write: Write, tmp_
         (
             "l.csv",
             "a.h5,train\nb.h5,val\n",
-            r"l.csv: does not contain c.h5. Fix: add them to the list, or --split",
+            r"l.csv: does not contain c.h5. Fix: add them to the list, or add --split",
         ),
         ("l.csv", "a.h5,t\nb.h5,t\nc.h5,t\nd.h5,v\n", r"l.csv: has 1 names that do not exist here: d.h5"),
         ("l.csv", "a.h5: 3,t\nb.h5,t\nc.h5,t\n", "add --split-by"),

@@ -183,7 +183,9 @@ def test_a_store_may_be_a_whole_repository(hub: FakeHub, local: Path) -> None:
         ("hf://buckets/org/name/x", r"type 'bucket', and stores are read from datasets and models"),
         ("hf://datasets/org/name/../other/x", r"must not contain '\.' or '\.\.'"),
         ("hf://datasets/org/name/x?download=true", r"has no query"),
-        (f"hf://{TOKEN}@datasets/org/name/x", r"must not contain credentials"),
+        ("hf://name@main/x", r"two parts, ORG/NAME, are needed.*Fix: write hf://datasets/ORG/NAME/path"),
+        ("hf://datasets/name@main/x", r"must be 'namespace/name', got 'name'"),
+        (f"hf://{TOKEN}@datasets/org/name/x", r"must not contain credentials.*hf auth login"),
     ],
 )
 def test_a_malformed_url_is_an_error_before_any_request(hub: FakeHub, url: str, message: str) -> None:

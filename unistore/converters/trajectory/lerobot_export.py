@@ -28,6 +28,7 @@ from unistore.converters.trajectory.restored_steps import (
 from unistore.errors import InputError
 from unistore.plugin import File, StoreView
 from unistore.schemas.trajectory.fields import EPISODES
+from unistore.system.extras import import_fault
 from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject, Shape, UInt8s
 
 # Statistics as LeRobot keeps them: of each episode and of the whole dataset, exact, in float64.
@@ -538,8 +539,8 @@ def _needed(module: str, store: StoreView) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        message = f"the export needs {module}, which is not installed"
-        raise _refused(store, message, "pip install 'unistore[robots]'", "library") from error
+        fault, fix = import_fault(module, "robots", error)
+        raise _refused(store, f"the export needs {fault}", fix, "library") from error
 
 
 def _refused(store: StoreView, message: str, fix: str, kind: str = "option") -> InputError:
