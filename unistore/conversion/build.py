@@ -223,10 +223,9 @@ class Build(ABC):
     def _destination_digest(self) -> str | None:
         # None: there is no store, or it is not the new one
         try:
-            digest: str = Store(self.destination).attributes["seal"]["digest"]
+            return Store(self.destination).root.seal.digest
         except StoreError:
             return None
-        return digest
 
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]

@@ -30,7 +30,7 @@ from unistore.converters.registry import get_family, package_of
 from unistore.errors import ConversionError, InputError, Problem, first_few, printable
 from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo
 from unistore.schemas.declared_rules import ArraySpecs, resolved
-from unistore.schemas.recorded_rules import RecordedSpecs, recorded
+from unistore.schemas.recorded_rules import RecordedSpecs, Seal, StatedFamily, recorded
 from unistore.schemas.relations import relations
 from unistore.schemas.table_rows import columns_of, counting_array, first_column, source_offsets
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
@@ -233,23 +233,21 @@ def write_root(
     documents: Mapping[str, bytes],  # from `metadata_documents`
     attributes: Mapping[str, Any],  # the root's ``unistore`` object without the seal
     states: SourceStates | None = None,  # kept beside the files that the manifest lists
-) -> JsonObject:
+) -> Seal:
     """Write the manifest, remove files that it does not list, write the root, and return the seal."""
     manifest = manifest_bytes(entries)
     sealed = make_seal(entries, manifest)
     if states is not None:
-        target.put(SOURCES, [states.to_bytes(sealed["digest"])])
+        target.put(SOURCES, [states.to_bytes(sealed.digest)])
     target.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, SOURCES, *(entry.key for entry in entries)})
     target.put(ROOT, [root_document(attributes, sealed, documents)])
     return sealed
 
 
-def root_document(
-    attributes: Mapping[str, Any], sealed: Mapping[str, Any], documents: Mapping[str, bytes]
-) -> bytes:
+def root_document(attributes: Mapping[str, Any], sealed: Seal, documents: Mapping[str, bytes]) -> bytes:
     """Return the root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
-    unistore = {**attributes, "seal": sealed}
+    unistore = {**attributes, "seal": sealed.to_json()}
     own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
     return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
 
@@ -446,18 +444,18 @@ class NewStore:
         plan = self.plan
         axes = planned_axes(plan)
         rules = RecordedSpecs(plan.rules)
-        about = self.scan.recorded
-        if not about:
+        stated = self.scan.recorded
+        if stated is None:
             family = get_family(plan.family)
-            about = {"kinds": kinds_of(family, axes), "package": package_of(family)}
+            stated = StatedFamily(kinds_of(family, axes), package_of(family))
         return {
             "format_version": FORMAT_VERSION,
             "family": plan.family,
             "samples": {"count": self.samples, "table": plan.sample_table},
             "main_table": self.scan.main_table,
             "tables": tables_of(rules, self.rows, axes),
-            "kinds": about["kinds"],
-            "package": about["package"],
+            "kinds": list(stated.kinds),
+            "package": stated.package._asdict(),
             "fields": described_fields(plan, rules),
             "options": dict(plan.options),
             "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
@@ -482,7 +480,7 @@ class NewStore:
 
     def seal(
         self, target: Target, journal: Journal, digests: UInt8s, states: SourceStates | None = None
-    ) -> JsonObject:
+    ) -> Seal:
         """Write index arrays, metadata and manifest, the root last, and return the seal."""
         plan = self.plan
         entries = _shard_entries(target, plan, journal)
@@ -512,7 +510,7 @@ def plan_of(
     arrays = [*chain.from_iterable(table.arrays for table in tables), *index]
     columns = {array.field.path: array.field.rule for array in arrays}
     specs = declared_specs(scan)
-    if scan.recorded:
+    if scan.recorded is not None:
         specs = ArraySpecs(arrays={path: rule for path, rule in columns.items() if rule is not None})
     return Plan(
         family=scan.family,
@@ -528,7 +526,7 @@ def plan_of(
 
 def declared_specs(scan: Scan) -> ArraySpecs:
     """Return what the family of sources declares. Nothing of stored ones, whose fields have their rules."""
-    return ArraySpecs() if scan.recorded else specs_of(get_family(scan.family))
+    return specs_of(get_family(scan.family)) if scan.recorded is None else ArraySpecs()
 
 
 def with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:

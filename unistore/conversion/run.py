@@ -196,7 +196,7 @@ class Conversion:
         self.inputs.check_unchanged()
         states = self.inputs.states(self.build.scanned)
         digests = new_store.source_digests(self.build.journal)
-        sealed = new_store.seal(self.build.target, self.build.journal, digests, states)
+        sealed = new_store.seal(self.build.target, self.build.journal, digests, states).to_json()
         report = self._report(new_store, resumed, sealed)
         notes = new_store.equal_sources_notes(digests)
         if self.settings.overwrite:

@@ -129,13 +129,13 @@ def _check_alike(stores: Sequence[Store], described: Sequence[Mapping[str, Field
     forms = [{path: (field.dtype, field.row_shape) for path, field in fields.items()} for fields in described]
     for store, form in zip(stores, forms, strict=True):
         if form != forms[0]:
-            family_of(store.attributes)  # says why it cannot be imported
+            family_of(store.root)  # says why it cannot be imported
 
 
 def _stored_field(store: Store, path: str) -> Field:
     """Return the form of an array, with the chunks that it has."""
     array = store.array(path)
-    about = store.attributes["fields"][path]
+    stated = store.root.fields[path]
     run, *tile = array.chunk_shape
     from_field = ("units", "long_name")
     attributes = {name: value for name, value in array.attributes.items() if name not in from_field}
@@ -143,13 +143,13 @@ def _stored_field(store: Store, path: str) -> Field:
         path=path,
         dtype=array.dtype.name,
         row_shape=array.shape[1:],
-        axes=tuple(about["axes"]),
-        unit=about.get("unit"),
-        description=about.get("description", ""),
+        axes=stated.axes,
+        unit=stated.unit,
+        description=stated.description,
         fill=array.metadata.fill_value.item(),
         tile=tuple(tile),
         run=run,
-        statistics=path in store.attributes.get("statistics", {}),
+        statistics=path in store.root.statistics,
         attributes=attributes,
     )
 
@@ -174,8 +174,8 @@ class _Joining:
         # whose rows are padded in all families, as another array says how far they reach
         limits = chain.from_iterable(rule.limits for rule in rules.values())
         self._limited = {limit.path for limit in limits}
-        self._has_columns = "columns" in store.attributes.get("options", {})
-        self._may_pad = self._joining is not None or store.sample_table == store.attributes["main_table"]
+        self._has_columns = "columns" in store.root.options
+        self._may_pad = self._joining is not None or store.sample_table == store.root.main_table
 
     def fields(self, sources: Sequence[KeptSource], columns: str | None) -> dict[str, Field]:
         """Return the fields of all arrays by path."""

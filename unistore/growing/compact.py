@@ -28,6 +28,7 @@ from unistore.growing.sources import KeptSource, kept_sources, numbers_in
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
 from unistore.schemas.indices import sample_sources, table_columns
+from unistore.schemas.recorded_rules import StatedFamily
 from unistore.schemas.table_rows import table_of_offsets
 from unistore.schemas.tables import Field, OwnForm, Table, text_arrays
 from unistore.store.joined import FIX, SelectedSources, UnitedStores, joined_attributes
@@ -125,7 +126,7 @@ def _tables(converter: StoredSources) -> list[Table]:
     """Return the tables that are read shard by shard: of large arrays, and of the main table."""
     selected = converter.selected
     store = converter.store
-    main = store.attributes["main_table"]
+    main = store.root.main_table
     spanning = [path.removesuffix("offsets") for path in store.fields if selected.spans_sources(path)]
     sizes = {}
     for path, field in store.fields.items():
@@ -164,7 +165,7 @@ class _StoredInputs(Inputs):
         kept = []
         for store in converter.store.stores:
             count = len(store.array("sources/bytes"))
-            kept.append(read_states(store.storage, store.attributes["seal"]["digest"], count).states)
+            kept.append(read_states(store.storage, store.root.seal.digest, count).states)
         return SourceStates([kept[source.part][source.number] for source in converter.kept])
 
 
@@ -188,16 +189,16 @@ def _scan(converter: StoredSources, options: Attributes) -> Scan:
         sources=sources,
         tables=tuple(tables),
         sample_table=store.sample_table,
-        main_table=store.attributes["main_table"],
+        main_table=store.root.main_table,
         options=options,
-        recorded=_about(store.stores),
+        recorded=_stated_family(store.stores),
     )
 
 
-def _about(stores: Sequence[Store]) -> JsonObject:
-    """Return the kinds and the package that a root states, as those of the stores do."""
-    kinds = dict.fromkeys(chain.from_iterable(store.attributes["kinds"] for store in stores))
-    return {"kinds": list(kinds), "package": stores[0].attributes["package"]}
+def _stated_family(stores: Sequence[Store]) -> StatedFamily:
+    """Return the kinds of all stores, and the package of the first one."""
+    kinds = dict.fromkeys(chain.from_iterable(store.root.kinds for store in stores))
+    return StatedFamily(list(kinds), stores[0].root.package)
 
 
 def compact(
@@ -298,7 +299,7 @@ def compact(
         )
         scan = _scan(converter, options)
         inputs = _StoredInputs.of(converter, scan)
-        states = [(one.name, stores[one.part].attributes["seal"]["digest"]) for one in kept]
+        states = [(one.name, stores[one.part].root.seal.digest) for one in kept]
         build = open_build(destination, restart=restart)
         build.check_early(overwrite=overwrite)
         places = [folder if is_url(folder) else os.path.abspath(folder) for folder in folders]  # noqa: PTH100
@@ -378,7 +379,7 @@ def _not_selected(
 def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
     """Return the options of the new store, which are those of all."""
     stores = [*chain.from_iterable(one.stores for one in opened)]
-    every = [store.attributes.get("options", {}) for store in stores]
+    every = [store.root.options for store in stores]
     options: JsonObject = dict(every[0])
     if "columns" in options:
         options["columns"] = columns or options["columns"]
@@ -388,7 +389,7 @@ def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
     digests = []
     for one in opened:
         version = one.version
-        digests.append(one.stores[0].attributes["seal"]["digest"] if version is None else version.digest)
+        digests.append(one.stores[0].root.seal.digest if version is None else version.digest)
     of_values = {name: value for name, value in options.get("found", {}).items() if name != "codecs"}
     options["found"] = {**of_values, "compacted": digests[0] if len(digests) == 1 else digests}
     return {**options, "skipped": skipped} if skipped else options
@@ -396,7 +397,7 @@ def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
 
 def _excluded(stores: Sequence[Store], left_out: Sequence[Sequence[int]]) -> list[str]:
     """Return names of sources to exclude: those that no store has, and those that are left out."""
-    every = [store.attributes.get("options", {}).get("exclude", ()) for store in stores]
+    every = [store.root.options.get("exclude", ()) for store in stores]
     excluded = [name for name in every[0] if all(name in own for own in every)]
     for store, removed in zip(stores, left_out, strict=True):
         names = store.text("sources/path")

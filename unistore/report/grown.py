@@ -58,7 +58,7 @@ def describe_grown(path: str, number: int | str | None = None) -> GrownReport:
     for part in version.parts:
         for name, count in part.splits.items():
             splits[name] = splits.get(name, 0) + count
-        counts = {"sources": part.sources, "samples": part.samples, "bytes": part.seal["bytes"]}
+        counts = {"sources": part.sources, "samples": part.samples, "bytes": part.seal.bytes}
         parts.append({"path": part.key, **counts, "removed": len(part.removed), "left": part.left})
     history = [asdict(summary) for summary in versions(path)]
     is_newest = version.number == max(summary["number"] for summary in history)
@@ -73,7 +73,7 @@ def describe_grown(path: str, number: int | str | None = None) -> GrownReport:
         samples=version.samples,
         sources=version.sources,
         splits=splits,
-        stored_bytes=sum(part.seal["bytes"] for part in version.parts),
+        stored_bytes=sum(part.seal.bytes for part in version.parts),
         parts=parts,
         versions=history,
         read_parts=len(read),

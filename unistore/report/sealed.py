@@ -32,10 +32,10 @@ from unistore.schemas.indices import contradiction, main_bounds, main_table
 from unistore.schemas.table_rows import source_offsets
 from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
 from unistore.store.manifest import parse_manifest, root_digest
-from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside
+from unistore.store.names import FORMAT_VERSION, MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside, read_side_table, side_names
-from unistore.system.types import JsonObject, PathLike
+from unistore.system.types import Attributes, JsonObject, PathLike
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.codecs import Compressor, Zstd
 from unistore.zarr3.metadata import index_bytes
@@ -149,9 +149,9 @@ class StoreReport:
     stored_bytes: int | None
     raw_bytes: int
     ratio: float | None
-    options: JsonObject
-    created_with: JsonObject
-    statistics: JsonObject
+    options: Attributes
+    created_with: Attributes
+    statistics: Attributes
     samples_statistics: JsonObject
     side_tables: list[JsonObject]
     seal: JsonObject
@@ -163,7 +163,7 @@ class StoreReport:
 def describe_store(path: PathLike) -> StoreReport:
     """Return a description of a sealed store. StoreError if there is none, or it is damaged."""
     store = Store(path)
-    about = store.attributes
+    root = store.root
     shards, agrees = _manifest(store)
     raw = sum(map(_raw_bytes, store.arrays().values()))
     arrays = _described(store, shards, raw)
@@ -174,21 +174,21 @@ def describe_store(path: PathLike) -> StoreReport:
     splits = _splits(store)
     return StoreReport(
         family=store.family,
-        format_version=about["format_version"],
-        samples=dict(about["samples"]),
-        main_table=about.get("main_table", about["samples"]["table"]),
+        format_version=FORMAT_VERSION,
+        samples={"count": root.sample_count, "table": root.sample_table},
+        main_table=root.main_table,
         splits=splits,
         sources=_sources(store),
         arrays=arrays,
         stored_bytes=stored,
         raw_bytes=raw,
         ratio=_ratio(raw, stored),
-        options=about.get("options", {}),
-        created_with=about.get("created_with", {}),
-        statistics=about.get("statistics", {}),
+        options=root.options,
+        created_with=root.created_with,
+        statistics=root.statistics,
         samples_statistics=samples_statistics,
         side_tables=[_describe_side_table(store, name) for name in side_names(store)],
-        seal={**about["seal"], "agrees": agrees},
+        seal={**root.seal.to_json(), "agrees": agrees},
         measures=measures,
         remarks=[
             *_remarks(store, arrays, agrees=agrees),
@@ -209,7 +209,7 @@ def describe_arrays(store: Store) -> tuple[list[ArrayReport], list[str]]:
 
 
 def _described(store: Store, shards: Mapping[str, list[int]] | None, raw: int) -> list[ArrayReport]:
-    chosen = store.attributes.get("options", {}).get("found", {}).get("codecs", {})
+    chosen = store.root.options.get("found", {}).get("codecs", {})
     return [
         _describe_array(array, None if shards is None else shards[name], raw, chosen.get(name))
         for name, array in store.arrays().items()
@@ -225,7 +225,7 @@ def _manifest(store: Store) -> tuple[Mapping[str, list[int]] | None, bool]:
     shards = defaultdict(list)
     for entry in entries:
         shards[entry.key.partition("/c/")[0]].append(entry.bytes)
-    is_sealed = xxhash.xxh3_128_hexdigest(data) == store.attributes["seal"]["digest"]
+    is_sealed = xxhash.xxh3_128_hexdigest(data) == store.root.seal.digest
     return shards, is_sealed and root_digest(store.read(ROOT)) != ""
 
 
@@ -418,7 +418,7 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
     remarks = []
     if not agrees:
         remarks.append(f"seal, manifest and root contradict each other; run unistore verify {store.path}")
-    if left_out := store.attributes.get("skipped"):
+    if left_out := store.root.skipped:
         remarks.append(f"skipped because of problems: {left_out} (listed in {REPORT})")
     for array in arrays:
         if "unlabelled" in array.attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, cast
@@ -13,7 +14,7 @@ import numpy as np
 from unistore.errors import CorruptionError, InputError, Problem, StoreError
 from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec
 from unistore.schemas.indices import ArrayView, RowsOfSources, whole
-from unistore.schemas.recorded_rules import RecordedSpecs
+from unistore.schemas.recorded_rules import RecordedSpecs, StoredField, StoreRoot
 from unistore.schemas.tables import Field, offsets_of
 from unistore.store.listing import ABSENT, ListedArray, describe_array
 from unistore.store.names import OF_SOME, part_folder
@@ -63,10 +64,9 @@ class _SeveralStores(Store):
         return self.stores[0]
 
     @property
-    def attributes(self) -> JsonObject:  # type: ignore[override]
-        """Return what the first store says, with all samples."""
-        said = self.example.attributes
-        return {**said, "samples": {**said["samples"], "count": self.sample_count}}
+    def root(self) -> StoreRoot:
+        """What the root of the first store states, with all samples."""
+        return replace(self.example.root, sample_count=self.sample_count)
 
     def splits(self) -> tuple[UInt8s, list[str]]:
         return self._splits
@@ -195,7 +195,7 @@ class JoinedStore(_SeveralStores):
         if self._specs_by_path[path].is_offsets:
             rows[:-1] -= 1  # the last bound is the first one of the next store
         parts = ArrayParts(
-            folders=[part_folder(store.attributes["seal"]["digest"]) for store in self.stores],
+            folders=[part_folder(store.root.seal.digest) for store in self.stores],
             forms=forms,
             form_of=form_of,
             rows=rows,
@@ -339,11 +339,17 @@ class UnitedStores(_SeveralStores):
     def __reduce__(self) -> tuple[Any, ...]:
         return UnitedStores, (self.stores, self._made, self.fields, self.specs)
 
+    @property
+    def root(self) -> StoreRoot:
+        """What the root of the first store states, with all samples and arrays."""
+        return replace(super().root, fields=self._stored_fields)
+
     @cached_property
-    def attributes(self) -> JsonObject:  # type: ignore[override]
-        """Return what the first store says, with all samples and arrays."""
-        axes = {path: {"axes": list(field.axes)} for path, field in self.fields.items()}
-        return {**super().attributes, "fields": axes}
+    def _stored_fields(self) -> dict[str, StoredField]:
+        return {
+            path: StoredField(axes=field.axes, members={"axes": list(field.axes)})
+            for path, field in self.fields.items()
+        }
 
     @cached_property
     def first_sources(self) -> list[int]:

@@ -99,7 +99,7 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
         columns |= _column_of(store, name, path, source, extent)
     for name, path in of_main.ragged.items():
         columns |= _ragged_column_of(store, name, path, source)
-    for table in store.attributes["tables"]:
+    for table in store.root.tables:
         if table not in (schema.table, schema.samples, *schema.derived) and "/" not in table:
             lo, hi = _bounds(store, source_offsets(table), source.number)
             rows = source._replace(lo=lo, hi=hi)

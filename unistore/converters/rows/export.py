@@ -33,7 +33,7 @@ _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.
 
 def files(family: Family, store: StoreView) -> Iterator[File]:
     """Yield every file of a rows store."""
-    options = store.attributes["options"]
+    options = store.root.options
     names = _columns(store)
     sources = sources_of(store)
     for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):

@@ -270,7 +270,7 @@ def _texts_beside(name: str, source: int, texts: Mapping[str, str]) -> Iterator[
 
 def _ends_in(store: StoreView, metadata: Mapping[str, Any]) -> list[str]:
     """Return datasets with a value an episode, which are kept as attributes: where episodes end."""
-    mapped = store.attributes["options"].get("map", {})
+    mapped = store.root.options.get("map", {})
     named = {path.strip("/") for name, path in mapped.items() if is_of_episodes(name)}
     listed = [path for path, value in metadata.items() if isinstance(value, list)]
     return [path for path in listed if path in named or is_of_episodes(path)]
@@ -384,7 +384,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every dataset of every episode. The scan says which dataset a column is."""
     all_runs = [runs for _, runs in _runs(store)]
     metadata = metadata_of_sources(store)
-    swapped = store.attributes["options"]["colour"] == "swapped"
+    swapped = store.root.options["colour"] == "swapped"
 
     def source(number: int) -> RestoredFiles:
         found, parts = scan.sources[number], all_runs[number]
