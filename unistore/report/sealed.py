@@ -30,7 +30,7 @@ from unistore.report.values import (
 )
 from unistore.schemas.indices import contradiction, main_bounds, main_table
 from unistore.schemas.table_rows import source_offsets
-from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
+from unistore.schemas.tables import HDF5_ATTRIBUTES, SourceForms, text_values
 from unistore.store.manifest import parse_manifest, root_digest
 from unistore.store.names import FORMAT_VERSION, MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside
 from unistore.store.reader import Store
@@ -425,7 +425,7 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
             remarks.append(f"all of {array.path} are 0. Does 0 mean 'unlabelled'?")
         elif array.only_fill and not _is_index(array.path):
             remarks.append(f"all of {array.path} are 0")
-        if shapes := array.attributes.get("source_row_shape"):
+        if shapes := SourceForms.of(array.attributes).row_shapes:
             known = ", ".join(shapes)
             remarks.append(f"{array.path}: rows of {known} are padded with zeros, which statistics ignore")
         if content := array.attributes.get("content"):

@@ -15,9 +15,9 @@ from unistore.errors import CorruptionError, InputError, Problem, StoreError
 from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec
 from unistore.schemas.indices import ArrayView, RowsOfSources, whole
 from unistore.schemas.recorded_rules import RecordedSpecs, StoredField, StoreRoot
-from unistore.schemas.tables import Field, offsets_of
+from unistore.schemas.tables import DTYPES, OF_SOME, Field, SourceForms, offsets_of
 from unistore.store.listing import ABSENT, ListedArray, describe_array
-from unistore.store.names import OF_SOME, part_folder
+from unistore.store.names import part_folder
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores
 from unistore.system.types import AnyArray, Attributes, Dtype, Int64s, JsonObject, Shape, UInt8s
@@ -26,7 +26,7 @@ from unistore.zarr3.joined import ArrayParts, JoinedArray, UnalikeError
 from unistore.zarr3.metadata import ArrayMetadata
 
 # Attributes of arrays that say something of single sources, by their numbers
-OF_SOURCES = ("source_dtype", "source_array", "source_field", "source_position", *OF_SOME)
+OF_SOURCES = (DTYPES, "source_array", "source_field", "source_position", *OF_SOME)
 # Attribute of a group: what all sources say alike
 _OF_ALL = "attributes"
 # How sources that no rule joins become those of one store
@@ -276,9 +276,9 @@ class _ValuesOfParts:
 
 
 def _numbers_sources(form: ArrayMetadata) -> bool:
-    # Columns of steps list the shapes alone
-    said = form.attributes
-    return "missing_in" in said or isinstance(said.get("source_row_shape"), dict)
+    # Columns of steps list only the shapes
+    forms = SourceForms.of(form.attributes)
+    return forms.missing is not None or isinstance(forms.row_shapes, Mapping)
 
 
 def _said(form: ArrayMetadata) -> JsonObject:

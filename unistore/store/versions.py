@@ -17,6 +17,7 @@ from unistore.errors import CorruptionError, InputError, NoStoreError, Problem, 
 from unistore.remote.url import BUCKETS, local_path, parse_url, place_of
 from unistore.schemas.indices import sample_sources
 from unistore.schemas.recorded_rules import Seal, StoreRoot
+from unistore.schemas.tables import OF_SOME
 from unistore.store.listing import (
     Listing,
     describe_arrays,
@@ -38,7 +39,6 @@ from unistore.store.names import (
     FIRST_VERSION,
     FORMAT_VERSION,
     MANIFEST,
-    OF_SOME,
     ROOT,
     SIDE_TABLES,
     TAGS,

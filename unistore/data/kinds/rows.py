@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from unistore.converters.common.columns import row_shapes
 from unistore.data.kinds.columns import UnevenColumn, count_key, is_ragged, row_axes
 from unistore.data.kinds.protocol import (
     INDEX,
@@ -31,6 +30,7 @@ from unistore.errors import InputError
 from unistore.order.subset import subset
 from unistore.schemas.indices import IndexColumn, require_rule, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
+from unistore.schemas.tables import SourceForms
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.types import AnyArray, Int64s
@@ -209,11 +209,12 @@ def _of_sources(store: Store) -> dict[str, AnyArray]:
     count = len(store.array("sources/bytes"))
     for key, path in _paths(store).items():
         array = store.array(path if store.has(path) else f"{path}/data")
-        if "missing_in" in array.attributes:
+        forms = SourceForms.of(array.attributes)
+        if forms.missing is not None:
             present = np.ones(count, bool)
-            present[array.attributes["missing_in"]] = False
+            present[forms.missing] = False
             values[f"{key}{PRESENT_SUFFIX}"] = present
-        for row_shape, sources in row_shapes(array.attributes):
+        for row_shape, sources in forms.sources_by_row_shape():
             extents = values.setdefault(f"{key}{MASK_SUFFIX}", np.zeros((count, len(row_shape)), np.int64))
             extents[sources] = row_shape
     return values
