@@ -303,7 +303,7 @@ def metadata_documents(
         documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": own})
     files = {f"{path}/{ROOT}": document for path, document in documents.items()}
     if verdicts := attributes.get("verdicts"):
-        files[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
+        files[REPORT] = report_document(plan.options, verdicts)
     return files
 
 
@@ -458,7 +458,7 @@ class NewStore:
             "package": stated.package._asdict(),
             "fields": described_fields(plan, rules),
             "options": dict(plan.options),
-            "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
+            "skipped": len(skipped_sources(plan.options)),
             **({} if self.reported is None else {"verdicts": self.reported}),
             "plan_digest": plan.digest,
             "created_with": dict(plan.versions),

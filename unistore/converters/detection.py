@@ -34,6 +34,7 @@ from unistore.converters.registry import (
 )
 from unistore.converters.scan_types import TWO_FAMILIES, Candidate
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, UnistoreError, first_few, printable
+from unistore.schemas.recorded_rules import skipped_entries
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
@@ -88,7 +89,7 @@ def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
     """Counts of a scan: files it takes, each once, and files it leaves out. Skipped sources are refused."""
     family = scan.family.replace("_", " ")
-    wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
+    wrong = {entry.left_out: entry.reason for entry in reversed(skipped_entries(scan.options))}
 
     def verdicts() -> Iterator[tuple[str, str, str | Path]]:
         # Hashes, as there may be millions. Files that are left out may be read for sources.

@@ -22,6 +22,7 @@ from unistore.conversion.new_store import NewStore, merged_statistics, source_di
 from unistore.conversion.plan import ShardTask
 from unistore.conversion.run import Conversion
 from unistore.conversion.settings import Settings
+from unistore.conversion.skipping import skipped_sources
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.families import restorer_of
 from unistore.converters.files.comparison import Compared, Restore, compare_source, difference
@@ -443,13 +444,13 @@ def compare(
         comparison.compare_files()
     if findings.problems:
         return findings.problems, None
-    skipped = {str(entry["left_out"]) for entry in store.root.options.get("skipped", ())}
+    skipped = skipped_sources(store.root.options)
     receipt = Receipt(
         values=findings.values,
         files=len(findings.files),
         stored_values=findings.stored_values,
         sample=sample,
-        left_out=tuple(sorted(findings.left_out | skipped)),
+        left_out=tuple(sorted(findings.left_out.union(skipped))),
         libraries=tuple(sorted(findings.libraries, key=str.lower)),
         unread=tuple(sorted(findings.unread)),
     )

@@ -49,6 +49,53 @@ class Package(NamedTuple):
     version: str
 
 
+class SkippedEntry(NamedTuple):
+    """A problem for which a source, or an item of one, was skipped: an entry of the option ``skipped``.
+
+    Attributes
+    ----------
+    file, dataset : str
+        Place of the problem.
+    reason, fix, kind : str
+        The problem.
+    left_out : str
+        Name of what was skipped.
+    row : int or None
+        Row of the dataset. None: the problem is not of one row.
+    """
+
+    file: str
+    dataset: str
+    reason: str
+    fix: str
+    kind: str
+    left_out: str
+    row: int | None = None
+
+    @classmethod
+    def from_json(cls, entry: Attributes) -> SkippedEntry:
+        """Return the entry of its JSON object."""
+        return cls(
+            file=entry.get("file", ""),
+            dataset=entry.get("dataset", ""),
+            reason=entry["reason"],
+            fix=entry.get("fix", ""),
+            kind=entry.get("kind", ""),
+            left_out=entry["left_out"],
+            row=entry.get("row"),
+        )
+
+    def to_json(self) -> JsonObject:
+        """Return the JSON object, which has a row only if the problem is of one."""
+        entry = self._asdict()
+        return entry if self.row is not None else {name: entry[name] for name in self._fields[:-1]}
+
+
+def skipped_entries(options: Attributes) -> list[SkippedEntry]:
+    """Return what was skipped, as the options of a conversion state it."""
+    return list(map(SkippedEntry.from_json, options.get("skipped", ())))
+
+
 class StatedFamily(NamedTuple):
     """What a root states about the family: code of its sample kinds, and its package."""
 
