@@ -24,6 +24,7 @@ from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes
+from unistore.converters.detection import CountReport
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family, package_of
@@ -421,7 +422,7 @@ class NewStore:
     scan: Scan
     plan: Plan
     samples: int
-    verdicts: tuple[JsonObject, ...]  # number of files by verdict and reason (JSON)
+    verdicts: tuple[CountReport, ...]  # number of files by verdict and reason
     reported: Any  # those that the root repeats; None: it has none
     groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
     codes: Codes  # split code of each sample, (samples,) uint8

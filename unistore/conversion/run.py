@@ -60,7 +60,7 @@ from unistore.conversion.skipping import (
 from unistore.conversion.spill import DeriveJob, Spill, SpilledBatch, source_batches
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import assign_splits, column_values, prepare_splits
-from unistore.converters.detection import TAKEN, Claims, counted_scan
+from unistore.converters.detection import TAKEN, Claims, CountReport, counted_scan
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import ParallelMap
 from unistore.converters.scan_types import Stored
@@ -148,7 +148,7 @@ class Report:
     unfinished_parts: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     skipped: tuple[Mapping[str, Any], ...] = ()
-    verdicts: tuple[Mapping[str, Any], ...] = ()
+    verdicts: tuple[CountReport, ...] = ()
 
     def __repr__(self) -> str:
         noun = self.sample_table.rpartition("/")[2]

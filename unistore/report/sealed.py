@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import xxhash
@@ -29,6 +29,7 @@ from unistore.report.values import (
     unlabelled_question,
 )
 from unistore.schemas.indices import contradiction, main_bounds, main_table
+from unistore.schemas.recorded_rules import Seal
 from unistore.schemas.table_rows import source_offsets
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SourceForms, text_values
 from unistore.store.manifest import parse_manifest, root_digest
@@ -99,6 +100,14 @@ class ArrayReport:
     values: ValueReport | None = None
 
 
+class SourceRow(TypedDict):
+    """A source of a store: its path, and the bytes of its files and its rows if the store has them."""
+
+    path: str
+    bytes: NotRequired[int]
+    rows: NotRequired[int]
+
+
 @dataclass(slots=True, kw_only=True)
 class SourcesReport:
     """The sources of a store.
@@ -117,8 +126,36 @@ class SourcesReport:
 
     count: int = 0
     bytes: int | None = None
-    first: list[JsonObject]
+    first: list[SourceRow]
     attributes: list[str]
+
+
+class SamplesReport(TypedDict):
+    """The samples of a store: their number, and their table."""
+
+    count: int
+    table: str
+
+
+class SealReport(TypedDict):
+    """The seal of a store, and whether it agrees with manifest and root."""
+
+    manifest: str
+    digest: str
+    files: int
+    bytes: int
+    content_digest: str
+    root: str
+    agrees: bool
+
+
+class SideTableReport(TypedDict):
+    """An added column. ``problem`` is what is wrong with it."""
+
+    name: str
+    table: str
+    arrays: list[str]
+    problem: str | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,7 +178,7 @@ class StoreReport:
 
     family: str
     format_version: int
-    samples: JsonObject
+    samples: SamplesReport
     main_table: str
     splits: dict[str, int]
     sources: SourcesReport
@@ -153,8 +190,8 @@ class StoreReport:
     created_with: Attributes
     statistics: Attributes
     samples_statistics: JsonObject
-    side_tables: list[JsonObject]
-    seal: JsonObject
+    side_tables: list[SideTableReport]
+    seal: SealReport
     measures: list[JsonObject]
     remarks: list[str]
     snippet: str
@@ -188,7 +225,7 @@ def describe_store(path: PathLike) -> StoreReport:
         statistics=root.statistics,
         samples_statistics=samples_statistics,
         side_tables=[_describe_side_table(store, name) for name in side_names(store)],
-        seal={**root.seal.to_json(), "agrees": agrees},
+        seal=_describe_seal(root.seal, agrees=agrees),
         measures=measures,
         remarks=[
             *_remarks(store, arrays, agrees=agrees),
@@ -199,6 +236,18 @@ def describe_store(path: PathLike) -> StoreReport:
         ],
         snippet=snippet(store, splits),
     )
+
+
+def _describe_seal(seal: Seal, *, agrees: bool) -> SealReport:
+    return {
+        "manifest": seal.manifest,
+        "digest": seal.digest,
+        "files": seal.files,
+        "bytes": seal.bytes,
+        "content_digest": seal.content_digest,
+        "root": seal.root,
+        "agrees": agrees,
+    }
 
 
 def describe_arrays(store: Store) -> tuple[list[ArrayReport], list[str]]:
@@ -355,7 +404,7 @@ def _kept_statistics(store: Store) -> tuple[JsonObject, list[str]]:
     return {key: values.to_json() for key, values in statistics_by_key(kept).items()}, []
 
 
-def _describe_side_table(store: Store, name: str) -> JsonObject:
+def _describe_side_table(store: Store, name: str) -> SideTableReport:
     try:
         side = read_side_table(store, name)
     except StoreError as error:
@@ -381,19 +430,18 @@ def _splits(store: Store) -> dict[str, int]:
 def _sources(store: Store) -> SourcesReport:
     if not store.has("sources/path/offsets"):
         return SourcesReport(first=[], attributes=[])
-    columns: dict[str, list[Any]] = {"path": store.text("sources/path")}
-    rows = np.arange(len(columns["path"]))
+    paths = store.text("sources/path")
+    first: list[SourceRow] = [{"path": path} for path in paths[:SHOWN_SOURCES]]
+    total = None
     if store.has("sources/bytes"):
-        columns["bytes"] = store.array("sources/bytes").read_rows(rows).tolist()
+        sizes = store.array("sources/bytes").read_rows(np.arange(len(paths)))
+        total = int(sizes.sum())
+        for source, nbytes in zip(first, sizes.tolist(), strict=False):
+            source["bytes"] = nbytes
     if store.has(source_offsets(main_table(store))):
-        columns["rows"] = np.diff(main_bounds(store)).tolist()
-    shown = range(min(len(rows), SHOWN_SOURCES))
-    return SourcesReport(
-        count=len(rows),
-        bytes=sum(columns["bytes"]) if "bytes" in columns else None,
-        first=[{name: column[row] for name, column in columns.items()} for row in shown],
-        attributes=_attribute_names(store),
-    )
+        for source, rows in zip(first, np.diff(main_bounds(store)).tolist(), strict=False):
+            source["rows"] = rows
+    return SourcesReport(count=len(paths), bytes=total, first=first, attributes=_attribute_names(store))
 
 
 def _attribute_names(store: Store) -> list[str]:
@@ -442,7 +490,29 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
     return remarks
 
 
-def describe_sample(store: Store, sample: int) -> JsonObject:
+class KeyReport(TypedDict):
+    """A key of samples. The bounds are None without finite numbers."""
+
+    key: str
+    shape: list[int]
+    dtype: str
+    min: float | None
+    max: float | None
+
+
+class SampleReport(TypedDict):
+    """The default samples in one row of the sample table, of which `read` were read."""
+
+    sample: int
+    of: str
+    kind: str
+    samples: int
+    read: int
+    source: str
+    keys: list[KeyReport]
+
+
+def describe_sample(store: Store, sample: int) -> SampleReport:
     """Return a description of the default samples in one row of the sample table, as JSON values."""
     units = np.array([sample])
     natural = natural_suggestion(store, units)
@@ -462,14 +532,14 @@ def describe_sample(store: Store, sample: int) -> JsonObject:
     }
 
 
-def _describe_key(key: str, packed: Packed, count: int) -> JsonObject:
+def _describe_key(key: str, packed: Packed, count: int) -> KeyReport:
     values = packed.values
     shape = values.shape
     if packed.shapes is not None and count == 1:
         shape = tuple(packed.shapes[0].tolist())
     if packed.offsets is None and count == 1:
         shape = shape[1:]
-    about: JsonObject = {
+    about: KeyReport = {
         "key": key,
         "shape": list(shape),
         "dtype": values.dtype.name,
