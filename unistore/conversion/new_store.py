@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.job import index_rows, metadata_of, write_column
+from unistore.conversion.job import SHARD, PieceDigests, ShardRecord, index_rows, metadata_of, write_column
 from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.running_statistics import Moments
@@ -135,18 +135,23 @@ def _check_table_names(offsets: Mapping[str, str], paths: Iterable[str]) -> None
             raise InputError(Problem(table, message, "choose another name", "name"))
 
 
-def source_digests(plan: Plan, records: Callable[[], Iterable[Mapping[str, Any]]]) -> UInt8s:
+def shard_records(journal: Journal) -> Iterator[ShardRecord]:
+    """Iterate over the records of all finished tasks, reading one at a time."""
+    return map(ShardRecord, journal.each(SHARD))
+
+
+def source_digests(plan: Plan, records: Callable[[], Iterable[ShardRecord]]) -> UInt8s:
     """Return digests of the sources, (sources, 16) uint8, from the journal's records of all tasks."""
-    last = {record["task"]: number for number, record in enumerate(records())}
+    last = {record.task: number for number, record in enumerate(records())}
     tasks = plan.tasks()
     numbers = {task.id: number for number, task in enumerate(tasks)}
     joining = _SourceDigests(plan)
-    waiting: dict[int, Mapping[str, Any]] = {}  # records of tasks whose rows follow those of tasks to come
+    waiting: dict[int, PieceDigests] = {}  # of tasks whose rows follow those of tasks to come
     position = 0
     for number, record in enumerate(records()):
-        task = numbers.get(record["task"])  # None: of an earlier round, with other sources
-        if task is not None and last[record["task"]] == number:
-            waiting[task] = {name: record[name] for name in ("pieces", "cut")}
+        task = numbers.get(record.task)  # None: of an earlier round, with other sources
+        if task is not None and last[record.task] == number:
+            waiting[task] = record.digests
         while position in waiting:
             joining.add(tasks[position], waiting.pop(position))
             position += 1
@@ -163,8 +168,8 @@ class _SourceDigests:
         self._open: dict[str, ColumnDigest] = {}  # columns of the source that may go on, by form
         self._source = -1
 
-    def add(self, task: ShardTask, record: Mapping[str, Any]) -> None:
-        """Take the record of the next task."""
+    def add(self, task: ShardTask, digests: PieceDigests) -> None:
+        """Take the digests of the next task."""
         if task.table != self._table:
             self._close()
             self._table = task.table
@@ -173,13 +178,12 @@ class _SourceDigests:
             if source != self._source:
                 self._close()
                 self._source = source
-            for plain in record["cut"].get(str(number), ()):
-                column = ColumnDigest.from_json(plain)
+            for column in digests.cut_columns(number):
                 if column.form in self._open:
                     self._open[column.form].follow(column)
                 else:
                     self._open[column.form] = column
-            self._sums[source] += int(record["pieces"][32 * number : 32 * number + 32], 16)
+            self._sums[source] += digests.whole_piece(number)
 
     def digests(self) -> UInt8s:
         """Return the digests of all sources, (sources, 16) uint8."""
@@ -254,9 +258,8 @@ def root_document(attributes: Mapping[str, Any], sealed: Seal, documents: Mappin
 
 
 def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
-    recorded = {record["task"]: record["files"] for record in journal.each("shard")}
-    files = chain.from_iterable(recorded[task.id] for task in plan.tasks())
-    entries = [Entry.from_json(file) for file in files]
+    written = {record.task: record.files for record in shard_records(journal)}
+    entries = list(chain.from_iterable(written[task.id] for task in plan.tasks()))
     sizes = target.sizes()
     for entry in entries:
         if sizes.get(entry.key) != entry.bytes:
@@ -360,13 +363,12 @@ def described_fields(plan: Plan, rules: RecordedSpecs) -> JsonObject:
     }
 
 
-def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> JsonObject:
+def merged_statistics(plan: Plan, records: Iterable[ShardRecord]) -> JsonObject:
     """Return the statistics of the columns that have them, merged in row order from the journal's records."""
-    recorded = {record["task"]: record["statistics"] for record in records}
+    recorded = {record.task: record.statistics for record in records}
     moments: dict[str, Moments] = {}
     for task in plan.tasks():
-        for path, plain in recorded[task.id].items():
-            block = Moments.from_json(plain)
+        for path, block in recorded[task.id].items():
             moments[path] = moments[path].merge(block) if path in moments else block
     return {path: moments[path].summary() for path in sorted(moments)}
 
@@ -469,7 +471,7 @@ class NewStore:
         """Return the digests of the sources, (sources, 16) uint8, once every task has its record."""
         if self.digests is not None:
             return self.digests
-        return source_digests(self.plan, partial(journal.each, "shard"))
+        return source_digests(self.plan, partial(shard_records, journal))
 
     def equal_sources_notes(self, digests: UInt8s) -> tuple[str, ...]:
         """Return a remark if sources have the values of others, by their digests."""
@@ -488,7 +490,7 @@ class NewStore:
         documents = metadata_documents(plan, self.attributes, self.groups)
         index = self.index(digests)
         entries += write_index_and_documents(target, plan, index, documents)
-        statistics = merged_statistics(plan, journal.each("shard"))
+        statistics = merged_statistics(plan, shard_records(journal))
         attributes = {**self.attributes, "statistics": statistics}
         return write_root(target, entries, documents, attributes, states)
 

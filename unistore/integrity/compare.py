@@ -16,7 +16,7 @@ import numpy as np
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor, R, T, parallel_map
-from unistore.conversion.job import Corner, ShardJob
+from unistore.conversion.job import Corner, ShardJob, ShardRecord
 from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore, merged_statistics, source_digests, versions
 from unistore.conversion.plan import ShardTask
@@ -48,7 +48,7 @@ from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, 
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 from unistore.system.sizes import count_of
-from unistore.system.types import AnyArray, Attributes, JsonObject
+from unistore.system.types import AnyArray, Attributes
 from unistore.zarr3.writer import compressor_of
 
 # Plan once more the conversion that made a store, from its recorded options and its sources.
@@ -468,7 +468,7 @@ def _temporary_folder() -> Iterator[Path]:
         raise ConversionError(refusal(named(refused, Path(tempfile.gettempdir())), then)) from error
 
 
-def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, JsonObject | None]:
+def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, ShardRecord | None]:
     findings = _Findings()
     try:
         columns, digests = job.columns(task)
@@ -529,7 +529,7 @@ class _Comparison:
         plan = self.new_store.plan
         tasks = plan.tasks()
         job = self.conversion.job(self.new_store)
-        records: list[JsonObject] = []
+        records: list[ShardRecord] = []
         compare_shard = partial(_compare_shard, store, job)
         for of_shard, record in self._ask("comparing", compare_shard, tasks, plan.task_bytes):
             self.findings.add(of_shard)
