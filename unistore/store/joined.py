@@ -180,8 +180,7 @@ class JoinedStore(_SeveralStores):
     def _joined(self, path: str) -> JoinedArray:
         listed = self._listed(path)
         numbers, form_of = np.unique(listed.form_of, return_inverse=True)
-        where = f"{self.path}: array {path!r} of the version"
-        forms = [ArrayMetadata.from_json(listed.forms[number], where) for number in numbers]
+        forms = [listed.forms[number] for number in numbers]
         said = _said(forms[0])
         for form in forms:
             if _said(form) != said or _numbers_sources(form):
