@@ -153,8 +153,7 @@ def replaced_notes(destination: str, new_store: NewStore) -> list[str]:
         are = "is" if len(gone) == 1 else "are"
         counted = count_of(len(gone), "source")
         notes.append(f"{counted} of the replaced store {are} not in the new one: {first_few(gone)}")
-    present = new_store.groups["splits"]["names"]
-    if missing := [name for name in splits if name not in present]:
+    if missing := [name for name in splits if name not in new_store.split_names]:
         word = "split" if len(missing) == 1 else "splits"
         notes.append(f"the replaced store had the {word} {', '.join(missing)}, which the new one has not")
     if lines := option_changes(old.root.options, new_store.plan.options):

@@ -436,6 +436,12 @@ class NewStore:
     notes: tuple[str, ...] = ()  # one-line remarks for the user
     digests: UInt8s | None = None  # of the sources, where they are copied
 
+    @property
+    def split_names(self) -> Sequence[str]:
+        """Names of the splits, by code."""
+        names: Sequence[str] = self.groups["splits"]["names"]
+        return names
+
     def index(self, digests: UInt8s) -> IndexArrays:
         """Return every index array. `digests` are the content digests of the sources, (sources, 16) uint8."""
         shared = shared_index(self.scan.sources.names, self.rows, self.sizes, digests, self.codes)
@@ -478,7 +484,7 @@ class NewStore:
         rows = np.array(self.rows[self.scan.main_table], np.int64)
         names = self.plan.sources
         pairs = [(names[number], names[other]) for number, other in equal_sources(digests, rows)]
-        are_split = len(self.groups["splits"]["names"]) > 1
+        are_split = len(self.split_names) > 1
         return (equal_sources_note(pairs, are_split=are_split),) if pairs else ()
 
     def seal(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from unistore.schemas.recorded_rules import StatedFamily
 from unistore.schemas.table_rows import table_of_offsets
 from unistore.schemas.tables import Field, OwnForm, Table, text_arrays
 from unistore.store.joined import FIX, SelectedSources, UnitedStores, joined_attributes
+from unistore.store.manifest import repeated_documents
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores, open_stores
@@ -43,6 +44,13 @@ from unistore.zarr3.documents import parse_document
 # Arrays of more bytes are read shard by shard, smaller ones at once
 _INDEX_BYTES = 32 << 20
 _SHARED = ("sources/path/", "sources/bytes", "sources/hash", "splits/")
+
+
+class _StoredSource(NamedTuple):
+    """A source in a part: its first row in each table of the parts, and the bytes of its files."""
+
+    first: Mapping[str, int]
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,8 @@ class StoredSources(SourceReader):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
-        first = scan.sources.details[source]["first"][table]
+        detail: _StoredSource = scan.sources.details[source]
+        first = detail.first[table]
         for column, rows in out.items():
             rows[...] = self.store.array(f"{table}/{column}").read(first + lo, first + hi)
 
@@ -116,7 +125,7 @@ def _groups(stores: Sequence[Store]) -> dict[str, Attributes]:
 
 
 def _group_attributes(store: Store) -> Iterator[tuple[str, Attributes]]:
-    documents = parse_document(store.read(ROOT))["consolidated_metadata"]["metadata"]
+    documents = repeated_documents(parse_document(store.read(ROOT)))
     for path, document in documents.items():
         if document["node_type"] == "group" and document.get("attributes") and path != "splits":
             yield path, document["attributes"]
@@ -158,7 +167,7 @@ class _StoredInputs(Inputs):
     """Sources in parts: their sizes are those of the files that they were converted from."""
 
     def sizes(self) -> Int64s:
-        return np.array([detail["bytes"] for detail in self.scan.sources.details], np.int64)
+        return np.array([detail.bytes for detail in self.scan.sources.details], np.int64)
 
     def states(self, scanned: int) -> SourceStates:  # noqa: ARG002  as their parts keep them
         converter = cast("StoredSources", self.converter)
@@ -182,7 +191,7 @@ def _scan(converter: StoredSources, options: Attributes) -> Scan:
             name=name,
             files=[] if is_url(folder) else [f"{folder}/{ROOT}"],
             rows={table: int(count[place]) for table, (_, count) in rows.items()},
-            detail={"first": firsts, "bytes": sizes[place]},
+            detail=_StoredSource(firsts, sizes[place]),
         )
     return Scan(
         family=store.family,

@@ -13,7 +13,7 @@ from unistore.errors import CorruptionError
 from unistore.schemas.recorded_rules import MORE, Package, Seal, StoredField, StoreRoot
 from unistore.schemas.tables import name_problem
 from unistore.store.names import MANIFEST, ROOT
-from unistore.system.types import JsonObject
+from unistore.system.types import Attributes, JsonObject
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document, parse_json, shown
 
 # Parsers of the members of a store's root document and manifest; `GrammarError` names rule and value.
@@ -336,6 +336,13 @@ def root_digest(document: bytes) -> str:
 
 
 _MEMBER = "consolidated_metadata"
+
+
+def repeated_documents(root: Attributes) -> dict[str, JsonObject]:
+    """Return the documents below the root that a root document repeats, by path. Empty: it has none."""
+    consolidated = root.get(_MEMBER)
+    documents = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+    return documents if isinstance(documents, dict) else {}
 
 
 def root_head(documents: Mapping[str, bytes]) -> bytes:

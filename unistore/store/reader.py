@@ -21,6 +21,7 @@ from unistore.store.manifest import (
     parse_root,
     parse_side,
     parse_split_names,
+    repeated_documents,
     root_digest,
 )
 from unistore.store.names import (
@@ -452,16 +453,14 @@ class Store:
         if not isinstance(attributes, dict):
             raise self._damaged(key, "it is not the metadata of a Zarr group")
         if key == ROOT:
-            self._keep_documents(document.get("consolidated_metadata"), raw)
+            self._keep_documents(repeated_documents(document), raw)
         return attributes
 
-    def _keep_documents(self, consolidated: Any, root: bytes) -> None:
+    def _keep_documents(self, documents: Mapping[str, JsonObject], root: bytes) -> None:
         # The root repeats all documents: those of a store in a bucket are not asked for again
-        documents = consolidated.get("metadata") if isinstance(consolidated, dict) else None
         known: dict[str, bytes] | None = getattr(self.storage, "documents", None)
         if known is not None:
             known[ROOT] = root
-        if known is not None and isinstance(documents, dict):
             for path, document in documents.items():
                 known[f"{path}/{ROOT}"] = json.dumps(document).encode()
 
