@@ -274,8 +274,7 @@ def _killed(family: str, sources: Path, store: Path, options: Mapping[str, Any])
             os.kill(process.pid, signal.SIGKILL)
         process.wait(_TIMEOUT)
     _run(arguments)
-    digest: str = unistore.Store(store).attributes["seal"]["digest"]
-    return digest
+    return unistore.Store(store).root.seal.digest
 
 
 def _check_verify(sources: Path, store: Path, folder: Path) -> None:

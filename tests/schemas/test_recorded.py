@@ -19,6 +19,7 @@ from unistore.schemas.recorded_rules import (
     RecordedSpecs,
     RuleError,
     StatedRules,
+    StoredField,
     extensions,
     parse_rule,
     recorded,
@@ -41,6 +42,12 @@ EVERYTHING = ArraySpec(
     limits=(Limit("volumes/image", (1,)),),
     text=True,
 )
+
+
+def stated(members: dict[str, Any]) -> StoredField:
+    return StoredField(axes=(), members=members)
+
+
 PLAIN = [path for path in sorted(STORES.iterdir()) if (path / "zarr.json").exists()]
 
 
@@ -106,7 +113,7 @@ def test_a_rule_bounds_numbers_of_classes() -> None:
 def test_a_malformed_recorded_rule_is_an_error_that_names_its_array(document: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_rule(document)
-    rules = StatedRules({"rows/x": {"axes": ["row"], "rule": document}}, "a.zarr")
+    rules = StatedRules({"rows/x": stated({"rule": document})}, "a.zarr")
     with pytest.raises(
         RuleError, match=f"a.zarr: zarr.json is damaged: the rule of 'rows/x' .*{message}"
     ) as error:
@@ -118,13 +125,13 @@ def test_a_malformed_recorded_rule_is_an_error_that_names_its_array(document: An
 def test_the_value_of_an_absent_array_is_recorded_beside_its_rule(absent: float | str) -> None:
     field = json.loads(json.dumps(recorded(ArraySpec(least=0, absent=absent))))
     assert field == {"rule": {"least": 0}, "absent": absent}
-    rule = StatedRules({"rows/x": field}, "a.zarr")["rows/x"]
+    rule = StatedRules({"rows/x": stated(field)}, "a.zarr")["rows/x"]
     assert (rule.absent, type(rule.absent)) == (absent, type(absent))
 
 
 @pytest.mark.parametrize("absent", [[], {}, ["{}"]])
 def test_a_malformed_absent_member_is_an_error(absent: Any) -> None:
-    rules = StatedRules({"rows/x": {"rule": {}, "absent": absent}}, "a.zarr")
+    rules = StatedRules({"rows/x": stated({"rule": {}, "absent": absent})}, "a.zarr")
     with pytest.raises(
         RuleError,
         match=r"a\.zarr: zarr\.json is damaged: the rule of 'rows/x' has an invalid member 'absent': ",
@@ -135,7 +142,7 @@ def test_a_malformed_absent_member_is_an_error(absent: Any) -> None:
 def test_rules_in_a_circle_are_refused() -> None:
     counted_by = {"a/a": "a/b", "a/b": "a/a", "a/c": "a/a", "a/d": "a/e", "a/e": SAMPLES}
     rules = StatedRules(
-        {path: {"rule": {"rows": [other, 0]}} for path, other in counted_by.items()}, "a.zarr"
+        {path: stated({"rule": {"rows": [other, 0]}}) for path, other in counted_by.items()}, "a.zarr"
     )
     for path in ("a/a", "a/b"):
         with pytest.raises(RuleError, match=r"the rule of 'a/[ab]' refers back"):
@@ -147,12 +154,12 @@ def test_a_side_table_adds_limits_to_rules_of_its_store() -> None:
     """A further array of voxels bounds the extents of the frames, beside the bits that bound them before."""
     bits, voxels, more = Limit("f/bits", (1, 2), 8), Limit("f/voxel/2", (2, 3)), Limit("f/voxel/4", (2, 3))
     before = {"f/extent": ArraySpec(least=1, limits=(bits,)), "f/bits": ArraySpec()}
-    fields = {path: {"axes": ["frame"], "rule": rule_of(rule)} for path, rule in before.items()}
+    fields = {path: stated({"rule": rule_of(rule)}) for path, rule in before.items()}
     for limit in (voxels, more):
         after = {**before, "f/extent": ArraySpec(least=1, limits=(bits, limit)), limit.path: ArraySpec()}
         added = extensions(RecordedSpecs(before), RecordedSpecs(after))
         assert [*added] == ["f/extent"]
-        side = {limit.path: {"axes": ["frame"], "rule": {}}}
+        side = {limit.path: stated({"rule": {}})}
         fields = with_side_table(fields, side, json.loads(json.dumps(added)), "a.zarr")
-    assert parse_rule(fields["f/extent"]["rule"]) == ArraySpec(least=1, limits=(bits, voxels, more))
-    assert parse_rule(fields["f/bits"]["rule"]) == ArraySpec()
+    assert parse_rule(fields["f/extent"].members["rule"]) == ArraySpec(least=1, limits=(bits, voxels, more))
+    assert parse_rule(fields["f/bits"].members["rule"]) == ArraySpec()

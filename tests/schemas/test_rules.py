@@ -21,7 +21,9 @@ class View:
 
     def __init__(self, arrays: Arrays, **attributes: Any) -> None:
         self.arrays = arrays
-        self.store = SimpleNamespace(has=arrays.__contains__, attributes={"samples": {"table": "points"}})
+        self.store = SimpleNamespace(
+            has=arrays.__contains__, root=SimpleNamespace(sample_table="points", main_table="points")
+        )
         self.attributes = attributes
 
     def under(self, prefix: str) -> list[str]:

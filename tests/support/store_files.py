@@ -67,5 +67,5 @@ def forge(store: Path, arrays: dict[str, Any], attributes: dict[str, Any] | None
     manifest.write_bytes(data)
     root = json.loads((store / "zarr.json").read_text())
     root["attributes"]["unistore"].update(attributes or {})
-    root["attributes"]["unistore"]["seal"] = make_seal(entries.values(), data)
+    root["attributes"]["unistore"]["seal"] = make_seal(entries.values(), data).to_json()
     (store / "zarr.json").write_bytes(sign_root(json.dumps(root, indent=1).encode() + b"\n"))

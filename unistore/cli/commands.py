@@ -179,13 +179,13 @@ def inspect(
 def _sample(path: str, sample: int, plot: str | None, version: str | None, *, as_json: bool) -> int:
     from unistore.html import check_sample, sample_picture
     from unistore.report.blocks import sample_blocks
-    from unistore.report.sealed import describe_sample
+    from unistore.report.sealed import SampleReport, describe_sample
     from unistore.store.versions import open_stores
 
     opened = open_stores(path, version)
     check_sample(path, sum(opened.counts), sample)
     store, row = opened.row_of(sample)
-    about = {**describe_sample(store, row), "sample": sample}
+    about: SampleReport = {**describe_sample(store, row), "sample": sample}
     if plot is not None:
         write_report(plot, sample_picture(store, row))
     if as_json:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unistore.conversion.settings import Settings
     from unistore.converters.detection import Claims, Detection
     from unistore.converters.families import Offer
+    from unistore.schemas.recorded_rules import SkippedEntry
 
 
 SAME = "same options, and names, sizes and times of the sources have not changed (values were not read)"
@@ -266,6 +267,7 @@ def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings
     """Return what would be written, and the memory and time that it takes."""
     from unistore.converters.detection import counted_scan, verdict_counts
     from unistore.report.text import aligned, terminal_width
+    from unistore.schemas.recorded_rules import skipped_entries
 
     lines = [
         f"would write {destination}: {shown.scan.family.replace('_', ' ')}",
@@ -291,7 +293,7 @@ def preview_text(shown: DryRun, cost: Cost, destination: str, settings: Settings
     lines += _cost_lines(cost, destination, max(1, peak.workers))
     lines += [f"  note: {note}" for note in shown.scan.notes]
     lines += [f"  {offer}" for offer in shown.offers]
-    return "\n".join([*lines, *_skipped_table(shown.scan.options.get("skipped", ()))])
+    return "\n".join([*lines, *_skipped_table(skipped_entries(shown.scan.options))])
 
 
 def _cost_lines(cost: Cost, destination: str, processes: int) -> list[str]:
@@ -328,6 +330,7 @@ def report_text(report: Report) -> str:
     """Return what was written, and how often labels are."""
     from unistore.converters.detection import verdict_counts
     from unistore.report.values import label_lines, sample_noun
+    from unistore.schemas.recorded_rules import SkippedEntry
 
     samples = count_of(report.samples, sample_noun(report.sample_table))
     written = f"{size(report.stored_bytes)} in {count_of(report.files, 'file')}"
@@ -349,25 +352,24 @@ def report_text(report: Report) -> str:
     lines += [f"  note: {note}" for note in report.notes]
     lines += [f"  labels of {line}" for line in label_lines(report.destination)]
     lines += [f"  {offer}" for offer in _offers(report)]
-    return "\n".join(
-        [*lines, *_skipped_table(report.skipped), f"next: unistore inspect {report.destination}"]
-    )
+    skipped = list(map(SkippedEntry.from_json, report.skipped))
+    return "\n".join([*lines, *_skipped_table(skipped), f"next: unistore inspect {report.destination}"])
 
 
-def _place_in_file(entry: Mapping[str, Any]) -> str:
-    row = f" row {entry['row']}" if "row" in entry else ""
-    return f"{entry['dataset']}{row}"
+def _place_in_file(entry: SkippedEntry) -> str:
+    row = "" if entry.row is None else f" row {entry.row}"
+    return f"{entry.dataset}{row}"
 
 
-def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+def _skipped_table(entries: Sequence[SkippedEntry]) -> list[str]:
     """Return the table of what was left out, with reasons."""
     if not entries:
         return []
     from unistore.report.text import aligned, shortened, terminal_width
 
-    left_out = len({entry["left_out"] for entry in entries})
+    left_out = len({entry.left_out for entry in entries})
     rows = [
-        (entry["file"], _place_in_file(entry), shortened(entry["reason"], MAX_REASON))
+        (entry.file, _place_in_file(entry), shortened(entry.reason, MAX_REASON))
         for entry in entries[:MAX_ROWS]
     ]
     lines = [f"  skipped because of problems: {left_out} (listed in unistore-report.json)"]

@@ -10,11 +10,12 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.conversion.parts import SEALING, JobPart, check_begun_parts, sealing_part
@@ -33,6 +34,9 @@ from unistore.system.progress import COUNTS
 from unistore.system.types import JsonObject, PathLike
 from unistore.zarr3.durable import Folder, Target, is_there, sync_folder
 from unistore.zarr3.storage import FailedReadError
+
+if TYPE_CHECKING:
+    from unistore.schemas.recorded_rules import Seal
 
 # The journal of a conversion: one fsynced JSON line for each finished step, to continue after a kill.
 
@@ -154,6 +158,40 @@ def _record(line: bytes) -> JsonObject:
     return cast("JsonObject", record)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginRecord:
+    """The record of the journal with which a conversion begins.
+
+    Attributes
+    ----------
+    identity : mapping
+        Options and versions that must be the same to continue.
+    paths : list of str
+        The sources as they were given, for the report on unfinished conversions.
+    scanned : int
+        When the first scan of the sources began, in ns since 1970. 0: unknown.
+    """
+
+    identity: JsonObject
+    paths: list[str]
+    scanned: int
+
+    @classmethod
+    def from_json(cls, record: JsonObject) -> BeginRecord:
+        """Return the record of its JSON object."""
+        scanned = record.get("scanned")
+        return cls(
+            identity=record["identity"],
+            paths=record.get("paths", []),
+            scanned=scanned if isinstance(scanned, int) else 0,
+        )
+
+    def to_json(self) -> JsonObject:
+        """Return the JSON object for the journal."""
+        return {"step": BEGIN, "identity": self.identity, "paths": self.paths, "scanned": self.scanned}
+
+
+BEGIN = "begin"  # Step of the journal
 TURN_MS = 200  # Between attempts of a part to do alone what is done once
 SOURCES_PER_RECORD = 1000  # Sources in one record of the journal
 
@@ -231,17 +269,15 @@ class Build(ABC):
     def _destination_digest(self) -> str | None:
         # None: there is no store, or it is not the new one
         try:
-            digest: str = self.seal()["digest"]
+            return self.seal().digest
         except StoreError:
             return None
-        return digest
 
-    def seal(self) -> JsonObject:
+    def seal(self) -> Seal:
         """Return the seal of the store at the destination."""
         from unistore.store.reader import Store
 
-        seal: JsonObject = Store(self.destination).attributes["seal"]
-        return seal
+        return Store(self.destination).root.seal
 
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]
@@ -321,16 +357,19 @@ class Build(ABC):
         self._lock.release()
 
     @property
+    def begun(self) -> BeginRecord | None:
+        """The record of the first part that began. None: none has."""
+        return next(map(BeginRecord.from_json, self.journal.each(BEGIN)), None)
+
+    @property
     def scanned(self) -> int:
         """Return when the first scan of the sources began, in ns since 1970, 0 if that is not recorded."""
-        begun = next(self.journal.each("begin"))
-        started = begun.get("scanned")
-        return started if isinstance(started, int) else 0
+        return 0 if self.begun is None else self.begun.scanned
 
     @property
     def is_begun(self) -> bool:
         """Return whether any part has begun."""
-        return next(self.journal.each("begin"), None) is not None
+        return self.begun is not None
 
     def withdraw(self) -> None:
         """End what was not begun, in its turn: parts that wait for theirs keep the folder."""
@@ -408,19 +447,19 @@ class Build(ABC):
         scanned: int,  # when the scan of the sources began, in ns since 1970
     ) -> None:
         """Record what is converted, or compare it with the record of the run that is continued."""
-        begun = self.journal.of("begin")
-        if not begun:
+        begun = self.begun
+        if begun is None:
             absolute_paths = [str(Path(path).absolute()) for path in paths]
             states = iter(sources)
             while states_of_record := dict(islice(states, SOURCES_PER_RECORD)):
                 self.journal.append({"step": "sources", "of": states_of_record})
-            begin = {"step": "begin", "identity": identity, "paths": absolute_paths, "scanned": scanned}
-            self.journal.append(begin)
+            begin = BeginRecord(identity=identity, paths=absolute_paths, scanned=scanned)
+            self.journal.append(begin.to_json())
             return
         pairs = zip_longest(self._recorded_sources(), sources)
-        if begun[0]["identity"] == identity and all(recorded == other for recorded, other in pairs):
+        if begun.identity == identity and all(recorded == other for recorded, other in pairs):
             return
-        before = {**begun[0]["identity"], "sources": dict(self._recorded_sources())}
+        before = {**begun.identity, "sources": dict(self._recorded_sources())}
         changed = differences(before, {**identity, "sources": dict(sources)})
         if changed:
             lines = "\n  ".join(changed[:20])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import scan_valid_sources, with_skipped
 from unistore.conversion.split_rule import SOURCE, SplitRule
 from unistore.conversion.splits import assign_splits, prepare_splits
-from unistore.converters.detection import Claims, counted_scan
+from unistore.converters.detection import Claims, CountReport, counted_scan
 from unistore.converters.families import Offer, offers_of
 from unistore.converters.protocol import Finalized, Scan
 from unistore.system.types import Int64s, JsonObject
@@ -29,6 +29,52 @@ if TYPE_CHECKING:
 
 # Most samples that are assigned to splits only to tell their shares
 _MAX_NAMES = 1_000_000
+
+
+class PlannedSource(TypedDict):
+    """A source as `DryRun.to_json` describes it. ``rows`` are by table."""
+
+    name: str
+    split: str | None
+    rows: dict[str, int]
+
+
+class PlannedArray(TypedDict):
+    """An array as `DryRun.to_json` describes it."""
+
+    path: str
+    shape: list[int]
+    dtype: str
+    chunk: list[int]
+    shard: list[int]
+    amplification: float
+
+
+class PlannedTable(TypedDict):
+    """A table as `DryRun.to_json` describes it."""
+
+    name: str
+    rows: int
+    estimated: bool
+    shard_rows: int
+    tasks: int
+    arrays: list[PlannedArray]
+
+
+class DryRunReport(TypedDict):
+    """Result of `DryRun.to_json`. ``offers`` are members of `Offer`, ``plan`` is `Plan.to_json`."""
+
+    family: str
+    notes: list[str]
+    verdicts: list[CountReport]
+    options: JsonObject
+    sources: list[PlannedSource]
+    tables: list[PlannedTable]
+    source_bytes: int
+    raw_bytes: int
+    memory: int
+    offers: list[JsonObject]
+    plan: JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +96,7 @@ class DryRun:
         """Return the bytes of all source files."""
         return int(self.source_sizes.sum())
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> DryRunReport:
         """Return plain JSON values, deterministic for given sources and options."""
         return {
             "family": self.scan.family,

@@ -186,7 +186,7 @@ def compared(
             fixes.append(RunCommand(compact, "to change the codec without the sources"))
     else:
         origin = "the same sources and options"
-        if open_stores(error.destination).stores[0].attributes.get("created_with") != versions():
+        if open_stores(error.destination).stores[0].root.created_with != versions():
             origin += " by another version of unistore or of its libraries"
         verify = ("verify", error.destination, "--against", *error.sources)
         fixes.append(RunCommand(verify, "to compare values"))
@@ -224,7 +224,7 @@ def _stored_sources(destination: str) -> dict[str, SourceState]:
     known: dict[str, SourceState] = {}
     for store, removed in zip(opened.stores, opened.removed, strict=True):
         names = store.text("sources/path")
-        states = read_states(store.storage, store.attributes["seal"]["digest"], len(names)).states
+        states = read_states(store.storage, store.root.seal.digest, len(names)).states
         for row, (name, state) in enumerate(zip(names, states, strict=True)):
             if row not in removed:
                 known[name] = state
@@ -243,7 +243,7 @@ def _changed_options(
     if store.family != scan.family:
         return [f"the family was {store.family}, is {scan.family}"]
     rule = prepare_splits(settings.rule, paths, scan)
-    return option_changes(store.attributes.get("options", {}), plan_options(scan, settings.codec, rule))
+    return option_changes(store.root.options, plan_options(scan, settings.codec, rule))
 
 
 def replaced_notes(destination: str, new_store: NewStore) -> list[str]:
@@ -262,11 +262,10 @@ def replaced_notes(destination: str, new_store: NewStore) -> list[str]:
         are = "is" if len(gone) == 1 else "are"
         counted = count_of(len(gone), "source")
         notes.append(f"{counted} of the replaced store {are} not in the new one: {first_few(gone)}")
-    present = new_store.groups["splits"]["names"]
-    if missing := [name for name in splits if name not in present]:
+    if missing := [name for name in splits if name not in new_store.split_names]:
         word = "split" if len(missing) == 1 else "splits"
         notes.append(f"the replaced store had the {word} {', '.join(missing)}, which the new one has not")
-    if lines := option_changes(old.attributes.get("options", {}), new_store.plan.options):
+    if lines := option_changes(old.root.options, new_store.plan.options):
         notes.append(f"options differ from the replaced store: {first_few(lines, _SHOWN, '; ')}")
     return notes
 

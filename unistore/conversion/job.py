@@ -48,11 +48,100 @@ SMALL_SOURCE = 64 << 10  # Sources of fewer bytes of rows take longer to open th
 MAX_PIECES = 256  # Most sources of a part
 
 
+SHARD = "shard"  # Step of the journal
+
 # ``read(lo, hi, block)``: read planes ``lo:hi`` into a block (1, hi - lo, …) filled with the fill value
 ReadPlanes = Callable[[int, int, AnyArray], None]
 Corner = tuple[int, ...]  # Start of a block on the leading axes that it does not span
 # Of the rows of a source in a task: the digest of its columns, or those of single columns that go on
 PieceDigest = int | list[ColumnDigest]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceDigests:
+    """The digests of the pieces of sources in a task, by their number in the task.
+
+    Attributes
+    ----------
+    whole : str
+        Digests of 32 hexadecimal digits, one after the other. 0 for a piece of a source that may go on.
+    cut : mapping of str to list
+        JSON of the digests of the columns of these pieces, by number.
+    """
+
+    whole: str
+    cut: Mapping[str, list[JsonObject]]
+
+    @classmethod
+    def of(cls, digests: Sequence[PieceDigest]) -> PieceDigests:
+        """Return these digests."""
+        whole = [piece if isinstance(piece, int) else 0 for piece in digests]
+        cut = {
+            str(number): [column.to_json() for column in piece]
+            for number, piece in enumerate(digests)
+            if not isinstance(piece, int)
+        }
+        return cls("".join([f"{piece:032x}" for piece in whole]), cut)
+
+    def whole_piece(self, number: int) -> int:
+        """Return the digest of a piece, 0 if its source may go on."""
+        return int(self.whole[32 * number : 32 * number + 32], 16)
+
+    def cut_columns(self, number: int) -> list[ColumnDigest]:
+        """Return the digests of the columns of a piece whose source may go on."""
+        return list(map(ColumnDigest.from_json, self.cut.get(str(number), ())))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """The record of a finished task in the journal.
+
+    Its members are parsed when they are asked for: a journal is read once for each of them, and may have
+    records of a hundred thousand tasks.
+    """
+
+    document: JsonObject
+
+    @classmethod
+    def of(
+        cls,
+        task: ShardTask,
+        files: Sequence[Entry],
+        digests: Sequence[PieceDigest],
+        statistics: Mapping[str, Moments],
+    ) -> ShardRecord:
+        """Return the record of a task, with the moments of columns by path."""
+        pieces = PieceDigests.of(digests)
+        return cls(
+            {
+                "step": SHARD,
+                "task": task.id,
+                "files": [file.to_json() for file in files],
+                "pieces": pieces.whole,
+                "cut": pieces.cut,
+                "statistics": {path: moments.to_json() for path, moments in statistics.items()},
+            }
+        )
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return str(self.document["task"])
+
+    @property
+    def files(self) -> list[Entry]:
+        """The shards that were written."""
+        return list(map(Entry.from_json, self.document["files"]))
+
+    @property
+    def digests(self) -> PieceDigests:
+        """Digests of the pieces of sources."""
+        return PieceDigests(self.document["pieces"], self.document["cut"])
+
+    @property
+    def statistics(self) -> dict[str, Moments]:
+        """Moments of columns, by path."""
+        return {path: Moments.from_json(plain) for path, plain in self.document["statistics"].items()}
 
 
 class ColumnRows:
@@ -298,7 +387,7 @@ class ShardJob(Job[ShardTask]):
                 ]
         except InputError as error:
             return Outcome(problems=error.problems)
-        return Outcome(self.record(task, files, columns, digests))
+        return Outcome(self.record(task, files, columns, digests).document)
 
     def record(
         self,
@@ -306,26 +395,13 @@ class ShardJob(Job[ShardTask]):
         files: Sequence[Entry],
         columns: Sequence[ColumnRows],
         digests: Sequence[PieceDigest],
-    ) -> JsonObject:
+    ) -> ShardRecord:
         """Return the record of a task for the journal, after iteration of all its columns."""
         statistics = {}
         for column in columns:
             if column.block is not None and column.array.field.statistics:
-                statistics[column.array.field.path] = Moments.of(column.block).to_json()
-        whole = [piece if isinstance(piece, int) else 0 for piece in digests]
-        cut = {
-            str(number): [column.to_json() for column in piece]
-            for number, piece in enumerate(digests)
-            if not isinstance(piece, int)
-        }
-        return {
-            "step": "shard",
-            "task": task.id,
-            "files": [file.to_json() for file in files],
-            "pieces": "".join([f"{piece:032x}" for piece in whole]),  # digests one after the other
-            "cut": cut,  # of pieces of sources that may go on, by number
-            "statistics": statistics,
-        }
+                statistics[column.array.field.path] = Moments.of(column.block)
+        return ShardRecord.of(task, files, digests, statistics)
 
     def alone(self, task: ShardTask) -> ShardJob:
         """Return the job with the sources that the rows of a task come from."""

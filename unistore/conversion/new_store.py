@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.job import index_rows, metadata_of, write_column
+from unistore.conversion.job import SHARD, PieceDigests, ShardRecord, index_rows, metadata_of, write_column
 from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
 from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
 from unistore.conversion.running_statistics import Moments
@@ -24,13 +24,14 @@ from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import Codes
+from unistore.converters.detection import CountReport
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family, package_of
 from unistore.errors import ConversionError, InputError, Problem, first_few, printable
 from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo
 from unistore.schemas.declared_rules import ArraySpecs, resolved
-from unistore.schemas.recorded_rules import RecordedSpecs, recorded
+from unistore.schemas.recorded_rules import RecordedSpecs, Seal, StatedFamily, recorded
 from unistore.schemas.relations import relations
 from unistore.schemas.table_rows import columns_of, counting_array, first_column, source_offsets
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
@@ -134,18 +135,23 @@ def _check_table_names(offsets: Mapping[str, str], paths: Iterable[str]) -> None
             raise InputError(Problem(table, message, "choose another name", "name"))
 
 
-def source_digests(plan: Plan, records: Callable[[], Iterable[Mapping[str, Any]]]) -> UInt8s:
+def shard_records(journal: Journal) -> Iterator[ShardRecord]:
+    """Iterate over the records of all finished tasks, reading one at a time."""
+    return map(ShardRecord, journal.each(SHARD))
+
+
+def source_digests(plan: Plan, records: Callable[[], Iterable[ShardRecord]]) -> UInt8s:
     """Return digests of the sources, (sources, 16) uint8, from the journal's records of all tasks."""
-    last = {record["task"]: number for number, record in enumerate(records())}
+    last = {record.task: number for number, record in enumerate(records())}
     tasks = plan.tasks()
     numbers = {task.id: number for number, task in enumerate(tasks)}
     joining = _SourceDigests(plan)
-    waiting: dict[int, Mapping[str, Any]] = {}  # records of tasks whose rows follow those of tasks to come
+    waiting: dict[int, PieceDigests] = {}  # of tasks whose rows follow those of tasks to come
     position = 0
     for number, record in enumerate(records()):
-        task = numbers.get(record["task"])  # None: of an earlier round, with other sources
-        if task is not None and last[record["task"]] == number:
-            waiting[task] = {name: record[name] for name in ("pieces", "cut")}
+        task = numbers.get(record.task)  # None: of an earlier round, with other sources
+        if task is not None and last[record.task] == number:
+            waiting[task] = record.digests
         while position in waiting:
             joining.add(tasks[position], waiting.pop(position))
             position += 1
@@ -162,8 +168,8 @@ class _SourceDigests:
         self._open: dict[str, ColumnDigest] = {}  # columns of the source that may go on, by form
         self._source = -1
 
-    def add(self, task: ShardTask, record: Mapping[str, Any]) -> None:
-        """Take the record of the next task."""
+    def add(self, task: ShardTask, digests: PieceDigests) -> None:
+        """Take the digests of the next task."""
         if task.table != self._table:
             self._close()
             self._table = task.table
@@ -172,13 +178,12 @@ class _SourceDigests:
             if source != self._source:
                 self._close()
                 self._source = source
-            for plain in record["cut"].get(str(number), ()):
-                column = ColumnDigest.from_json(plain)
+            for column in digests.cut_columns(number):
                 if column.form in self._open:
                     self._open[column.form].follow(column)
                 else:
                     self._open[column.form] = column
-            self._sums[source] += int(record["pieces"][32 * number : 32 * number + 32], 16)
+            self._sums[source] += digests.whole_piece(number)
 
     def digests(self) -> UInt8s:
         """Return the digests of all sources, (sources, 16) uint8."""
@@ -233,31 +238,28 @@ def write_root(
     documents: Mapping[str, bytes],  # from `metadata_documents`
     attributes: Mapping[str, Any],  # the root's ``unistore`` object without the seal
     states: SourceStates | None = None,  # kept beside the files that the manifest lists
-) -> JsonObject:
+) -> Seal:
     """Write the manifest, remove files that it does not list, write the root, and return the seal."""
     manifest = manifest_bytes(entries)
     sealed = make_seal(entries, manifest)
     if states is not None:
-        target.put(SOURCES, [states.to_bytes(sealed["digest"])])
+        target.put(SOURCES, [states.to_bytes(sealed.digest)])
     target.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, SOURCES, *(entry.key for entry in entries)})
     target.put(ROOT, [root_document(attributes, sealed, documents)])
     return sealed
 
 
-def root_document(
-    attributes: Mapping[str, Any], sealed: Mapping[str, Any], documents: Mapping[str, bytes]
-) -> bytes:
+def root_document(attributes: Mapping[str, Any], sealed: Seal, documents: Mapping[str, bytes]) -> bytes:
     """Return the root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
-    unistore = {**attributes, "seal": sealed}
+    unistore = {**attributes, "seal": sealed.to_json()}
     own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
     return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
 
 
 def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
-    recorded = {record["task"]: record["files"] for record in journal.each("shard")}
-    files = chain.from_iterable(recorded[task.id] for task in plan.tasks())
-    entries = [Entry.from_json(file) for file in files]
+    written = {record.task: record.files for record in shard_records(journal)}
+    entries = list(chain.from_iterable(written[task.id] for task in plan.tasks()))
     sizes = target.sizes()
     for entry in entries:
         if sizes.get(entry.key) != entry.bytes:
@@ -305,7 +307,7 @@ def metadata_documents(
         documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": own})
     files = {f"{path}/{ROOT}": document for path, document in documents.items()}
     if verdicts := attributes.get("verdicts"):
-        files[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
+        files[REPORT] = report_document(plan.options, verdicts)
     return files
 
 
@@ -361,13 +363,12 @@ def described_fields(plan: Plan, rules: RecordedSpecs) -> JsonObject:
     }
 
 
-def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> JsonObject:
+def merged_statistics(plan: Plan, records: Iterable[ShardRecord]) -> JsonObject:
     """Return the statistics of the columns that have them, merged in row order from the journal's records."""
-    recorded = {record["task"]: record["statistics"] for record in records}
+    recorded = {record.task: record.statistics for record in records}
     moments: dict[str, Moments] = {}
     for task in plan.tasks():
-        for path, plain in recorded[task.id].items():
-            block = Moments.from_json(plain)
+        for path, block in recorded[task.id].items():
             moments[path] = moments[path].merge(block) if path in moments else block
     return {path: moments[path].summary() for path in sorted(moments)}
 
@@ -423,7 +424,7 @@ class NewStore:
     scan: Scan
     plan: Plan
     samples: int
-    verdicts: tuple[JsonObject, ...]  # number of files by verdict and reason (JSON)
+    verdicts: tuple[CountReport, ...]  # number of files by verdict and reason
     reported: Any  # those that the root repeats; None: it has none
     groups: Mapping[str, Mapping[str, Any]]  # attributes of groups below the root, by path
     codes: Codes  # split code of each sample, (samples,) uint8
@@ -434,6 +435,12 @@ class NewStore:
     spilled: Mapping[str, Table]  # final form of the spilled tables, by name
     notes: tuple[str, ...] = ()  # one-line remarks for the user
     digests: UInt8s | None = None  # of the sources, where they are copied
+
+    @property
+    def split_names(self) -> Sequence[str]:
+        """Names of the splits, by code."""
+        names: Sequence[str] = self.groups["splits"]["names"]
+        return names
 
     def index(self, digests: UInt8s) -> IndexArrays:
         """Return every index array. `digests` are the content digests of the sources, (sources, 16) uint8."""
@@ -446,21 +453,21 @@ class NewStore:
         plan = self.plan
         axes = planned_axes(plan)
         rules = RecordedSpecs(plan.rules)
-        about = self.scan.recorded
-        if not about:
+        stated = self.scan.recorded
+        if stated is None:
             family = get_family(plan.family)
-            about = {"kinds": kinds_of(family, axes), "package": package_of(family)}
+            stated = StatedFamily(kinds_of(family, axes), package_of(family))
         return {
             "format_version": FORMAT_VERSION,
             "family": plan.family,
             "samples": {"count": self.samples, "table": plan.sample_table},
             "main_table": self.scan.main_table,
             "tables": tables_of(rules, self.rows, axes),
-            "kinds": about["kinds"],
-            "package": about["package"],
+            "kinds": list(stated.kinds),
+            "package": stated.package._asdict(),
             "fields": described_fields(plan, rules),
             "options": dict(plan.options),
-            "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
+            "skipped": len(skipped_sources(plan.options)),
             **({} if self.reported is None else {"verdicts": self.reported}),
             "plan_digest": plan.digest,
             "created_with": dict(plan.versions),
@@ -470,26 +477,26 @@ class NewStore:
         """Return the digests of the sources, (sources, 16) uint8, once every task has its record."""
         if self.digests is not None:
             return self.digests
-        return source_digests(self.plan, partial(journal.each, "shard"))
+        return source_digests(self.plan, partial(shard_records, journal))
 
     def equal_sources_notes(self, digests: UInt8s) -> tuple[str, ...]:
         """Return a remark if sources have the values of others, by their digests."""
         rows = np.array(self.rows[self.scan.main_table], np.int64)
         names = self.plan.sources
         pairs = [(names[number], names[other]) for number, other in equal_sources(digests, rows)]
-        are_split = len(self.groups["splits"]["names"]) > 1
+        are_split = len(self.split_names) > 1
         return (equal_sources_note(pairs, are_split=are_split),) if pairs else ()
 
     def seal(
         self, target: Target, journal: Journal, digests: UInt8s, states: SourceStates | None = None
-    ) -> JsonObject:
+    ) -> Seal:
         """Write index arrays, metadata and manifest, the root last, and return the seal."""
         plan = self.plan
         entries = _shard_entries(target, plan, journal)
         documents = metadata_documents(plan, self.attributes, self.groups)
         index = self.index(digests)
         entries += write_index_and_documents(target, plan, index, documents)
-        statistics = merged_statistics(plan, journal.each("shard"))
+        statistics = merged_statistics(plan, shard_records(journal))
         attributes = {**self.attributes, "statistics": statistics}
         return write_root(target, entries, documents, attributes, states)
 
@@ -512,7 +519,7 @@ def plan_of(
     arrays = [*chain.from_iterable(table.arrays for table in tables), *index]
     columns = {array.field.path: array.field.rule for array in arrays}
     specs = declared_specs(scan)
-    if scan.recorded:
+    if scan.recorded is not None:
         specs = ArraySpecs(arrays={path: rule for path, rule in columns.items() if rule is not None})
     return Plan(
         family=scan.family,
@@ -528,7 +535,7 @@ def plan_of(
 
 def declared_specs(scan: Scan) -> ArraySpecs:
     """Return what the family of sources declares. Nothing of stored ones, whose fields have their rules."""
-    return ArraySpecs() if scan.recorded else specs_of(get_family(scan.family))
+    return specs_of(get_family(scan.family)) if scan.recorded is None else ArraySpecs()
 
 
 def with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -23,6 +23,8 @@ from unistore.store.names import BUILD_MARK, FIRST_VERSION, ROOT, build_folder
 from unistore.system.types import JsonObject
 from unistore.zarr3.documents import parse_json
 from unistore.zarr3.durable import WrittenFile, write_file
+
+_PLACE = "place"  # Step of the journal
 
 # `ObjectTarget`: files of a store as objects; the root object is written last.
 
@@ -146,8 +148,41 @@ def new_mark(token: str, folder: Path) -> bytes:
 
 def place_of_owner(mark: bytes | None) -> str:
     """Return where the owner of a prefix is, by its mark."""
-    owner = _parsed(mark)
-    return f"on {owner.get('host', 'another machine')} in {owner.get('folder', 'another folder')}"
+    owner = _Owner.from_mark(mark)
+    return f"on {owner.host} in {owner.folder}"
+
+
+class _Owner(NamedTuple):
+    """Who writes below a prefix, as its mark says."""
+
+    token: object
+    host: object
+    folder: object
+
+    @classmethod
+    def from_mark(cls, mark: bytes | None) -> _Owner:
+        try:
+            stated = parse_json(mark or b"{}")
+        except ValueError:
+            stated = {}
+        members = stated if isinstance(stated, dict) else {}
+        host = members.get("host", "another machine")
+        return cls(members.get("token"), host, members.get("folder", "another folder"))
+
+
+class PlaceRecord(NamedTuple):
+    """The record of the journal that claims a destination.
+
+    Attributes
+    ----------
+    staged : bool
+        Whether a store is there that is to be replaced, so that the new one is written next to it.
+    token : str
+        Names this conversion in the mark.
+    """
+
+    staged: bool
+    token: str
 
 
 class ObjectBuild(Build):
@@ -174,7 +209,7 @@ class ObjectBuild(Build):
         self.location = location
         self._client = writing_client(location)
         self._claimed = False
-        self._begun: JsonObject | None = None
+        self._begun: PlaceRecord | None = None
         folder = build_folder((Path.cwd() if work is None else work.absolute()) / location.name)
         super().__init__(str(location), folder, local="root", restart=restart, part=part)
         self.output_path = folder
@@ -188,7 +223,7 @@ class ObjectBuild(Build):
         self, identity: JsonObject, sources: Sequence[tuple[str, Any]], paths: Sequence[Path], scanned: int
     ) -> None:
         """Record or compare what is converted, and the destination."""
-        self._begun = next(self.journal.each("place"), None)  # by another part meanwhile
+        self._begun = self._recorded_place()  # by another part meanwhile
         super().begin({**identity, "destination": str(self.location)}, sources, paths, scanned)
 
     def check(self, *, overwrite: bool) -> None:
@@ -197,7 +232,7 @@ class ObjectBuild(Build):
         if self._client.size(ROOT) is not None:
             if not is_store(str(self.location)):
                 raise self._not_a_store()
-            if begun is not None and not begun["staged"]:
+            if begun is not None and not begun.staged:
                 message = "another store was finished here meanwhile"
                 fix = "add --restart --overwrite to replace it"
                 raise InputError.at(str(self.location), message, fix, "exists")
@@ -212,10 +247,10 @@ class ObjectBuild(Build):
         """Claim the destination, before objects are written."""
         if self._begun is None:
             staged = self._client.size(ROOT) is not None
-            self._begun = {"step": "place", "staged": staged, "token": secrets.token_hex(16)}
-            self.journal.append(self._begun)
+            self._begun = PlaceRecord(staged=staged, token=secrets.token_hex(16))
+            self.journal.append({"step": _PLACE, **self._begun._asdict()})
         client = writing_client(self._written)
-        if self._begun["staged"] and client.size(BUILD_MARK) is None and client.list(limit=1):
+        if self._begun.staged and client.size(BUILD_MARK) is None and client.list(limit=1):
             message = "the new store would be written here, but other objects are here"
             raise InputError.at(str(self._written), message, "remove these objects", "target")
         owner = client.create(BUILD_MARK, self._mark()) or client.get(BUILD_MARK)
@@ -225,7 +260,7 @@ class ObjectBuild(Build):
             if not self._restart:
                 raise ConversionError(self._taken_message(owner))
             client.put(BUILD_MARK, [self._mark()])
-            if not self._begun["staged"]:  # left by a replacement that was abandoned
+            if not self._begun.staged:  # left by a replacement that was abandoned
                 self._clear(self._staging)
         self._claimed = True
         super().discard_on_input_error()
@@ -237,7 +272,7 @@ class ObjectBuild(Build):
         if not self._is_mine(owner):
             raise ConversionError(self._taken_message(owner))
         root = self.local / ROOT
-        if self._begun["staged"]:
+        if self._begun.staged:
             swap_in(self._written, self.location, root, self._mark())
         else:
             commit(self.location, root)
@@ -251,13 +286,18 @@ class ObjectBuild(Build):
                 self._clear(self.location)
             else:
                 self._client.delete([BUILD_MARK])
-            if self._begun["staged"]:
+            if self._begun.staged:
                 self._clear(self._staging)
         super().remove()
 
     def _open(self) -> None:
         super()._open()
-        self._begun = next(iter(self.journal.of("place")), None)
+        self._begun = self._recorded_place()
+
+    def _recorded_place(self) -> PlaceRecord | None:
+        for record in self.journal.each(_PLACE):
+            return PlaceRecord(record["staged"], record["token"])
+        return None
 
     @property
     def _staging(self) -> StoreLocation:
@@ -266,15 +306,15 @@ class ObjectBuild(Build):
     @property
     def _written(self) -> StoreLocation:
         assert self._begun is not None
-        return self._staging if self._begun["staged"] else self.location
+        return self._staging if self._begun.staged else self.location
 
     def _mark(self) -> bytes:
         assert self._begun is not None
-        return new_mark(self._begun["token"], self.folder)
+        return new_mark(self._begun.token, self.folder)
 
     def _is_mine(self, mark: bytes | None) -> bool:
         assert self._begun is not None
-        return bool(_parsed(mark).get("token") == self._begun["token"])
+        return _Owner.from_mark(mark).token == self._begun.token
 
     def _taken_message(self, mark: bytes | None) -> str:
         return (
@@ -295,11 +335,3 @@ class ObjectBuild(Build):
 
     def _destination_digest(self) -> str | None:
         return None if self._client.size(ROOT) is None else super()._destination_digest()
-
-
-def _parsed(mark: bytes | None) -> JsonObject:
-    try:
-        owner = parse_json(mark or b"{}")
-    except ValueError:
-        return {}
-    return owner if isinstance(owner, dict) else {}

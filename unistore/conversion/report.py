@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unistore.system.sizes import count_of, size
+
+if TYPE_CHECKING:
+    from unistore.converters.detection import CountReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -65,7 +68,7 @@ class Report:
     unfinished_parts: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     skipped: tuple[Mapping[str, Any], ...] = ()
-    verdicts: tuple[Mapping[str, Any], ...] = ()
+    verdicts: tuple[CountReport, ...] = ()
 
     def __repr__(self) -> str:
         noun = self.sample_table.rpartition("/")[2]

@@ -18,8 +18,9 @@ from unistore.converters.protocol import ParallelMap, Scan, serial_map
 from unistore.converters.scan_types import Stored
 from unistore.converters.source_scan import claims_for, scan_sources
 from unistore.errors import AddOptions, ConversionError, Fixes, InputError, Problem
+from unistore.schemas.recorded_rules import SkippedEntry, skipped_entries
 from unistore.store.names import file_name_problem
-from unistore.system.types import JsonObject
+from unistore.system.types import Attributes
 
 if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
@@ -124,38 +125,38 @@ def sources_of(problems: Iterable[Problem]) -> set[str]:
     return {problem.source for problem in problems}
 
 
-def entry_of(problem: Problem) -> JsonObject:
-    """Return the report's entry. It has a row only where the problem names one."""
-    entry = {
-        "file": problem.file,
-        "dataset": problem.dataset,
-        "reason": problem.message,
-        "fix": problem.advice,
-        "kind": problem.kind,
-        "left_out": problem.source,
-    }
-    return entry if problem.row is None else {**entry, "row": problem.row}
+def _entry_of(problem: Problem) -> SkippedEntry:
+    return SkippedEntry(
+        file=problem.file,
+        dataset=problem.dataset,
+        reason=problem.message,
+        fix=problem.advice,
+        kind=problem.kind,
+        left_out=problem.source,
+        row=problem.row,
+    )
 
 
 def with_skipped(scan: Scan, problems: Sequence[Problem]) -> Scan:
     """Return a scan whose options record what was left out."""
     if not problems:
         return scan
-    return replace(scan, options={**scan.options, "skipped": [entry_of(problem) for problem in problems]})
+    entries = [_entry_of(problem).to_json() for problem in problems]
+    return replace(scan, options={**scan.options, "skipped": entries})
 
 
-def skipped_sources(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return names of the sources, or items of sources, in entries of the report, in natural order."""
-    return sorted({entry["left_out"] for entry in entries}, key=natural_key)
+def skipped_sources(options: Attributes) -> list[str]:
+    """Return names of the sources, or items of sources, that options state as skipped, in natural order."""
+    return sorted({entry.left_out for entry in skipped_entries(options)}, key=natural_key)
 
 
-def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> bytes:
+def report_document(options: Attributes, verdicts: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the store's report: sources that were skipped for their problems, and all files by verdict."""
-    sources = skipped_sources(entries)
+    sources = skipped_sources(options)
     document = {
         "skipped": len(sources),
         "left_out": sources,
-        "problems": list(entries),
+        "problems": list(options.get("skipped", ())),
         "verdicts": list(verdicts),
     }
     return json.dumps(document, indent=1, ensure_ascii=True).encode() + b"\n"

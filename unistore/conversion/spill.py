@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,44 @@ AHEAD = 64 << 10  # Bytes that are read at a time, at least
 OPEN = 4  # Batches that a process keeps open
 
 
+@dataclass(slots=True)
+class SpilledColumn:
+    """A column of a table in a batch, as the description of the batch has it.
+
+    Attributes
+    ----------
+    table, column : str
+        Names of the table and of the column.
+    row_shape : list of int
+        Shape of a row.
+    file : str
+        File of the rows of all sources.
+    runs : dict of int to list
+        By source of the batch, runs of rows of one dtype: its name, their number, and where they begin in
+        the file.
+    """
+
+    table: str
+    column: str
+    row_shape: list[int]
+    file: str
+    runs: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, described: JsonObject) -> SpilledColumn:
+        """Return the column of its JSON object, which has texts as numbers of sources."""
+        runs = {int(source): runs for source, runs in described["runs"].items()}
+        return cls(described["table"], described["column"], described["row_shape"], described["file"], runs)
+
+    def add(self, source: int, dtype: str, rows: int, position: int) -> None:
+        """Take rows of a source that begin at `position` in the file."""
+        runs = self.runs.setdefault(source, [])
+        if runs and runs[-1][0] == dtype:
+            _, before, position = runs.pop()
+            rows += before
+        runs.append((dtype, rows, position))
+
+
 class SpillWriter:
     """Writes the rows and prepared arrays of a batch of sources, one source after the other."""
 
@@ -46,7 +84,7 @@ class SpillWriter:
     ) -> None:
         self.folder = folder
         self._files: dict[tuple[str, str], IO[bytes]] = {}
-        self._columns: dict[tuple[str, str], JsonObject] = {}
+        self._columns: dict[tuple[str, str], SpilledColumn] = {}
         self._sources: list[tuple[str | None, list[Any]]] = []
         self._prepared = bytearray()
 
@@ -69,25 +107,19 @@ class SpillWriter:
         key = (table, column)
         row_shape = list(rows.shape[1:])
         if key not in self._columns:
-            file = f"{len(self._columns)}.bin"
-            described: JsonObject = {"table": table, "column": column, "row_shape": row_shape, "file": file}
-            self._columns[key] = {**described, "runs": {}}
-        described = self._columns[key]
-        if described["row_shape"] != row_shape:
-            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {described['row_shape']}"
+            self._columns[key] = SpilledColumn(table, column, row_shape, f"{len(self._columns)}.bin")
+        spilled = self._columns[key]
+        if spilled.row_shape != row_shape:
+            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {spilled.row_shape}"
             raise ValueError(msg)
         try:
             if key not in self._files:
-                self._files[key] = (self.folder / described["file"]).open("wb")
+                self._files[key] = (self.folder / spilled.file).open("wb")
             position = self._files[key].tell()
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
-        # runs of rows of one dtype: its name, their number, and where they begin in the file
-        runs = described["runs"].setdefault(len(self._sources), [])
-        if not runs or runs[-1][0] != rows.dtype.str:
-            runs.append([rows.dtype.str, 0, position])
-        runs[-1][1] += len(rows)
+        spilled.add(len(self._sources), rows.dtype.str, len(rows), position)
 
     def end_source(self, key: str | None, prepared: SourceArrays) -> None:
         """End a source, whose rows were emitted since the last call. `key` None marks it as invalid."""
@@ -103,7 +135,7 @@ class SpillWriter:
 
     def finish(self) -> None:
         """Write the prepared arrays and sync all files, then write and sync the description."""
-        described = {"columns": [*self._columns.values()], "sources": self._sources}
+        described = {"columns": list(map(asdict, self._columns.values())), "sources": self._sources}
         try:
             with (self.folder / PREPARED).open("wb") as values:
                 values.write(self._prepared)
@@ -122,7 +154,8 @@ class SpilledBatch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         described = json.loads((folder / DESCRIPTION).read_text())
-        self._columns = {(column["table"], column["column"]): column for column in described["columns"]}
+        columns = map(SpilledColumn.from_json, described["columns"])
+        self._columns = {(column.table, column.column): column for column in columns}
         self._ahead: dict[str, tuple[int, UInt8s]] = {}
         self._forms = [forms for _, forms in described["sources"]]
         self.keys: list[str | None] = [key for key, _ in described["sources"]]
@@ -152,7 +185,7 @@ class SpilledBatch:
         lengths = {}
         for (owner, name), column in self._columns.items():
             if owner == table:
-                lengths[name] = sum(rows for _, rows, _ in column["runs"].get(str(source), ()))
+                lengths[name] = sum(rows for _, rows, _ in column.runs.get(source, ()))
         if len(set(lengths.values())) > 1:
             msg = f"{self._folder}: spilled columns of table {table!r} differ in length: {lengths}"
             raise ConversionError(msg)
@@ -161,15 +194,15 @@ class SpilledBatch:
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[AnyArray]:
         """Yield rows ``lo:hi`` of a source's column, one array (n, *row_shape) for each run of one dtype."""
         spilled = self._columns[table, column]
-        row_shape = spilled["row_shape"]
+        row_shape = spilled.row_shape
         start = 0
-        for form, rows, position in spilled["runs"].get(str(source), ()):
+        for form, rows, position in spilled.runs.get(source, ()):
             first = max(lo, start)
             last = min(hi, start + rows)
             if first < last:
                 row_bytes = math.prod(row_shape) * np.dtype(form).itemsize
                 begin = position + (first - start) * row_bytes
-                block = self._bytes(spilled["file"], begin, (last - first) * row_bytes)
+                block = self._bytes(spilled.file, begin, (last - first) * row_bytes)
                 yield block.view(form).reshape(last - first, *row_shape)
             start += rows
 

@@ -391,7 +391,7 @@ def _of_store(path: str) -> SplitList:
         fix = "give a store with splits, or a .csv or .json list"
         problem = Problem("--split-from", without_fix(error), fix, "split")
         raise InputError(problem) from error
-    below = store.attributes.get("options", {}).get("split_below", "")
+    below = store.root.options.get("split_below", "")
     if below:
         splits = {f"{below}/{name}": split for name, split in splits.items()}
     return SplitList(origin=printable(Path(path.partition("?")[0]).name), splits=splits, from_store=True)

@@ -73,7 +73,7 @@ class Conversion:
         resumed = self.write_shards(new_store)
         with self.build.turn():
             if self.build.is_removed:
-                return self._report(new_store, resumed, self.build.seal())
+                return self._report(new_store, resumed, self.build.seal().to_json())
             if unfinished := self._unfinished_parts(plan):
                 return replace(self._report(new_store, resumed, {}), unfinished_parts=unfinished)
             return self._seal(new_store, resumed)
@@ -83,7 +83,7 @@ class Conversion:
         self.inputs.check_unchanged()
         states = self.inputs.states(self.build.scanned)
         digests = new_store.source_digests(self.build.journal)
-        sealed = new_store.seal(self.build.target, self.build.journal, digests, states)
+        sealed = new_store.seal(self.build.target, self.build.journal, digests, states).to_json()
         report = self._report(new_store, resumed, sealed)
         notes = new_store.equal_sources_notes(digests)
         if self.settings.overwrite:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -34,10 +34,11 @@ from unistore.converters.registry import (
 )
 from unistore.converters.scan_types import TWO_FAMILIES, Candidate
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, UnistoreError, first_few, printable
+from unistore.schemas.recorded_rules import skipped_entries
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
-from unistore.system.types import Int64s, JsonObject
+from unistore.system.types import Int64s
 
 if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
@@ -59,6 +60,15 @@ _SHOWN = 3
 Rows = Int64s
 
 
+class CountReport(TypedDict):
+    """A `Count` as JSON."""
+
+    verdict: str
+    why: str
+    files: int
+    examples: list[str]
+
+
 class Count(NamedTuple):
     """Number of files (or folders that are not searched) with one verdict and reason."""
 
@@ -67,8 +77,14 @@ class Count(NamedTuple):
     files: int
     examples: tuple[str, ...]  # names of the first files
 
-    def to_json(self) -> JsonObject:
-        return {**self._asdict(), "examples": list(self.examples)}
+    def to_json(self) -> CountReport:
+        """Return the same as JSON."""
+        return {
+            "verdict": self.verdict,
+            "why": self.why,
+            "files": self.files,
+            "examples": list(self.examples),
+        }
 
 
 def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
@@ -88,7 +104,7 @@ def counted(files: Iterable[tuple[str, str, str | Path]]) -> tuple[Count, ...]:
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
     """Counts of a scan: files it takes, each once, and files it leaves out. Skipped sources are refused."""
     family = scan.family.replace("_", " ")
-    wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
+    wrong = {entry.left_out: entry.reason for entry in reversed(skipped_entries(scan.options))}
 
     def verdicts() -> Iterator[tuple[str, str, str | Path]]:
         # Hashes, as there may be millions. Files that are left out may be read for sources.
@@ -119,7 +135,7 @@ def _name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
     return None
 
 
-def verdict_counts(verdicts: Sequence[Mapping[str, Any]]) -> str:
+def verdict_counts(verdicts: Sequence[CountReport]) -> str:
     """``"12 taken, 3 left out"``: numbers of files."""
     counts = Counter({TAKEN: 0})
     for group in verdicts:  # which are in order: taken, left out, refused

@@ -135,6 +135,6 @@ def offers_of_store(store: StoreView) -> tuple[Offer, ...]:
 
 def _recorded(family: type[Family], store: StoreView) -> Family:
     """Return a family with the options that a store records."""
-    recorded = store.attributes.get("options", {})
+    recorded = store.root.options
     names = {option.name for option in declared(family)}
     return family(**{name: value for name, value in recorded.items() if name in names})

@@ -61,7 +61,7 @@ class Preview:
 
 def _columns_of_sample(store: StoreView, sample: int, detail: ViewLimits) -> View:
     """Show a row of the sample table, and the rows of the main table that its offsets give the sample."""
-    sample_table = store.attributes["samples"]["table"]
+    sample_table = store.root.sample_table
     ranges = {sample_table: (sample, sample + 1)}
     main = main_table(store)
     if main != sample_table:

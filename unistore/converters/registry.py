@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from unistore.converters.family import Family
 from unistore.errors import InputError, Problem, RunCommand
+from unistore.schemas.recorded_rules import Package
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from unistore.system.types import Attributes
+    from unistore.schemas.recorded_rules import StoreRoot
 
 # Group of the entry points by which packages add families
 ENTRY_POINTS = "unistore.families"
@@ -151,30 +152,30 @@ def get_family(name: str) -> type[Family]:
     raise InputError(Problem(f"family {name}", message, fix, "family"))
 
 
-def family_of(root: Attributes) -> type[Family]:
+def family_of(root: StoreRoot) -> type[Family]:
     """Return the family of a store.
 
     Parameters
     ----------
-    root : mapping
-        The ``unistore`` object of the root of the store.
+    root : StoreRoot
+        What the root of the store states.
 
     Raises
     ------
     InputError
         If the family is not installed. The message names the package that wrote the store.
     """
-    name = str(root["family"])
-    package = root["package"]
+    name = root.family
+    package = root.package
     if find_family(name) is None and not is_own(name):
-        written_with = f"{package['name']} {package['version']}".rstrip()
+        written_with = f"{package.name} {package.version}".rstrip()
         message = f"is not installed; the store was written with {written_with}"
-        fix = f"install the package {package['name']}"
+        fix = f"install the package {package.name}"
         raise InputError(Problem(f"family {name}", message, fix, "family"))
     return get_family(name)
 
 
-def package_of(family: type[Family]) -> dict[str, str]:
+def package_of(family: type[Family]) -> Package:
     """Return the name and the version of the package of a family. The version is empty if it is unknown."""
     from importlib.metadata import PackageNotFoundError, entry_points, version
 
@@ -184,9 +185,9 @@ def package_of(family: type[Family]) -> dict[str, str]:
         if point.value.partition(":")[0] == module and point.dist is not None:
             name = point.dist.name
     try:
-        return {"name": name, "version": version(name)}
+        return Package(name, version(name))
     except PackageNotFoundError:
-        return {"name": name, "version": ""}
+        return Package(name, "")
 
 
 def conversion_of(

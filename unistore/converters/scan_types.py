@@ -18,6 +18,7 @@ from unistore.converters.common.faults import WRITE_AGAIN
 from unistore.converters.files.folders import Folders
 from unistore.converters.opened import Origin
 from unistore.errors import InputError, Problem
+from unistore.schemas.recorded_rules import StatedFamily
 from unistore.schemas.tables import Field, IndexValues, Table
 from unistore.system.foreign import NO_FAULTS
 from unistore.system.packed import Items, PackedObjects
@@ -498,8 +499,8 @@ class Scan:
     shared
         What `Family.prepare` and `Family.read` need to know of all sources together.
     recorded
-        ``kinds`` and ``package`` as roots record them, of sources in stores, whose fields have their rules.
-        Empty: sources are files, and their family says these.
+        What roots state about the family, of sources in stores, whose fields have their rules. None: sources
+        are files, and their family says these.
     """
 
     family: str
@@ -517,7 +518,7 @@ class Scan:
     numbered: bool = False
     unnamed: bool = False
     shared: Mapping[str, Any] = field(default_factory=dict)
-    recorded: Mapping[str, Any] = field(default_factory=dict)
+    recorded: StatedFamily | None = None
 
     def only(self, numbers: Collection[int]) -> Scan:
         """Return the scan of some sources, which keep their numbers, without notes."""

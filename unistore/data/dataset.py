@@ -758,7 +758,7 @@ class Dataset(MapDataset[SampleT]):
     @property
     def digest(self) -> str:
         """Hash of the arguments that determine the samples, and of the seals of the stores."""
-        seals = [part.store.attributes["seal"] for part in self.parts]
+        seals: list[Any] = [part.store.root.seal.to_json() for part in self.parts]
         removed = [part.removed for part in self.parts]
         identity = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
         if self.where is not None:

@@ -12,7 +12,7 @@ from unistore.store.reader import Store
 
 def default_kind(store: Store) -> SampleKind:
     """Return the default kind of samples of a store."""
-    (default, *_) = store.attributes["kinds"] or ("unistore.Rows()",)
+    (default, *_) = store.root.kinds or ("unistore.Rows()",)
     try:
         return parse_kind(default)
     except InputError as error:
@@ -27,7 +27,7 @@ def natural_kind(store: Store) -> SampleKind:
     It names what it has several of, as a window of CT. Reads metadata only.
     """
     default = default_kind(store)
-    for code in store.attributes["kinds"]:
+    for code in store.root.kinds:
         try:
             kind = parse_kind(code)
         except InputError:  # its package is not installed
@@ -43,7 +43,7 @@ def first_natural_kind() -> Callable[[Store], SampleKind]:
     natural: dict[str, SampleKind] = {}
 
     def kind_of(store: Store) -> SampleKind:
-        recorded = repr(store.attributes["kinds"][:1])
+        recorded = repr(store.root.kinds[:1])
         if recorded not in natural:
             natural[recorded] = natural_kind(store)
         return natural[recorded]

@@ -82,7 +82,7 @@ class DatasetPart(NamedTuple):
     @property
     def identity(self) -> tuple[Any, ...]:
         """Values that identify its samples, within one Dataset."""
-        return self.store.attributes["seal"], self.removed
+        return self.store.root.seal, self.removed
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
         """Return a reader of its samples."""

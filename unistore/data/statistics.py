@@ -397,7 +397,7 @@ def _to_bytes(store: Store, kind: str, summaries: Mapping[str, Summary]) -> byte
         index, name = _index_and_name(summary.axis)
         keys[key] = {"number": number, "dtype": dtype, "axis": index, "axis_name": name}
         arrays |= {f"{number}.{name}": values for name, values in _arrays(summary).items()}
-    seal = store.attributes["seal"]["digest"]
+    seal = store.root.seal.digest
     text = json.dumps({"version": _VERSION, "seal": seal, "kind": kind, "keys": keys}, indent=1)
     content = io.BytesIO()
     arrays[_ABOUT] = np.frombuffer(text.encode(), np.uint8)
@@ -457,7 +457,7 @@ def _parse(store: Store, content: bytes, kind: str | None) -> dict[str, Summary]
         raise ValueError(msg)
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         about = parse_document(arrays[_ABOUT].tobytes())
-        seal = store.attributes["seal"]["digest"]
+        seal = store.root.seal.digest
         if about["version"] != _VERSION or about["seal"] != seal or about["kind"] != (kind or about["kind"]):
             return None
         return {str(key): _summary(own, arrays) for key, own in dict(about["keys"]).items()}

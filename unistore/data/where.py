@@ -192,7 +192,7 @@ def known_of(store: Store) -> Known:
     offsets = f"{table}/offsets"
     if store.has(offsets):
         readers[f"{noun}.length"] = partial(_lengths, store, offsets)
-        if store.has(rewards := f"{store.attributes.get('main_table', table)}/reward"):
+        if store.has(rewards := f"{store.root.main_table}/reward"):
             readers[f"{noun}.return"] = partial(_sums, store, rewards, offsets)
     texts = store.specs.texts()
     numbers = [path for path in table_columns(store, table) if store.array(path).shape == samples.shape]

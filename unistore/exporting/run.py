@@ -595,7 +595,7 @@ def _exporter(
     store: Store, to: str | None, choices: Mapping[str, object]
 ) -> Callable[[Store], Iterator[File]]:
     try:
-        family = family_of(store.attributes)
+        family = family_of(store.root)
         files_of = exporter_of(family, to or "")
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"

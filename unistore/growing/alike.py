@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 
 from unistore.converters.common.columns import (
-    ROW_SHAPES,
     Merged,
     SourceColumn,
     missing_value,
@@ -27,7 +26,15 @@ from unistore.schemas.array_specs import SAMPLES, ArraySpec
 from unistore.schemas.indices import ArrayView, RowsOfSources, whole
 from unistore.schemas.recorded_rules import RecordedSpecs
 from unistore.schemas.table_rows import table_of_offsets
-from unistore.schemas.tables import Field, IndexValues, offsets_of
+from unistore.schemas.tables import (
+    DTYPES,
+    MISSING,
+    Field,
+    IndexValues,
+    SourceForms,
+    offsets_of,
+    parse_row_shape,
+)
 from unistore.store.joined import FIX, OF_SOURCES, MadeArray, UnitedStores
 from unistore.store.reader import Store
 from unistore.system.types import AnyArray, Attributes, Int64s, JsonObject
@@ -35,7 +42,6 @@ from unistore.zarr3.documents import is_list_of
 
 _FILL = AddOptions(("--columns", "union"), "to fill missing columns and pad smaller rows")
 _KEEP_APART = "convert sources with another dtype or shape into a separate store"
-_DTYPE = "source_dtype"
 # What an array is called in the sources
 _NAMES = ("source_array", "source_field", "source_position")
 # Fields of the arrays that a store lacks or has in another form, with their values; None: it has one too many
@@ -129,13 +135,13 @@ def _check_alike(stores: Sequence[Store], described: Sequence[Mapping[str, Field
     forms = [{path: (field.dtype, field.row_shape) for path, field in fields.items()} for fields in described]
     for store, form in zip(stores, forms, strict=True):
         if form != forms[0]:
-            family_of(store.attributes)  # says why it cannot be imported
+            family_of(store.root)  # says why it cannot be imported
 
 
 def _stored_field(store: Store, path: str) -> Field:
     """Return the form of an array, with the chunks that it has."""
     array = store.array(path)
-    about = store.attributes["fields"][path]
+    stated = store.root.fields[path]
     run, *tile = array.chunk_shape
     from_field = ("units", "long_name")
     attributes = {name: value for name, value in array.attributes.items() if name not in from_field}
@@ -143,13 +149,13 @@ def _stored_field(store: Store, path: str) -> Field:
         path=path,
         dtype=array.dtype.name,
         row_shape=array.shape[1:],
-        axes=tuple(about["axes"]),
-        unit=about.get("unit"),
-        description=about.get("description", ""),
+        axes=stated.axes,
+        unit=stated.unit,
+        description=stated.description,
         fill=array.metadata.fill_value.item(),
         tile=tuple(tile),
         run=run,
-        statistics=path in store.attributes.get("statistics", {}),
+        statistics=path in store.root.statistics,
         attributes=attributes,
     )
 
@@ -174,8 +180,8 @@ class _Joining:
         # whose rows are padded in all families, as another array says how far they reach
         limits = chain.from_iterable(rule.limits for rule in rules.values())
         self._limited = {limit.path for limit in limits}
-        self._has_columns = "columns" in store.attributes.get("options", {})
-        self._may_pad = self._joining is not None or store.sample_table == store.attributes["main_table"]
+        self._has_columns = "columns" in store.root.options
+        self._may_pad = self._joining is not None or store.sample_table == store.root.main_table
 
     def fields(self, sources: Sequence[KeptSource], columns: str | None) -> dict[str, Field]:
         """Return the fields of all arrays by path."""
@@ -242,19 +248,17 @@ class _Joining:
     def _in_sources(self, fields: Mapping[str, Field], count: int) -> list[dict[str, SourceColumn]]:
         columns: list[dict[str, SourceColumn]] = [{} for _ in range(count)]
         for path, field in fields.items():
-            if _DTYPE not in field.attributes:
+            forms = SourceForms.of(field.attributes)
+            if forms.dtypes is None:
                 continue
-            attributes: Any = field.attributes
-            missing = {*attributes.get("missing_in", ())}
+            missing = {*(forms.missing or ())}
             shape = () if path in self._limited else field.row_shape
-            dtypes = _spread(attributes[_DTYPE], count)
-            shapes = _spread(attributes.get(ROW_SHAPES, "x".join(map(str, shape))), count)
+            dtypes = _spread(forms.dtypes, count)
+            shapes = _spread(forms.row_shapes or "x".join(map(str, shape)), count)
             for number in range(count):
                 dtype = dtypes[number]
                 if dtype is not None and number not in missing:
-                    sizes = shapes[number] or ""
-                    row_shape = tuple(map(int, filter(None, sizes.split("x"))))
-                    columns[number][path] = SourceColumn(dtype, row_shape)
+                    columns[number][path] = SourceColumn(dtype, parse_row_shape(shapes[number] or ""))
         return columns
 
     def _joined(self, forms: Sequence[Field], form: Merged | None, dtype: str) -> Field:
@@ -274,8 +278,8 @@ class _Joining:
         if self._joining is not None:
             return self._joining.column(field, form)
         further = dict(form.attributes)
-        if not any("missing_in" in own.attributes for own in forms) and not self._has_columns:
-            further.pop("missing_in", None)
+        if not any(MISSING in own.attributes for own in forms) and not self._has_columns:
+            further.pop(MISSING, None)
         return replace(field, attributes={**field.attributes, **further})
 
 
@@ -288,11 +292,11 @@ def _by_number(field: Field, attribute: str) -> dict[int | None, str]:
 
 
 def _count_forms(field: Field) -> int:
-    stated: list[Any] = [field.attributes.get(name) for name in (_DTYPE, ROW_SHAPES)]
-    return max(len(forms) if isinstance(forms, list) else 1 for forms in stated)
+    forms = SourceForms.of(field.attributes)
+    return max(len(stated) if isinstance(stated, list) else 1 for stated in (forms.dtypes, forms.row_shapes))
 
 
-def _spread(stated: Any, count: int) -> list[str | None]:
+def _spread(stated: str | Mapping[str, Sequence[int]] | Sequence[str], count: int) -> list[str | None]:
     """Return a form for each source: the one of all, those of sources by form, or of a list each once."""
     if not isinstance(stated, Mapping):
         one_each = [stated] if isinstance(stated, str) else stated
@@ -359,7 +363,7 @@ class _Completed:
                 continue
             if path not in self._before:
                 self._array(path)
-            elif _DTYPE in field.attributes and self._is_other(self._before[path], field):
+            elif DTYPES in field.attributes and self._is_other(self._before[path], field):
                 missing = self._missing(path)
                 if len(missing):
                     array = self._array(path)
@@ -388,7 +392,8 @@ class _Completed:
         """Return ranges of rows that sources lack."""
         if self._joining is not None:
             return self._joining.missing(self._store, path)
-        numbers = np.array(self._before[path].attributes.get("missing_in", ()), np.int64)
+        missing = SourceForms.of(self._before[path].attributes).missing
+        numbers = np.array(missing or (), np.int64)
         counts = RowsOfSources(self._store).of(path)
         ends = np.cumsum(counts)
         return np.stack([ends - counts, ends], axis=1)[numbers]
@@ -414,7 +419,7 @@ class _Completed:
                 return _with_values(field, np.arange(bounds, dtype=np.int64) * length)
             return _with_values(field, np.tile(np.frombuffer(absent.encode(), np.uint8), bounds - 1))
         is_bound = spec.rows is not None and spec.rows[1] == 1
-        if _DTYPE in field.attributes:
+        if DTYPES in field.attributes:
             absent = missing_value(field.dtype)
         elif is_bound and {*spec.needs}.isdisjoint(self._before):
             absent = 0

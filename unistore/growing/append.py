@@ -213,7 +213,7 @@ def known_sources(growth: Growth) -> tuple[dict[str, _Known], dict[str, _Known]]
     removed: dict[str, _Known] = {}
     for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
         left_out = frozenset(part.removed)
-        states = read_states(store.storage, part.seal["digest"], part.sources).states
+        states = read_states(store.storage, part.seal.digest, part.sources).states
         rows = zip(_source_rows(store), _source_digests(store), states, strict=True)
         for row, ((name, size), digest, state) in enumerate(rows):
             sources = removed if row in left_out else known
@@ -293,7 +293,7 @@ def append(
         begin_items(callbacks, "comparing with the store")
         sources_by_name, removed = known_sources(growth)
         known = _Sources(stores=growth.stores, known=sources_by_name, removed=removed, replaces=replace)
-        options = growth.stores[0].attributes.get("options", {})
+        options = growth.stores[0].root.options
         settings = Settings(
             codec=options.get("codec", "auto"),
             split=_split_rule(growth, options),
@@ -456,7 +456,7 @@ def differing_options(first: Store, new: Store, ignored: Collection[str] = ()) -
 
 
 def _plain_options(store: Store) -> JsonObject:
-    options = store.attributes.get("options", {})
+    options = store.root.options
     merged = {**options, **options.get("found", {})}
     return {name: value for name, value in merged.items() if name not in ("found", *_MAY_DIFFER)}
 

@@ -108,7 +108,7 @@ class BucketPlace(Place):
         first = GrownStore(self.store).read(1).parts[0]
         sizes = _sizes(self._client, first.key)
         if self._client.size(ROOT) is not None:
-            if Store(self.store).attributes["seal"] != first.seal:
+            if Store(self.store).root.seal != first.seal:
                 raise other_store(self.store, FIRST_VERSION)
             _copy_store(self._client, self._part(first.key), sizes)
             self._check_owner(self._growth.get(BUILD_MARK))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -29,9 +29,11 @@ from unistore.growing.sources import KeptSource, kept_sources, numbers_in
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
 from unistore.schemas.indices import sample_sources, table_columns
+from unistore.schemas.recorded_rules import StatedFamily
 from unistore.schemas.table_rows import table_of_offsets
 from unistore.schemas.tables import Field, OwnForm, Table, text_arrays
 from unistore.store.joined import FIX, SelectedSources, UnitedStores, joined_attributes
+from unistore.store.manifest import repeated_documents
 from unistore.store.names import ROOT
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores, open_stores
@@ -43,6 +45,13 @@ from unistore.zarr3.documents import parse_document
 # Arrays of more bytes are read shard by shard, smaller ones at once
 _INDEX_BYTES = 32 << 20
 _SHARED = ("sources/path/", "sources/bytes", "sources/hash", "splits/")
+
+
+class _StoredSource(NamedTuple):
+    """A source in a part: its first row in each table of the parts, and the bytes of its files."""
+
+    first: Mapping[str, int]
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,8 @@ class StoredSources(SourceReader):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, AnyArray]
     ) -> None:
-        first = scan.sources.details[source]["first"][table]
+        detail: _StoredSource = scan.sources.details[source]
+        first = detail.first[table]
         for column, rows in out.items():
             rows[...] = self.store.array(f"{table}/{column}").read(first + lo, first + hi)
 
@@ -116,7 +126,7 @@ def _groups(stores: Sequence[Store]) -> dict[str, Attributes]:
 
 
 def _group_attributes(store: Store) -> Iterator[tuple[str, Attributes]]:
-    documents = parse_document(store.read(ROOT))["consolidated_metadata"]["metadata"]
+    documents = repeated_documents(parse_document(store.read(ROOT)))
     for path, document in documents.items():
         if document["node_type"] == "group" and document.get("attributes") and path != "splits":
             yield path, document["attributes"]
@@ -126,7 +136,7 @@ def _tables(converter: StoredSources) -> list[Table]:
     """Return the tables that are read shard by shard: of large arrays, and of the main table."""
     selected = converter.selected
     store = converter.store
-    main = store.attributes["main_table"]
+    main = store.root.main_table
     spanning = [path.removesuffix("offsets") for path in store.fields if selected.spans_sources(path)]
     sizes = {}
     for path, field in store.fields.items():
@@ -158,14 +168,14 @@ class _StoredInputs(Inputs):
     """Sources in parts: their sizes are those of the files that they were converted from."""
 
     def sizes(self) -> Int64s:
-        return np.array([detail["bytes"] for detail in self.scan.sources.details], np.int64)
+        return np.array([detail.bytes for detail in self.scan.sources.details], np.int64)
 
     def states(self, scanned: int) -> SourceStates:  # noqa: ARG002  as their parts keep them
         converter = cast("StoredSources", self.converter)
         kept = []
         for store in converter.store.stores:
             count = len(store.array("sources/bytes"))
-            kept.append(read_states(store.storage, store.attributes["seal"]["digest"], count).states)
+            kept.append(read_states(store.storage, store.root.seal.digest, count).states)
         return SourceStates([kept[source.part][source.number] for source in converter.kept])
 
 
@@ -182,23 +192,23 @@ def _scan(converter: StoredSources, options: Attributes) -> Scan:
             name=name,
             files=[] if is_url(folder) else [f"{folder}/{ROOT}"],
             rows={table: int(count[place]) for table, (_, count) in rows.items()},
-            detail={"first": firsts, "bytes": sizes[place]},
+            detail=_StoredSource(firsts, sizes[place]),
         )
     return Scan(
         family=store.family,
         sources=sources,
         tables=tuple(tables),
         sample_table=store.sample_table,
-        main_table=store.attributes["main_table"],
+        main_table=store.root.main_table,
         options=options,
-        recorded=_about(store.stores),
+        recorded=_stated_family(store.stores),
     )
 
 
-def _about(stores: Sequence[Store]) -> JsonObject:
-    """Return the kinds and the package that a root states, as those of the stores do."""
-    kinds = dict.fromkeys(chain.from_iterable(store.attributes["kinds"] for store in stores))
-    return {"kinds": list(kinds), "package": stores[0].attributes["package"]}
+def _stated_family(stores: Sequence[Store]) -> StatedFamily:
+    """Return the kinds of all stores, and the package of the first one."""
+    kinds = dict.fromkeys(chain.from_iterable(store.root.kinds for store in stores))
+    return StatedFamily(list(kinds), stores[0].root.package)
 
 
 def compact(
@@ -299,7 +309,7 @@ def compact(
         )
         scan = _scan(converter, options)
         inputs = _StoredInputs.of(converter, scan)
-        states = [(one.name, stores[one.part].attributes["seal"]["digest"]) for one in kept]
+        states = [(one.name, stores[one.part].root.seal.digest) for one in kept]
         build = settings.open_build(destination)
         build.check_early(overwrite=overwrite)
         places = [folder if is_url(folder) else os.path.abspath(folder) for folder in folders]  # noqa: PTH100
@@ -379,7 +389,7 @@ def _not_selected(
 def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
     """Return the options of the new store, which are those of all."""
     stores = [*chain.from_iterable(one.stores for one in opened)]
-    every = [store.attributes.get("options", {}) for store in stores]
+    every = [store.root.options for store in stores]
     options: JsonObject = dict(every[0])
     if "columns" in options:
         options["columns"] = columns or options["columns"]
@@ -389,7 +399,7 @@ def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
     digests = []
     for one in opened:
         version = one.version
-        digests.append(one.stores[0].attributes["seal"]["digest"] if version is None else version.digest)
+        digests.append(one.stores[0].root.seal.digest if version is None else version.digest)
     of_values = {name: value for name, value in options.get("found", {}).items() if name != "codecs"}
     options["found"] = {**of_values, "compacted": digests[0] if len(digests) == 1 else digests}
     return {**options, "skipped": skipped} if skipped else options
@@ -397,7 +407,7 @@ def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
 
 def _excluded(stores: Sequence[Store], left_out: Sequence[Sequence[int]]) -> list[str]:
     """Return names of sources to exclude: those that no store has, and those that are left out."""
-    every = [store.attributes.get("options", {}).get("exclude", ()) for store in stores]
+    every = [store.root.options.get("exclude", ()) for store in stores]
     excluded = [name for name in every[0] if all(name in own for own in every)]
     for store, removed in zip(stores, left_out, strict=True):
         names = store.text("sources/path")

@@ -117,7 +117,7 @@ class FolderPlace(Place):
         part = self._store / first.key
         side_tables = folder_beside(self._store, SIDE_TABLES)
         if durable.is_there(self._store / ROOT):
-            if Store(self.store).attributes["seal"] != first.seal:
+            if Store(self.store).root.seal != first.seal:
                 raise other_store(self.store, self._prepared)
             if not durable.is_there(self._store / PARTS):
                 self._link_first_part(first.key, side_tables)

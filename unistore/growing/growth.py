@@ -92,7 +92,7 @@ class Growth:
         except NoStoreError:
             self.place.move_in(key)
             return
-        if present.attributes["seal"] != new.attributes["seal"]:
+        if present.root.seal != new.root.seal:
             msg = (
                 f"{place}: its content does not match its name. "
                 "Fix: restore it from a copy, then run the same command"

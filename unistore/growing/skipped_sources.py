@@ -25,10 +25,10 @@ def skipped_since(stores: Iterable[Store]) -> dict[str, int]:
     since: dict[str, int] = {}
     for store in stores:
         store.array("sources/bytes")  # with the first array of a part its root is read, which has options
-        skipped = skipped_sources(store.attributes.get("options", {}).get("skipped", ()))
+        skipped = skipped_sources(store.root.options)
         if skipped:
             names = store.text("sources/path")
-            scanned = read_states(store.storage, store.attributes["seal"]["digest"], len(names)).scanned
+            scanned = read_states(store.storage, store.root.seal.digest, len(names)).scanned
             for name in skipped:
                 since[name] = max(since.get(name, 0), scanned)
     return since

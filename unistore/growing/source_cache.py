@@ -212,10 +212,9 @@ class _Request:
             opened = open_stores(str(store))
             first = opened.stores[0]
             first.array("sources/bytes")  # with the first array of a part its root is read, which has options
-            recorded = first.attributes
-            if recorded.get("created_with") != versions():
+            if first.root.created_with != versions():
                 return None
-            options = recorded.get("options", {})
+            options = first.root.options
             converter = recorded_converter(first.family, options)
             given = make_converter(first.family, self._options)
             # A scan adds to the excluded what others show, and what was given has its own store

@@ -16,11 +16,12 @@ import numpy as np
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor, R, T, parallel_map
-from unistore.conversion.job import Corner, ShardJob
+from unistore.conversion.job import Corner, ShardJob, ShardRecord
 from unistore.conversion.keys import Inputs
 from unistore.conversion.new_store import NewStore, merged_statistics, source_digests, versions
 from unistore.conversion.plan import ShardTask
 from unistore.conversion.settings import Settings
+from unistore.conversion.skipping import skipped_sources
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.steps import Conversion
 from unistore.converters.families import restorer_of
@@ -47,7 +48,7 @@ from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, 
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 from unistore.system.sizes import count_of
-from unistore.system.types import AnyArray, Attributes, JsonObject
+from unistore.system.types import AnyArray, Attributes
 from unistore.zarr3.writer import compressor_of
 
 # Plan once more the conversion that made a store, from its recorded options and its sources.
@@ -55,8 +56,53 @@ from unistore.zarr3.writer import compressor_of
 _SHOWN = 5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedConversion:
+    """What a root states about the conversion that made the store.
+
+    Attributes
+    ----------
+    family : str
+        Name of the family.
+    options : mapping
+        Options of the conversion.
+    created_with : mapping
+        Versions of libraries. Empty: they are not stated.
+    plan_digest : str
+        Hash of the plan. Empty: it is not stated.
+    verdicts
+        Number of files by verdict and reason, as JSON. None: they are not stated.
+    """
+
+    family: str
+    options: Attributes
+    created_with: Attributes
+    plan_digest: str
+    verdicts: Any
+
+    @classmethod
+    def from_json(cls, attributes: Attributes) -> RecordedConversion:
+        """Parse the ``unistore`` object of a root, which may be damaged. Raises `StoreError`."""
+        created_with = attributes.get("created_with")
+        plan_digest = attributes.get("plan_digest")
+        try:
+            return cls(
+                family=attributes["family"],
+                options=attributes["options"],
+                created_with=created_with if isinstance(created_with, dict) else {},
+                plan_digest=plan_digest if isinstance(plan_digest, str) else "",
+                verdicts=attributes.get("verdicts"),
+            )
+        except KeyError as error:
+            raise _unknown_options(error) from error
+
+
+def _unknown_options(error: Exception) -> StoreError:
+    return StoreError(f"this version of unistore does not know the options of the store: {error}")
+
+
 def plan_recorded_conversion(
-    attributes: Attributes,
+    recorded: RecordedConversion,
     sources: Sequence[Path],
     work: Path,
     progress: Progress,
@@ -69,8 +115,8 @@ def plan_recorded_conversion(
 
     Parameters
     ----------
-    attributes : mapping
-        Metadata of the store.
+    recorded : RecordedConversion
+        What the store states.
     sources : sequence of Path
         The sources.
     work : Path
@@ -85,16 +131,15 @@ def plan_recorded_conversion(
         Called with the scan, before values are read. It may raise an error.
     """
     try:
-        options: Attributes = attributes["options"]
-        converter = recorded_converter(attributes["family"], options)
+        options = recorded.options
+        converter = recorded_converter(recorded.family, options)
         codec = options["codec"]
         split = SplitRule.recorded(options)
         codecs = dict(options["found"]["codecs"]) if codec == "auto" else {}
         for chosen in codecs.values():
             compressor_of(str(chosen), np.dtype(np.uint8))
     except (KeyError, TypeError, ValueError, InputError) as error:
-        msg = f"this version of unistore does not know the options of the store: {error}"
-        raise StoreError(msg) from error
+        raise _unknown_options(error) from error
     ask = parallel_map(executor, progress, "scanning")
     scan = scan_sources(converter, sources, (), ask, stored=Stored(names=others))
     if check is not None:
@@ -111,12 +156,11 @@ def plan_recorded_conversion(
         )
         new_store = conversion.plan(split, codecs)
     # Other files beside the sources may have come or gone: the verdicts on them are those of the store.
-    return conversion, replace(new_store, reported=attributes.get("verdicts"))
+    return conversion, replace(new_store, reported=recorded.verdicts)
 
 
-def encoder_differences(attributes: Attributes) -> list[str]:
+def encoder_differences(versions_then: Attributes) -> list[str]:
     """Return one line for each library whose version differs from the one that wrote the store."""
-    versions_then = attributes["created_with"]
     now = versions()
     differing = [name for name in _differing(versions_then, now) if name in now]
     return [
@@ -131,7 +175,7 @@ def differences(store: Store, new_store: NewStore) -> list[str]:
     """
     plan = new_store.plan
     lines = _source_lines(store, new_store.scan.sources.names)
-    options = _without_compaction(store.attributes["options"])
+    options = _without_compaction(store.root.options)
     lines += [
         f"option {name}: {options.get(name)} in the store, {plan.options.get(name)} now"
         for name in sorted(_differing(options, plan.options))
@@ -189,7 +233,7 @@ def _check_names(store: Store, path: str, given: Sequence[Path], scan: Scan) -> 
     if before.issuperset(scan.sources.names):
         fixes.append("give the folders of all sources of the store")
     else:
-        words = ("convert", family_of(store.attributes).command(), *map(str, given), path, "--append")
+        words = ("convert", family_of(store.root).command(), *map(str, given), path, "--append")
         fixes.append(RunCommand(words, "to add the new sources"))
     if gone:
         purpose = "to remove the missing sources, and then unistore compact to a new store"
@@ -384,7 +428,7 @@ def compare(
     findings = _Findings()
     with _temporary_folder() as work:
         conversion, new_store = plan_recorded_conversion(
-            store.attributes,
+            RecordedConversion.from_json(store.root.document),
             sources,
             work,
             progress,
@@ -400,13 +444,13 @@ def compare(
         comparison.compare_files()
     if findings.problems:
         return findings.problems, None
-    skipped = {str(entry["left_out"]) for entry in store.attributes["options"].get("skipped", ())}
+    skipped = skipped_sources(store.root.options)
     receipt = Receipt(
         values=findings.values,
         files=len(findings.files),
         stored_values=findings.stored_values,
         sample=sample,
-        left_out=tuple(sorted(findings.left_out | skipped)),
+        left_out=tuple(sorted(findings.left_out.union(skipped))),
         libraries=tuple(sorted(findings.libraries, key=str.lower)),
         unread=tuple(sorted(findings.unread)),
     )
@@ -424,7 +468,7 @@ def _temporary_folder() -> Iterator[Path]:
         raise ConversionError(refusal(named(refused, Path(tempfile.gettempdir())), then)) from error
 
 
-def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, JsonObject | None]:
+def _compare_shard(store: Store, job: ShardJob, task: ShardTask) -> tuple[_Findings, ShardRecord | None]:
     findings = _Findings()
     try:
         columns, digests = job.columns(task)
@@ -445,7 +489,7 @@ class _CompareSource:
 
     @cached_property
     def _restore(self) -> Restore:
-        return restorer_of(family_of(self.store.attributes), self.store, self.inputs.scan)
+        return restorer_of(family_of(self.store.root), self.store, self.inputs.scan)
 
     def __call__(self, number: int) -> _Findings:
         source = self.inputs.scan.sources[number]
@@ -485,7 +529,7 @@ class _Comparison:
         plan = self.new_store.plan
         tasks = plan.tasks()
         job = self.conversion.job(self.new_store)
-        records: list[JsonObject] = []
+        records: list[ShardRecord] = []
         compare_shard = partial(_compare_shard, store, job)
         for of_shard, record in self._ask("comparing", compare_shard, tasks, plan.task_bytes):
             self.findings.add(of_shard)
@@ -503,7 +547,7 @@ class _Comparison:
         for described, values in self.new_store.index(digests):
             if described.path not in skipped and not is_later(store, described.path):
                 _compare_block(store, described.path, (0,), values, self.findings)
-        if complete and not _equal_json(merged_statistics(plan, records), store.attributes["statistics"]):
+        if complete and not _equal_json(merged_statistics(plan, records), store.root.statistics):
             self.findings.refuse("zarr.json", "its statistics differ from the statistics of the sources")
 
     def compare_files(self) -> None:
@@ -527,7 +571,7 @@ class _Comparison:
         # Drawn with the store's digest as seed
         if self.sample >= 1:
             return list(range(count))
-        seed = int(self.store.attributes["seal"]["digest"], 16)
+        seed = int(self.store.root.seal.digest, 16)
         size = max(1, int(np.ceil(self.sample * count)))
         drawn = np.random.Generator(np.random.Philox(key=seed)).permutation(count)[:size]
         return sorted(drawn.tolist())

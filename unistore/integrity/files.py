@@ -15,12 +15,13 @@ import xxhash
 from unistore.conversion.executors.local import Executor, Serial, parallel_map
 from unistore.errors import Location, Problem, StoreError, without_fix
 from unistore.remote.url import local_path
+from unistore.schemas.recorded_rules import StoreRoot
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_digest
 from unistore.store.names import MANIFEST, ROOT, SOURCES, STATISTICS
 from unistore.store.reader import Store, open_storage
 from unistore.store.shard_cache import CachedStorage
 from unistore.system.progress import NO_PROGRESS, Progress, advanced, portion
-from unistore.system.types import Attributes, JsonObject
+from unistore.system.types import Attributes
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.durable import PART_SUFFIX
 from unistore.zarr3.storage import AbsentError, Storage, read_parts
@@ -41,21 +42,28 @@ class RootDocument:
     ----------
     document : bytes
         Its bytes.
-    attributes : mapping or None
-        Its ``unistore`` object. None: it cannot be read.
-    intact : bool
-        Whether the document matches its own checksum.
+    attributes : mapping
+        Its ``unistore`` object, which may be damaged. Empty: it cannot be read.
+    root : StoreRoot or None
+        What it states. None: the document does not match its own checksum.
     """
 
     document: bytes
-    attributes: JsonObject | None
-    intact: bool
+    attributes: Attributes
+    root: StoreRoot | None = None
 
     @property
-    def seal(self) -> Attributes:
-        """The seal. Empty: it cannot be read."""
-        seal = (self.attributes or {}).get("seal")
-        return seal if isinstance(seal, dict) else {}
+    def intact(self) -> bool:
+        """Whether the document matches its own checksum."""
+        return self.root is not None
+
+    @property
+    def seal_digest(self) -> object:
+        """The checksum of the manifest, which may be damaged. None: it cannot be read."""
+        if self.root is not None:
+            return self.root.seal.digest
+        seal = self.attributes.get("seal")
+        return seal.get("digest") if isinstance(seal, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +121,15 @@ def read_root(path: str) -> RootDocument:
         Store(path)  # raises: says what is there instead
         raise
     if root_digest(document):
-        return RootDocument(document=document, attributes=(store or Store(path)).attributes, intact=True)
+        root = (store or Store(path)).root
+        return RootDocument(document=document, attributes=root.document, root=root)
     try:
         attributes = parse_document(document)["attributes"]["unistore"]
     except (DocumentError, KeyError, TypeError):
         attributes = None
         if storage.size(MANIFEST) is None:
             Store(path)  # raises: says what it is instead
-    return RootDocument(
-        document=document, attributes=attributes if isinstance(attributes, dict) else None, intact=False
-    )
+    return RootDocument(document=document, attributes=attributes if isinstance(attributes, dict) else {})
 
 
 def check_files(
@@ -154,7 +161,7 @@ def check_files(
     manifest, entries, manifest_intact = _check_manifest(storage, root, problems)
     store = None
     if manifest_intact:
-        store = Store(path, listed=root.attributes, **(copies or {}))
+        store = Store(path, listed=root.root, **(copies or {}))
         if isinstance(store.storage, CachedStorage):
             store.storage.documents = {ROOT: root.document, MANIFEST: manifest}
             storage = store.storage
@@ -225,7 +232,7 @@ def _check_manifest(
     except StoreError as error:
         problems.append(Problem(MANIFEST, f"cannot be read: {without_fix(error)}", FIX, "unreadable"))
         return b"", {}, False
-    intact = xxhash.xxh3_128_hexdigest(data) == root.seal.get("digest")
+    intact = xxhash.xxh3_128_hexdigest(data) == root.seal_digest
     if not intact:
         seal = "the seal in the root" if root.intact else "the seal in the root, which is damaged"
         problems.append(Problem(MANIFEST, f"does not match the checksum of {seal}", FIX, "manifest"))

@@ -33,12 +33,13 @@ from unistore.errors import (
 )
 from unistore.exporting.run import temporary_folder
 from unistore.integrity.compare import (
+    RecordedConversion,
     differences,
     encoder_differences,
     fix_of_sources,
     plan_recorded_conversion,
 )
-from unistore.integrity.files import CheckedFiles, check_file, check_files
+from unistore.integrity.files import CheckedFiles, RootDocument, check_file, check_files
 from unistore.integrity.verify import (
     Verified,
     listed_stores,
@@ -304,7 +305,7 @@ class _Repair:
             damaged = [entry.key for entry in entries if check_file(now, entry) is not None]
             # A file that is as its own line said before was written so, whatever else is damaged.
             differing = [key for key in damaged if key in checked.sound]
-            if checked.root.intact and digest != checked.root.seal["digest"]:
+            if checked.root.intact and digest != checked.root.seal_digest:
                 differing = damaged
         if differing:
             raise _values_differ(differing)
@@ -320,28 +321,27 @@ class _Repair:
         if document is None:
             return self.checked
         write_file(self.work / "root", ROOT, [document])
-        attributes = Store(self.work / "root").attributes
-        digest = attributes["seal"]["digest"]
+        new_root = Store(self.work / "root").root
         try:
             manifest = storage.get(MANIFEST, MANIFEST_LIMIT)
-            intact = xxhash.xxh3_128_hexdigest(manifest) == digest
+            intact = xxhash.xxh3_128_hexdigest(manifest) == new_root.seal.digest
         except StoreError:
             intact = False
-        repaired = replace(root, document=document, attributes=attributes, intact=True)
+        repaired = RootDocument(document=document, attributes=new_root.document, root=new_root)
         return replace(self.checked, root=repaired, manifest_intact=intact)
 
     def _recorded_conversion(
         self, checked: CheckedFiles, sources: Sequence[Path]
     ) -> tuple[Conversion, NewStore]:
-        attributes = checked.root.attributes or {}
-        if not isinstance(attributes.get("plan_digest"), str):
+        if not isinstance(checked.root.attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged and does not state how the store was made. Fix: {_AGAIN}"
             raise StoreError(msg)
+        recorded = RecordedConversion.from_json(checked.root.attributes)
         conversion, new_store = plan_recorded_conversion(
-            attributes, sources, self.work, self.progress, self.executor, self.others
+            recorded, sources, self.work, self.progress, self.executor, self.others
         )
-        if new_store.plan.digest != attributes["plan_digest"]:
-            lines = encoder_differences(attributes)
+        if new_store.plan.digest != recorded.plan_digest:
+            lines = encoder_differences(recorded.created_with)
             fix = _AGAIN
             if self.checked.root.intact:
                 store = Store(self.folder)

@@ -29,13 +29,13 @@ from unistore.errors import (
     without_fix,
 )
 from unistore.integrity.compare import Receipt, compare
-from unistore.integrity.files import UNKNOWN_FAMILY, RootDocument, check_files, is_warning
+from unistore.integrity.files import UNKNOWN_FAMILY, check_files, is_warning
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
 from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo, ArraySpec, offsets_errors
 from unistore.schemas.declared_rules import ArraySpecs, is_kept, resolved
 from unistore.schemas.indices import RowsOfSources, whole
-from unistore.schemas.recorded_rules import RecordedSpecs, RuleError, StatedRules
+from unistore.schemas.recorded_rules import RecordedSpecs, RuleError, StatedRules, StoreRoot
 from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken
 from unistore.schemas.table_rows import counting_array, source_offsets
 from unistore.schemas.tables import offsets_of, text_values
@@ -48,7 +48,7 @@ from unistore.store.side_tables import read_side_table, side_names
 from unistore.store.versions import OpenedStores, describe_part, find_grown, open_stores
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress, ProgressLike
-from unistore.system.types import Attributes, JsonObject, PathLike, VersionLike
+from unistore.system.types import JsonObject, PathLike, VersionLike
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.metadata import ArrayMetadata, shard_key
 from unistore.zarr3.storage import Storage
@@ -62,7 +62,11 @@ _FIX = "convert the sources again; if the problem comes back, report it"
 
 
 def check_structure(
-    storage: Storage, root: RootDocument, entries: Mapping[str, Entry], sound: frozenset[str]
+    storage: Storage,
+    root: StoreRoot,
+    root_document: bytes,
+    entries: Mapping[str, Entry],
+    sound: frozenset[str],
 ) -> list[Problem]:
     """Return every contradiction between the root, the manifest, the documents of arrays and the schema.
 
@@ -70,8 +74,10 @@ def check_structure(
     ----------
     storage : Storage
         Files of the store.
-    root : RootDocument
-        Its root document.
+    root : StoreRoot
+        What its root states.
+    root_document : bytes
+        The document of its root.
     entries : mapping of str to Entry
         Entries of the manifest, by key.
     sound : frozenset of str
@@ -80,25 +86,24 @@ def check_structure(
     problems: list[Problem] = []
     metadata: dict[str, ArrayMetadata] = {}
     documents: JsonObject = {}
-    attributes = root.attributes or {}
     keys = [key for key in entries if key.endswith(f"/{ROOT}")]
     for key in filter(sound.__contains__, keys):
         path = key.removesuffix(f"/{ROOT}")
         try:
             document = documents[path] = parse_document(storage.get(key))
-            if path in attributes["fields"]:
+            if path in root.fields:
                 metadata[path] = ArrayMetadata.from_json(document, f"{storage}: array {path!r}")
         except (DocumentError, StoreError, UnsupportedError) as error:
             problems.append(_wrong(key, str(error)))
     if len(documents) == len(keys):
         consolidated = {"kind": "inline", "must_understand": False, "metadata": documents}
-        if parse_document(root.document).get("consolidated_metadata") != consolidated:
+        if parse_document(root_document).get("consolidated_metadata") != consolidated:
             problems.append(
                 _wrong(ROOT, "its copies of the documents of groups and arrays differ from these")
             )
-    problems += _manifest_problems(attributes["fields"], metadata, entries)
-    if len(metadata) == len(attributes["fields"]):
-        problems += _schema_problems(metadata, attributes)
+    problems += _manifest_problems(root.fields, metadata, entries)
+    if len(metadata) == len(root.fields):
+        problems += _schema_problems(metadata, root)
     return problems
 
 
@@ -137,22 +142,21 @@ def _manifest_problems(
             yield _wrong(key, "is in the manifest, but does not belong to an array")
 
 
-def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attributes) -> Iterator[Problem]:
+def _schema_problems(metadata: Mapping[str, ArrayMetadata], root: StoreRoot) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
-    samples = attributes["samples"]["count"]
     problems: list[Problem] = []
     declared: Mapping[str, ArraySpec] = {}
     try:
-        specs: ArraySpecs = specs_of(family_of(attributes))
-        problems += specs.problems(arrays, samples)
+        specs: ArraySpecs = specs_of(family_of(root))
+        problems += specs.problems(arrays, root.sample_count)
         declared = resolved(specs, arrays).rules()
     except InputError as unknown:
         for problem in unknown.problems:
             yield Problem(ROOT, f"{problem.file}: {problem.message}", problem.fix, UNKNOWN_FAMILY)
     try:
-        rules = RecordedSpecs(StatedRules(attributes["fields"], ROOT))
-        problems += rules.problems(arrays, samples)
-        problems += _table_problems(attributes, rules.rules())
+        rules = RecordedSpecs(StatedRules(root.fields, ROOT))
+        problems += rules.problems(arrays, root.sample_count)
+        problems += _table_problems(root, rules.rules())
         other = [path for path, rule in declared.items() if not is_kept(rule, rules.of(path))]
         problems += [
             Problem(path, "has a rule in the root that differs from the rule of its family") for path in other
@@ -163,18 +167,16 @@ def _schema_problems(metadata: Mapping[str, ArrayMetadata], attributes: Attribut
         yield replace(problem, fix=problem.fix or _FIX, kind="schema")
 
 
-def _table_problems(attributes: Attributes, rules: Mapping[str, ArraySpec]) -> Iterator[Problem]:
+def _table_problems(root: StoreRoot, rules: Mapping[str, ArraySpec]) -> Iterator[Problem]:
     """Yield tables whose rows no offsets divide by source, and columns that have other rows."""
-    tables = attributes["tables"]
-    sample_table = attributes["samples"]["table"]
-    for table in dict.fromkeys([*tables, sample_table, attributes.get("main_table", sample_table)]):
+    for table in dict.fromkeys([*root.tables, root.sample_table, root.main_table]):
         path = source_offsets(table)
         rule = rules[path] if path in rules else ArraySpec()
         first = str(rule.offsets_of)
         if rule.rows != (SOURCE_BOUNDS, 0) or not first.startswith(f"{table}/"):
             yield Problem(path, f"is not an array whose rule divides the rows of {table} by source")
             continue
-        for name in tables.get(table, ()):
+        for name in root.tables.get(table, ()):
             if counting_array(f"{table}/{name}", rules) != counting_array(first, rules):
                 yield Problem(f"{table}/{name}", f"is a column of {table}, but its rule counts other rows")
 
@@ -548,7 +550,8 @@ def verify_with(
         store = checked.store
         if store is None:
             return verified
-        structure = check_structure(store.storage, checked.root, checked.entries, checked.sound)
+        document = checked.root.document
+        structure = check_structure(store.storage, store.root, document, checked.entries, checked.sound)
         problems: list[Problem] = []
         unchecked: list[str] = []
         if all(map(is_warning, structure)):

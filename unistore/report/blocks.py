@@ -15,7 +15,8 @@ from unistore.report.values import QUANTILES, ValueReport, sample_noun, sparklin
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
-    from unistore.report.sealed import ArrayReport, StoreReport
+    from unistore.converters.detection import CountReport
+    from unistore.report.sealed import ArrayReport, SampleReport, SideTableReport, StoreReport
     from unistore.report.sources import SourceReport, UnfinishedReport, ZarrReport
 
 SHOWN_ATTRIBUTES = 8
@@ -58,7 +59,7 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
     agrees = "DAMAGED: seal, manifest and root contradict each other"
     if store.seal["agrees"]:
         agrees = "matches manifest and root; 'unistore verify' also reads the files"
-    files = count_of(store.seal.get("files", 0), "file")
+    files = count_of(store.seal["files"], "file")
     names = [source["path"] for source in store.sources.first]
     versions = [f"{name} {version}" for name, version in store.created_with.items()]
     facts = [
@@ -69,7 +70,7 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
         ("sources", _sources(store.sources.count, store.sources.bytes, names)),
         ("attributes", ", ".join(attributes)),
         ("size", nbytes if store.ratio is None else f"{nbytes}, ratio {store.ratio:.2f}"),
-        ("seal", f"{store.seal.get('digest')} over {files}: {agrees}"),
+        ("seal", f"{store.seal['digest']} over {files}: {agrees}"),
         ("made with", ", ".join(versions)),
         ("options", format_options(store.family, store.options)),
     ]
@@ -89,7 +90,7 @@ def store_blocks(path: str, store: StoreReport) -> list[Block]:
     return [block for block in blocks if block.has_content]
 
 
-def _side_line(side: Mapping[str, Any]) -> str:
+def _side_line(side: SideTableReport) -> str:
     if side["problem"] is not None:
         return f"{side['name']}: {side['problem']}"
     if side["table"]:
@@ -177,7 +178,7 @@ def storage_table(arrays: Sequence[ArrayReport]) -> Block:
     return Block(title, columns=columns, rows=rows, optional_columns=optional, collapsed=True)
 
 
-def sample_blocks(sample: Mapping[str, Any]) -> list[Block]:
+def sample_blocks(sample: SampleReport) -> list[Block]:
     """Show the result of `describe_sample`."""
     several = ""
     if sample["samples"] != 1:
@@ -245,7 +246,8 @@ def _next_commands(sources: SourceReport, problems: Sequence[Problem], verdicts:
 def _planned_blocks(
     facts: list[tuple[str, str]], sources: SourceReport, verdicts: list[Block]
 ) -> list[Block]:
-    first = sources.sources or {}
+    assert sources.sources is not None  # of one family without problems
+    first = sources.sources
     names = [source["name"] for source in first["first"]]
     becomes = f"{size(sources.raw_bytes)} uncompressed, peak memory about {size(sources.memory)}"
     facts += [("sources", _sources(first["count"], first["bytes"], names)), ("becomes", becomes)]
@@ -266,7 +268,7 @@ def _planned_blocks(
     return [block for block in blocks if block.has_content]
 
 
-def verdict_table(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
+def verdict_table(verdicts: Sequence[CountReport]) -> list[Block]:
     """Show files that are not converted, the most frequent reasons first. Empty: all are converted."""
     counts = [count for count in verdicts if count["verdict"] != TAKEN]
     counts.sort(key=lambda count: -count["files"])

@@ -328,8 +328,7 @@ def _look_at(opened: OpenedStores, dataset: Dataset, samples_as: str, machine: M
     store = opened.stores[0]
     folder = local_path(store.path)
     system = "an object store" if folder is None else file_system(folder)
-    sizes = [part.attributes["seal"].get("bytes") for part in opened.stores]
-    stored = None if None in sizes else sum(sizes)
+    stored = sum(part.root.seal.bytes for part in opened.stores)
     return StoreFacts(
         path=opened.path,
         version=None if opened.version is None else opened.version.number,

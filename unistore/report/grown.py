@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import TypedDict
 
 import numpy as np
 
 from unistore.data.statistics import kept_of_version
 from unistore.errors import InputError, StoreError
-from unistore.growing.history import versions
+from unistore.growing.history import VersionSummary, versions
 from unistore.remote.url import local_path
 from unistore.report.blocks import array_table, statistics_table, storage_table
 from unistore.report.sealed import ArrayReport, describe_arrays, value_remarks
@@ -28,6 +29,17 @@ _READ_PARTS = 8  # Newest parts whose arrays are read
 _READ_PARTS_REMOTE = 1  # The same of an object store, where each array takes several requests
 
 
+class PartReport(TypedDict):
+    """A part of a version: what its store has, and the sources that the version left out."""
+
+    path: str
+    sources: int
+    samples: int
+    bytes: int
+    removed: int
+    left: int
+
+
 @dataclass(slots=True, kw_only=True)
 class GrownReport:
     """A version of a grown store, from its document, and from the arrays of its newest parts."""
@@ -39,8 +51,8 @@ class GrownReport:
     sources: int
     splits: dict[str, int]
     stored_bytes: int
-    parts: list[JsonObject]  # path, sources, samples and bytes, and what is left out
-    versions: list[JsonObject]
+    parts: list[PartReport]
+    versions: list[VersionSummary]
     read_parts: int  # how many of the newest parts the arrays are of
     arrays: list[ArrayReport]  # of these parts together; rows that the version leaves out are among them
     samples_statistics: JsonObject  # by key, of all samples; empty unless every part keeps them
@@ -54,14 +66,22 @@ def describe_grown(path: str, number: int | str | None = None) -> GrownReport:
     version = opened.version
     assert version is not None
     splits: dict[str, int] = {}
-    parts = []
+    parts: list[PartReport] = []
     for part in version.parts:
         for name, count in part.splits.items():
             splits[name] = splits.get(name, 0) + count
-        counts = {"sources": part.sources, "samples": part.samples, "bytes": part.seal["bytes"]}
-        parts.append({"path": part.key, **counts, "removed": len(part.removed), "left": part.left})
-    history = [asdict(summary) for summary in versions(path)]
-    is_newest = version.number == max(summary["number"] for summary in history)
+        parts.append(
+            {
+                "path": part.key,
+                "sources": part.sources,
+                "samples": part.samples,
+                "bytes": part.seal.bytes,
+                "removed": len(part.removed),
+                "left": part.left,
+            }
+        )
+    history = versions(path)
+    is_newest = version.number == max(summary.number for summary in history)
     most = _READ_PARTS if local_path(path) is not None else _READ_PARTS_REMOTE
     read = opened.stores[-most:]
     arrays, remarks = _arrays_of(read)
@@ -73,9 +93,9 @@ def describe_grown(path: str, number: int | str | None = None) -> GrownReport:
         samples=version.samples,
         sources=version.sources,
         splits=splits,
-        stored_bytes=sum(part.seal["bytes"] for part in version.parts),
+        stored_bytes=sum(part.seal.bytes for part in version.parts),
         parts=parts,
-        versions=history,
+        versions=list(history),
         read_parts=len(read),
         arrays=arrays,
         samples_statistics=statistics,

@@ -31,6 +31,7 @@ from unistore.system.sizes import count_of
 from unistore.system.types import JsonObject, PathLike
 
 if TYPE_CHECKING:
+    from unistore.converters.detection import CountReport
     from unistore.report.sources import SourceReport
 
 
@@ -50,7 +51,7 @@ class UnknownReport:
     """
 
     inside: list[str]
-    verdicts: list[JsonObject]
+    verdicts: list[CountReport]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -262,13 +262,21 @@ def _samples_of_version(path: str, report: GrownReport, *, live: bool) -> str:
     return _viewer(lambda sample: opened().row_of(sample), captions, noun, count, _READ_BYTES, live=live)
 
 
+class _ShownSample(TypedDict):
+    """A sample for the script. ``data`` is its packed view; without it, the script asks for it."""
+
+    number: int
+    caption: str
+    data: NotRequired[str]
+
+
 def _viewer(
     row_of: RowOf, captions: Mapping[int, str], noun: str, count: int, most_read: int, *, live: bool
 ) -> str:
     """Return the samples that the script shows, and still pictures for browsers without scripts."""
     if not captions:
         return _section("samples", "<p>none</p>")
-    shown: list[JsonObject] = [
+    shown: list[_ShownSample] = [
         {"number": sample, "caption": clean(caption)} for sample, caption in captions.items()
     ]
     stills = "<p>The samples need a browser with scripts.</p>"
@@ -285,7 +293,7 @@ def _viewer(
     return _section("samples", f'<div id="viewer"></div><noscript>{stills}</noscript>{note}{data_block}')
 
 
-def _add_views(row_of: RowOf, shown: Sequence[JsonObject], read_left: int) -> tuple[str, int]:
+def _add_views(row_of: RowOf, shown: Sequence[_ShownSample], read_left: int) -> tuple[str, int]:
     """Add the packed view of each sample. Return still pictures, and how many samples were left out."""
     stills = ""
     room = _PAGE_BYTES

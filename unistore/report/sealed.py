@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import xxhash
@@ -29,13 +29,14 @@ from unistore.report.values import (
     unlabelled_question,
 )
 from unistore.schemas.indices import contradiction, main_bounds, main_table
+from unistore.schemas.recorded_rules import Seal
 from unistore.schemas.table_rows import source_offsets
-from unistore.schemas.tables import HDF5_ATTRIBUTES, text_values
+from unistore.schemas.tables import HDF5_ATTRIBUTES, SourceForms, text_values
 from unistore.store.manifest import parse_manifest, root_digest
-from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside
+from unistore.store.names import FORMAT_VERSION, MANIFEST, REPAIR, REPORT, ROOT, build_folder, folder_beside
 from unistore.store.reader import Store
 from unistore.store.side_tables import folders_beside, read_side_table, side_names
-from unistore.system.types import JsonObject, PathLike
+from unistore.system.types import Attributes, JsonObject, PathLike
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.codecs import Compressor, Zstd
 from unistore.zarr3.metadata import index_bytes
@@ -99,6 +100,14 @@ class ArrayReport:
     values: ValueReport | None = None
 
 
+class SourceRow(TypedDict):
+    """A source of a store: its path, and the bytes of its files and its rows if the store has them."""
+
+    path: str
+    bytes: NotRequired[int]
+    rows: NotRequired[int]
+
+
 @dataclass(slots=True, kw_only=True)
 class SourcesReport:
     """The sources of a store.
@@ -117,8 +126,36 @@ class SourcesReport:
 
     count: int = 0
     bytes: int | None = None
-    first: list[JsonObject]
+    first: list[SourceRow]
     attributes: list[str]
+
+
+class SamplesReport(TypedDict):
+    """The samples of a store: their number, and their table."""
+
+    count: int
+    table: str
+
+
+class SealReport(TypedDict):
+    """The seal of a store, and whether it agrees with manifest and root."""
+
+    manifest: str
+    digest: str
+    files: int
+    bytes: int
+    content_digest: str
+    root: str
+    agrees: bool
+
+
+class SideTableReport(TypedDict):
+    """An added column. ``problem`` is what is wrong with it."""
+
+    name: str
+    table: str
+    arrays: list[str]
+    problem: str | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,7 +178,7 @@ class StoreReport:
 
     family: str
     format_version: int
-    samples: JsonObject
+    samples: SamplesReport
     main_table: str
     splits: dict[str, int]
     sources: SourcesReport
@@ -149,12 +186,12 @@ class StoreReport:
     stored_bytes: int | None
     raw_bytes: int
     ratio: float | None
-    options: JsonObject
-    created_with: JsonObject
-    statistics: JsonObject
+    options: Attributes
+    created_with: Attributes
+    statistics: Attributes
     samples_statistics: JsonObject
-    side_tables: list[JsonObject]
-    seal: JsonObject
+    side_tables: list[SideTableReport]
+    seal: SealReport
     measures: list[JsonObject]
     remarks: list[str]
     snippet: str
@@ -163,7 +200,7 @@ class StoreReport:
 def describe_store(path: PathLike) -> StoreReport:
     """Return a description of a sealed store. StoreError if there is none, or it is damaged."""
     store = Store(path)
-    about = store.attributes
+    root = store.root
     shards, agrees = _manifest(store)
     raw = sum(map(_raw_bytes, store.arrays().values()))
     arrays = _described(store, shards, raw)
@@ -174,21 +211,21 @@ def describe_store(path: PathLike) -> StoreReport:
     splits = _splits(store)
     return StoreReport(
         family=store.family,
-        format_version=about["format_version"],
-        samples=dict(about["samples"]),
-        main_table=about.get("main_table", about["samples"]["table"]),
+        format_version=FORMAT_VERSION,
+        samples={"count": root.sample_count, "table": root.sample_table},
+        main_table=root.main_table,
         splits=splits,
         sources=_sources(store),
         arrays=arrays,
         stored_bytes=stored,
         raw_bytes=raw,
         ratio=_ratio(raw, stored),
-        options=about.get("options", {}),
-        created_with=about.get("created_with", {}),
-        statistics=about.get("statistics", {}),
+        options=root.options,
+        created_with=root.created_with,
+        statistics=root.statistics,
         samples_statistics=samples_statistics,
         side_tables=[_describe_side_table(store, name) for name in side_names(store)],
-        seal={**about["seal"], "agrees": agrees},
+        seal=_describe_seal(root.seal, agrees=agrees),
         measures=measures,
         remarks=[
             *_remarks(store, arrays, agrees=agrees),
@@ -201,6 +238,18 @@ def describe_store(path: PathLike) -> StoreReport:
     )
 
 
+def _describe_seal(seal: Seal, *, agrees: bool) -> SealReport:
+    return {
+        "manifest": seal.manifest,
+        "digest": seal.digest,
+        "files": seal.files,
+        "bytes": seal.bytes,
+        "content_digest": seal.content_digest,
+        "root": seal.root,
+        "agrees": agrees,
+    }
+
+
 def describe_arrays(store: Store) -> tuple[list[ArrayReport], list[str]]:
     """Describe the arrays of a sealed store and a bounded part of their values, and return damages."""
     shards, _ = _manifest(store)
@@ -209,7 +258,7 @@ def describe_arrays(store: Store) -> tuple[list[ArrayReport], list[str]]:
 
 
 def _described(store: Store, shards: Mapping[str, list[int]] | None, raw: int) -> list[ArrayReport]:
-    chosen = store.attributes.get("options", {}).get("found", {}).get("codecs", {})
+    chosen = store.root.options.get("found", {}).get("codecs", {})
     return [
         _describe_array(array, None if shards is None else shards[name], raw, chosen.get(name))
         for name, array in store.arrays().items()
@@ -225,7 +274,7 @@ def _manifest(store: Store) -> tuple[Mapping[str, list[int]] | None, bool]:
     shards = defaultdict(list)
     for entry in entries:
         shards[entry.key.partition("/c/")[0]].append(entry.bytes)
-    is_sealed = xxhash.xxh3_128_hexdigest(data) == store.attributes["seal"]["digest"]
+    is_sealed = xxhash.xxh3_128_hexdigest(data) == store.root.seal.digest
     return shards, is_sealed and root_digest(store.read(ROOT)) != ""
 
 
@@ -355,7 +404,7 @@ def _kept_statistics(store: Store) -> tuple[JsonObject, list[str]]:
     return {key: values.to_json() for key, values in statistics_by_key(kept).items()}, []
 
 
-def _describe_side_table(store: Store, name: str) -> JsonObject:
+def _describe_side_table(store: Store, name: str) -> SideTableReport:
     try:
         side = read_side_table(store, name)
     except StoreError as error:
@@ -381,19 +430,18 @@ def _splits(store: Store) -> dict[str, int]:
 def _sources(store: Store) -> SourcesReport:
     if not store.has("sources/path/offsets"):
         return SourcesReport(first=[], attributes=[])
-    columns: dict[str, list[Any]] = {"path": store.text("sources/path")}
-    rows = np.arange(len(columns["path"]))
+    paths = store.text("sources/path")
+    first: list[SourceRow] = [{"path": path} for path in paths[:SHOWN_SOURCES]]
+    total = None
     if store.has("sources/bytes"):
-        columns["bytes"] = store.array("sources/bytes").read_rows(rows).tolist()
+        sizes = store.array("sources/bytes").read_rows(np.arange(len(paths)))
+        total = int(sizes.sum())
+        for source, nbytes in zip(first, sizes.tolist(), strict=False):
+            source["bytes"] = nbytes
     if store.has(source_offsets(main_table(store))):
-        columns["rows"] = np.diff(main_bounds(store)).tolist()
-    shown = range(min(len(rows), SHOWN_SOURCES))
-    return SourcesReport(
-        count=len(rows),
-        bytes=sum(columns["bytes"]) if "bytes" in columns else None,
-        first=[{name: column[row] for name, column in columns.items()} for row in shown],
-        attributes=_attribute_names(store),
-    )
+        for source, rows in zip(first, np.diff(main_bounds(store)).tolist(), strict=False):
+            source["rows"] = rows
+    return SourcesReport(count=len(paths), bytes=total, first=first, attributes=_attribute_names(store))
 
 
 def _attribute_names(store: Store) -> list[str]:
@@ -418,14 +466,14 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
     remarks = []
     if not agrees:
         remarks.append(f"seal, manifest and root contradict each other; run unistore verify {store.path}")
-    if left_out := store.attributes.get("skipped"):
+    if left_out := store.root.skipped:
         remarks.append(f"skipped because of problems: {left_out} (listed in {REPORT})")
     for array in arrays:
         if "unlabelled" in array.attributes:
             remarks.append(f"all of {array.path} are 0. Does 0 mean 'unlabelled'?")
         elif array.only_fill and not _is_index(array.path):
             remarks.append(f"all of {array.path} are 0")
-        if shapes := array.attributes.get("source_row_shape"):
+        if shapes := SourceForms.of(array.attributes).row_shapes:
             known = ", ".join(shapes)
             remarks.append(f"{array.path}: rows of {known} are padded with zeros, which statistics ignore")
         if content := array.attributes.get("content"):
@@ -442,7 +490,29 @@ def _remarks(store: Store, arrays: list[ArrayReport], *, agrees: bool) -> list[s
     return remarks
 
 
-def describe_sample(store: Store, sample: int) -> JsonObject:
+class KeyReport(TypedDict):
+    """A key of samples. The bounds are None without finite numbers."""
+
+    key: str
+    shape: list[int]
+    dtype: str
+    min: float | None
+    max: float | None
+
+
+class SampleReport(TypedDict):
+    """The default samples in one row of the sample table, of which `read` were read."""
+
+    sample: int
+    of: str
+    kind: str
+    samples: int
+    read: int
+    source: str
+    keys: list[KeyReport]
+
+
+def describe_sample(store: Store, sample: int) -> SampleReport:
     """Return a description of the default samples in one row of the sample table, as JSON values."""
     units = np.array([sample])
     natural = natural_suggestion(store, units)
@@ -462,14 +532,14 @@ def describe_sample(store: Store, sample: int) -> JsonObject:
     }
 
 
-def _describe_key(key: str, packed: Packed, count: int) -> JsonObject:
+def _describe_key(key: str, packed: Packed, count: int) -> KeyReport:
     values = packed.values
     shape = values.shape
     if packed.shapes is not None and count == 1:
         shape = tuple(packed.shapes[0].tolist())
     if packed.offsets is None and count == 1:
         shape = shape[1:]
-    about: JsonObject = {
+    about: KeyReport = {
         "key": key,
         "shape": list(shape),
         "dtype": values.dtype.name,

@@ -9,13 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from unistore.conversion.convert import exclude_words, make_converter
-from unistore.conversion.dry_run import dry_run
+from unistore.conversion.dry_run import PlannedSource, PlannedTable, dry_run
 from unistore.conversion.lock import owner_of
 from unistore.conversion.parts import begun_counts
-from unistore.converters.detection import Claims
+from unistore.converters.detection import Claims, CountReport
 from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import conversion_of, families
 from unistore.errors import InputError, Problem, StoreError
@@ -31,6 +31,13 @@ from unistore.zarr3.storage import LocalStorage
 # Suffix of the folder in which a conversion is under way
 BUILD_SUFFIX = build_folder(Path("x")).name.removeprefix("x")
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
+
+
+class GivenSources(TypedDict):
+    """The sources of a conversion under way: their number, and the paths that were given."""
+
+    count: int
+    given: list[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,7 +75,7 @@ class UnfinishedReport:
     destination: str
     family: str | None
     options: JsonObject
-    sources: JsonObject
+    sources: GivenSources
     sources_read: int
     tasks_done: int
     tasks: int | None
@@ -219,6 +226,14 @@ class FamilyReport:
     command: str
 
 
+class PlannedSources(TypedDict):
+    """The sources of a planned conversion: their number, the bytes of their files, and the first ones."""
+
+    count: int
+    bytes: int
+    first: list[PlannedSource]
+
+
 @dataclass(slots=True, kw_only=True)
 class SourceReport:
     """Source files: the first family that can convert some, and what a conversion would write.
@@ -232,14 +247,14 @@ class SourceReport:
     reason: str | None = None
     command: str | None = None
     families: list[FamilyReport] | None = None
-    sources: JsonObject | None = None
-    tables: list[JsonObject] | None = None
+    sources: PlannedSources | None = None
+    tables: list[PlannedTable] | None = None
     raw_bytes: int | None = None
     memory: int | None = None
     options: JsonObject | None = None
     notes: list[str] | None = None
     offers: list[JsonObject] | None = None
-    verdicts: list[JsonObject]
+    verdicts: list[CountReport]
 
 
 # Words of a command that leave files out, two a name; more are not read
@@ -281,8 +296,13 @@ def describe_sources(path: Path, surveyed: Claims) -> tuple[SourceReport, Sequen
         report.verdicts = [count.to_json() for count in surveyed.verdicts(problems)]
         return report, problems
     # the verdicts of a plan know the files that are read with others
-    for name in ("verdicts", "tables", "raw_bytes", "memory", "options", "notes", "offers"):
-        setattr(report, name, planned[name])
+    report.verdicts = planned["verdicts"]
+    report.tables = planned["tables"]
+    report.raw_bytes = planned["raw_bytes"]
+    report.memory = planned["memory"]
+    report.options = planned["options"]
+    report.notes = planned["notes"]
+    report.offers = planned["offers"]
     sources = planned["sources"]
     nbytes = planned["source_bytes"]
     report.sources = {"count": len(sources), "bytes": nbytes, "first": sources[:SHOWN_SOURCES]}

@@ -73,7 +73,7 @@ class Suggestion(NamedTuple):
 def suggestions(store: Store, units: Int64s | None = None) -> list[Suggestion]:
     """Return the sample kinds that a store records, without the default one, and fitting ones of packages."""
     fitting = []
-    for code in store.attributes["kinds"][1:]:
+    for code in store.root.kinds[1:]:
         try:
             kind = parse_kind(code)
         except InputError:  # its package is not installed

@@ -12,7 +12,7 @@ import numpy as np
 
 from unistore.errors import InputError, Problem, StoreError
 from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArrayInfo, ArraySpec, Limit, offsets_errors
-from unistore.schemas.recorded_rules import RecordedSpecs
+from unistore.schemas.recorded_rules import RecordedSpecs, StoreRoot
 from unistore.schemas.table_rows import source_offsets
 from unistore.schemas.tables import offsets_of, text_values
 from unistore.system.sizes import count_of
@@ -130,8 +130,12 @@ class StoreView(Protocol):
         """Rules for the arrays, as the root of the store states them."""
 
     @property
+    def root(self) -> StoreRoot:
+        """What the root of the store states: fields, tables, options, the seal."""
+
+    @property
     def attributes(self) -> Mapping[str, Any]:
-        """Metadata of the store: the ``unistore`` object of its root, with ``fields`` and ``options``."""
+        """The same as JSON: the ``unistore`` object of the root."""
 
     @property
     def sample_count(self) -> int:
@@ -384,8 +388,7 @@ def main_bounds(store: StoreView) -> Int64s:
 
 def main_table(store: StoreView) -> str:
     """Return the name of the table with the values of the sources; in some families, the table of samples."""
-    name: str = store.attributes.get("main_table", store.attributes["samples"]["table"])
-    return name
+    return store.root.main_table
 
 
 class RowsOfSources:
@@ -460,7 +463,7 @@ def sample_rows(store: StoreView) -> Int64s:
     Rows outside all samples, such as points outside all segments, are not included.
     """
     rows = np.arange(store.sample_count)
-    path = f"{store.attributes['samples']['table']}/number"
+    path = f"{store.root.sample_table}/number"
     if store.has(path) and "no_sample" in store.array(path).attributes:
         rows = np.flatnonzero(whole(store, path) != store.array(path).attributes["no_sample"])
     return rows
@@ -475,18 +478,18 @@ def sample_ranges(store: StoreView, table: str) -> tuple[Int64s, Int64s] | None:
         First row, and the row after the last. None: rows of the table do not belong to one sample each.
     """
     samples = sample_rows(store)
-    sample_table = store.attributes["samples"]["table"]
-    if table == sample_table:
+    root = store.root
+    if table == root.sample_table:
         return samples, samples + 1
-    offsets = f"{sample_table}/offsets"
-    if table != store.attributes.get("main_table") or not store.has(offsets):
+    offsets = f"{root.sample_table}/offsets"
+    if table != root.main_table or not store.has(offsets):
         return None
     return IndexColumn(store, offsets).ranges(samples)
 
 
 def sample_sources(store: StoreView) -> Int64s:
     """Return the number of the source of every sample, (samples,) int64."""
-    table = store.attributes["samples"]["table"]
+    table = store.root.sample_table
     counts = source_rows(store, table)
     of_rows = np.repeat(np.arange(len(counts)), counts)
     rows = sample_rows(store)
@@ -509,7 +512,7 @@ def check_codes(store: StoreView, codes: UInt8s, names: list[str]) -> None:
 
 def table_columns(store: StoreView, table: str) -> list[str]:
     """Return the paths of the columns of a table. Empty: there is no such table."""
-    return [f"{table}/{name}" for name in store.attributes["tables"].get(table, ())]
+    return [f"{table}/{name}" for name in store.root.tables.get(table, ())]
 
 
 def _spec(store: StoreView, path: str) -> ArraySpec:

@@ -1,15 +1,185 @@
-"""What a root records: the rule of each array as a JSON object, which readers keep to."""
+"""What a root records: tables, options, the seal, and the rule of each array, which readers keep to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
 
 from unistore.errors import CorruptionError, Problem
 from unistore.schemas.array_specs import SAMPLES, ArrayInfo, ArraySpec, Limit, is_circular, rule_problems
 from unistore.schemas.tables import name_problem
-from unistore.system.types import JsonObject
+from unistore.system.types import Attributes, JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """The final checksum of a store, members in the order in which a root has them.
+
+    Attributes
+    ----------
+    manifest : str
+        Name of the manifest.
+    digest : str
+        Checksum of the manifest.
+    files, bytes : int
+        Number and size of the files in the manifest.
+    content_digest : str
+        Checksum of keys, rows and decoded content: the same if encoders differ.
+    root : str
+        Checksum of the root document.
+    """
+
+    manifest: str
+    digest: str
+    files: int
+    bytes: int
+    content_digest: str
+    root: str
+
+    def to_json(self) -> JsonObject:
+        """Return the member ``seal`` of a root."""
+        return asdict(self)
+
+
+class Package(NamedTuple):
+    """The installed package of the family of a store. The version is empty if it is unknown."""
+
+    name: str
+    version: str
+
+
+class SkippedEntry(NamedTuple):
+    """A problem for which a source, or an item of one, was skipped: an entry of the option ``skipped``.
+
+    Attributes
+    ----------
+    file, dataset : str
+        Place of the problem.
+    reason, fix, kind : str
+        The problem.
+    left_out : str
+        Name of what was skipped.
+    row : int or None
+        Row of the dataset. None: the problem is not of one row.
+    """
+
+    file: str
+    dataset: str
+    reason: str
+    fix: str
+    kind: str
+    left_out: str
+    row: int | None = None
+
+    @classmethod
+    def from_json(cls, entry: Attributes) -> SkippedEntry:
+        """Return the entry of its JSON object."""
+        return cls(
+            file=entry.get("file", ""),
+            dataset=entry.get("dataset", ""),
+            reason=entry["reason"],
+            fix=entry.get("fix", ""),
+            kind=entry.get("kind", ""),
+            left_out=entry["left_out"],
+            row=entry.get("row"),
+        )
+
+    def to_json(self) -> JsonObject:
+        """Return the JSON object, which has a row only if the problem is of one."""
+        entry = self._asdict()
+        return entry if self.row is not None else {name: entry[name] for name in self._fields[:-1]}
+
+
+def skipped_entries(options: Attributes) -> list[SkippedEntry]:
+    """Return what was skipped, as the options of a conversion state it."""
+    return list(map(SkippedEntry.from_json, options.get("skipped", ())))
+
+
+class StatedFamily(NamedTuple):
+    """What a root states about the family: code of its sample kinds, and its package."""
+
+    kinds: Sequence[str]
+    package: Package
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredField:
+    """What a root states about an array.
+
+    Attributes
+    ----------
+    axes : tuple of str
+        Names of the axes.
+    unit : str or None
+        Unit of the values.
+    description : str
+        What the values are. Empty: it is not stated.
+    members : mapping
+        The JSON object itself. `StatedRules` parses its rule with the first use.
+    """
+
+    axes: tuple[str, ...]
+    unit: str | None = None
+    description: str = ""
+    members: Attributes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRoot:
+    """The ``unistore`` object of a root, or what a version states about one of its parts.
+
+    Attributes
+    ----------
+    family : str
+        Name of the family.
+    sample_table, main_table : str
+        Tables of the samples, and of the values of the sources.
+    sample_count : int
+        Number of samples.
+    fields : mapping of str to StoredField
+        The arrays, by path.
+    tables : mapping of str to sequence of str
+        Names of the columns of each table.
+    kinds : sequence of str
+        Code of the sample kinds, the default one first.
+    package : Package
+        Package of the family.
+    options, created_with, statistics : mapping
+        Options of the conversion, versions of libraries, and moments of fields. Empty: not stated.
+    skipped : int
+        Number of skipped sources.
+    seal : Seal
+        The seal.
+    document : mapping
+        The JSON object itself, with members that only some readers need.
+    """
+
+    family: str
+    sample_table: str
+    main_table: str
+    sample_count: int
+    fields: Mapping[str, StoredField]
+    tables: Mapping[str, Sequence[str]]
+    kinds: Sequence[str]
+    package: Package
+    options: Attributes
+    created_with: Attributes
+    statistics: Attributes
+    skipped: int
+    seal: Seal
+    document: Attributes
+
+    def to_json(self) -> JsonObject:
+        """Return the object as a root has it, with fields and tables of added columns."""
+        return {
+            **self.document,
+            "samples": {"count": self.sample_count, "table": self.sample_table},
+            "tables": {table: list(columns) for table, columns in self.tables.items()},
+            "fields": {path: dict(field.members) for path, field in self.fields.items()},
+            "seal": self.seal.to_json(),
+        }
+
 
 # Members of each object in the root's ``fields``
 RULE = "rule"
@@ -75,10 +245,10 @@ def parse_rule(document: object) -> ArraySpec:
     return ArraySpec(**members)
 
 
-def _parse_field(document: JsonObject) -> ArraySpec:
+def _rule_of_field(field: StoredField) -> ArraySpec:
     """Return the rule that `recorded` stated."""
-    rule = parse_rule(document.get(RULE))
-    absent = document.get(ABSENT)
+    rule = parse_rule(field.members.get(RULE))
+    absent = field.members.get(ABSENT)
     if absent is not None and type(absent) not in (bool, int, float, str):
         msg = f"has an invalid member {ABSENT!r}: {absent!r:.80}"
         raise ValueError(msg)
@@ -151,8 +321,8 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
 class StatedRules(Mapping[str, ArraySpec]):
     """The rules that a root states in its ``fields``, each parsed with its first use."""
 
-    def __init__(self, documents: Mapping[str, JsonObject], store: str) -> None:
-        self._documents = documents
+    def __init__(self, stated: Mapping[str, StoredField], store: str) -> None:
+        self._stated = stated
         self._store = store
         self._parsed: dict[str, ArraySpec] = {}
 
@@ -161,7 +331,7 @@ class StatedRules(Mapping[str, ArraySpec]):
         rule = self._parsed.get(path)
         if rule is None:
             try:
-                rule = _parse_field(self._documents[path])
+                rule = _rule_of_field(self._stated[path])
             except ValueError as error:
                 raise RuleError(self._store, f"the rule of {path!r} {error}") from error
             self._parsed[path] = rule  # found by the search for circles, and forgotten if there is one
@@ -178,10 +348,10 @@ class StatedRules(Mapping[str, ArraySpec]):
             raise
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._documents)
+        return iter(self._stated)
 
     def __len__(self) -> int:
-        return len(self._documents)
+        return len(self._stated)
 
 
 class RecordedSpecs:
@@ -214,11 +384,11 @@ class RecordedSpecs:
 
 
 def with_side_table(
-    documents: Mapping[str, JsonObject],
-    side_documents: Mapping[str, JsonObject],
+    stated: Mapping[str, StoredField],
+    of_side_table: Mapping[str, StoredField],
     more: Mapping[str, JsonObject],
     store: str,
-) -> dict[str, JsonObject]:
+) -> dict[str, StoredField]:
     """Return ``fields`` of a store and of a side table, with what that adds to rules of the store (`MORE`).
 
     Raises
@@ -228,13 +398,13 @@ def with_side_table(
     ValueError
         If the side table adds what no rule can have, or to an array that the store does not have.
     """
-    stated = StatedRules(documents, store)
-    fields = {**documents, **side_documents}
+    rules = StatedRules(stated, store)
+    fields = {**stated, **of_side_table}
     for path, added in more.items():
-        if path not in documents:
+        if path not in stated:
             msg = f"adds to the rule of {path!r}, but {store} has no such array"
             raise ValueError(msg)
-        rule = rule_of(stated[path])
+        rule = rule_of(rules[path])
         try:
             further = parse_rule(added)
         except ValueError as error:
@@ -248,7 +418,7 @@ def with_side_table(
             raise ValueError(msg)
         for name in added:
             rule[name] = [*rule.get(name, ()), *_plain(getattr(further, name))]
-        fields[path] = {**documents[path], RULE: rule}
+        fields[path] = replace(stated[path], members={**stated[path].members, RULE: rule})
     joined = StatedRules(fields, store)
     try:
         for path in more:

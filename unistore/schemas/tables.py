@@ -1,4 +1,4 @@
-"""Fields (arrays of a store), tables (arrays that share axis 0), and columns of text."""
+"""Fields (arrays of a store), tables (arrays that share axis 0), columns of text, and forms in sources."""
 
 # A sample is a few row ranges plus, for images and volumes, a box.
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,81 @@ from unistore.system.types import AnyArray, Dtype, Int64s, Shape, UInt8s
 
 if TYPE_CHECKING:
     from unistore.schemas.array_specs import ArraySpec
+
+# Attributes of an array that state how sources had its column, by numbers of sources
+MISSING = "missing_in"
+DTYPES = "source_dtype"
+ROW_SHAPES = "source_row_shape"
+# Those that only arrays have which some sources lack, or have with smaller rows
+OF_SOME = frozenset({MISSING, ROW_SHAPES})
+
+# A value for all sources, the numbers of the sources by value, or values without numbers
+Stated: TypeAlias = str | Mapping[str, Sequence[int]] | Sequence[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceForms:
+    """The forms in which sources had a column. None: not stated.
+
+    Attributes
+    ----------
+    missing : sequence of int or None
+        Numbers of the sources without the column, ascending.
+    dtypes : str, mapping, sequence of str, or None
+        The dtype in all sources, the numbers of the sources by dtype, or only the dtypes.
+    row_shapes : mapping, sequence of str, or None
+        Of padded rows, the numbers of the sources by row shape (``"4x3"``), or only the shapes.
+    """
+
+    missing: Sequence[int] | None
+    dtypes: Stated
+    row_shapes: Stated
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> SourceForms:
+        """Return what the attributes of an array state."""
+        return cls(attributes.get(MISSING), attributes.get(DTYPES), attributes.get(ROW_SHAPES))
+
+    def has(self, source: int) -> bool:
+        """Return whether a source has the column."""
+        return self.missing is None or not is_among(source, self.missing)
+
+    def dtype(self, source: int, otherwise: Dtype) -> Dtype:
+        """Return the dtype in a source, or `otherwise` if it is not stated."""
+        dtype = stated_of(self.dtypes, source)
+        return np.dtype(dtype) if isinstance(dtype, str) else otherwise
+
+    def row_shape(self, source: int, otherwise: Shape) -> Shape:
+        """Return the shape of a row in a source, or `otherwise` if it is not stated."""
+        if not isinstance(self.row_shapes, Mapping):
+            return otherwise
+        sizes = stated_of(self.row_shapes, source)
+        return otherwise if sizes is None else parse_row_shape(sizes)
+
+    def sources_by_row_shape(self) -> Iterator[tuple[Shape, Sequence[int]]]:
+        """Iterate over the row shapes of a padded column, with the numbers of the sources."""
+        if isinstance(self.row_shapes, Mapping):
+            for sizes, sources in self.row_shapes.items():
+                yield parse_row_shape(sizes), sources
+
+
+def parse_row_shape(sizes: str) -> Shape:
+    """Return the row shape of a text: (4, 3) for ``"4x3"``, () for an empty one."""
+    return tuple(map(int, filter(None, sizes.split("x"))))
+
+
+def is_among(number: int, numbers: Sequence[int]) -> bool:
+    """Return whether a number is in an ascending sequence."""
+    place = bisect_left(numbers, number)
+    return place < len(numbers) and numbers[place] == number
+
+
+def stated_of(stated: Any, source: int) -> Any:
+    """Return what an attribute states about a source: a value for all, or the numbers of sources by value."""
+    if isinstance(stated, Mapping):
+        return next((value for value, sources in stated.items() if is_among(source, sources)), None)
+    return stated
+
 
 # Bytes of rows that are taken out of stored ones at a time
 _OWN_BYTES = 1 << 20
@@ -87,19 +162,6 @@ class OwnForm(NamedTuple):
 def little_endian(dtype: str) -> str:
     """Return the little-endian dtype of the same values: ``"<f4"`` for ``"float32"``."""
     return np.dtype(dtype).newbyteorder("<").str
-
-
-def is_among(number: int, numbers: Sequence[int]) -> bool:
-    """Return whether a number is in an ascending sequence."""
-    place = bisect_left(numbers, number)
-    return place < len(numbers) and numbers[place] == number
-
-
-def stated_of(stated: Any, source: int) -> Any:
-    """Return what an attribute states about a source: a value for all, or the numbers of sources by value."""
-    if isinstance(stated, Mapping):
-        return next((value for value, sources in stated.items() if is_among(source, sources)), None)
-    return stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,18 +236,12 @@ class Field:
 
         None: the source does not have the column.
         """
-        about: Mapping[str, Any] = self.attributes
-        if is_among(source, about.get("missing_in", ())):
+        forms = SourceForms.of(self.attributes)
+        if not forms.has(source):
             return None
-        dtype = stated_of(about.get("source_dtype"), source)
-        if not isinstance(dtype, str) or np.dtype(dtype).kind not in "biuf":  # texts are stored as bytes
-            dtype = self.dtype
-        row_shape = self.row_shape
-        sizes = about.get("source_row_shape")
-        if isinstance(sizes, Mapping):
-            stated = stated_of(sizes, source) or ""
-            row_shape = tuple(map(int, filter(None, stated.split("x"))))
-        return OwnForm(little_endian(dtype), row_shape)
+        dtype = forms.dtype(source, np.dtype(self.dtype))
+        name = dtype.str if dtype.kind in "biuf" else self.dtype  # texts are stored as bytes
+        return OwnForm(little_endian(name), forms.row_shape(source, self.row_shape))
 
 
 def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ class _NewColumn(NamedTuple):
 
     @classmethod
     def of(cls, store: Store, name: str, table: str | None) -> _NewColumn:
-        chosen = table or str(store.attributes.get("main_table", store.sample_table))
+        chosen = table or store.root.main_table
         columns = table_columns(store, chosen)
         if not columns:
             tables = sorted({path.partition("/")[0] for path in store.paths()} - {"sources", "splits"})
@@ -140,7 +140,7 @@ class _NewColumn(NamedTuple):
 
     def field(self, values: AnyArray) -> Field:
         lo, hi = self.spans()
-        axis = self.store.attributes["fields"][self.path]["axes"][0]
+        axis = self.store.root.fields[self.path].axes[0]
         return Field(
             path=f"{self.table}/{self.name}",
             dtype=values.dtype.name,
@@ -258,7 +258,7 @@ def _check_is_read(store: Store, column: _NewColumn, folder: Path) -> None:
     noun = column.table.removesuffix("s")
     if not _has_key(beside, column.name) and not _has_key(beside, f"{noun}.{column.name}"):
         message = f"no sample kind of this {store.family} store reads columns of '{column.table}' by name"
-        raise wrong_argument("table", message, f"give table={store.attributes.get('main_table')!r}")
+        raise wrong_argument("table", message, f"give table={store.root.main_table!r}")
 
 
 def _count_masked(values: Any) -> int:

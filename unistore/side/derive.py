@@ -74,7 +74,7 @@ def derive(
     check.expect("options", options, bool(options), "at least one option, such as voxel_size=0.2")
     check.raise_problems()
     opened = Store(store)
-    family = family_of(opened.attributes)
+    family = family_of(opened.root)
     _check_options(opened, family, options)
     given = family(**options)
     made: list[SideTable] = []

@@ -132,7 +132,7 @@ def new_side_table(store: Store, name: str, *, overwrite: bool) -> Iterator[Path
 
 
 def _put_in_place(root: Path, name: str, work: Path) -> None:
-    digest = Store(work).attributes["seal"]["digest"]
+    digest = Store(work).root.seal.digest
     folder = f"{name}.{work.name.split('.')[-2]}.zarr"
     work.rename(root / folder)
     sync_folder(root)
@@ -187,8 +187,8 @@ def write_side_table(
         Attributes of groups, by path.
     """
     plan = _plan(store, arrays)
-    described = {path: field["axes"] for path, field in store.attributes["fields"].items()}
-    family = family_of(store.attributes)
+    described = {path: field.axes for path, field in store.root.fields.items()}
+    family = family_of(store.root)
     specs: ArraySpecs = specs_of(family)
     rules = resolved(specs, {**described, **planned_axes(plan)})
     plan = replace(plan, rules=rules.rules())
@@ -197,14 +197,14 @@ def write_side_table(
     attributes = {
         "format_version": FORMAT_VERSION,
         "family": SIDE_FAMILY,
-        "samples": store.attributes["samples"],
+        "samples": {"count": store.sample_count, "table": store.sample_table},
         "tables": tables_of(rules, [table] if table else groups, planned_axes(plan)),
         "kinds": [],
-        "package": package_of(family),
+        "package": package_of(family)._asdict(),
         "fields": described_fields(plan, rules),
         "created_with": dict(plan.versions),
         "side": {
-            "store": store.attributes["seal"]["digest"],
+            "store": store.root.seal.digest,
             "table": table,
             "groups": sorted(groups),
             MORE: extensions(store.specs, rules),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any, cast
@@ -13,10 +14,10 @@ import numpy as np
 from unistore.errors import CorruptionError, InputError, Problem, StoreError
 from unistore.schemas.array_specs import SAMPLES, SOURCE_BOUNDS, ArraySpec
 from unistore.schemas.indices import ArrayView, RowsOfSources, whole
-from unistore.schemas.recorded_rules import RecordedSpecs
-from unistore.schemas.tables import Field, offsets_of
+from unistore.schemas.recorded_rules import RecordedSpecs, StoredField, StoreRoot
+from unistore.schemas.tables import DTYPES, OF_SOME, Field, SourceForms, offsets_of
 from unistore.store.listing import ABSENT, ListedArray, describe_array
-from unistore.store.names import OF_SOME, part_folder
+from unistore.store.names import part_folder
 from unistore.store.reader import Store
 from unistore.store.versions import OpenedStores
 from unistore.system.types import AnyArray, Attributes, Dtype, Int64s, JsonObject, Shape, UInt8s
@@ -25,7 +26,7 @@ from unistore.zarr3.joined import ArrayParts, JoinedArray, UnalikeError
 from unistore.zarr3.metadata import ArrayMetadata
 
 # Attributes of arrays that say something of single sources, by their numbers
-OF_SOURCES = ("source_dtype", "source_array", "source_field", "source_position", *OF_SOME)
+OF_SOURCES = (DTYPES, "source_array", "source_field", "source_position", *OF_SOME)
 # Attribute of a group: what all sources say alike
 _OF_ALL = "attributes"
 # How sources that no rule joins become those of one store
@@ -63,10 +64,9 @@ class _SeveralStores(Store):
         return self.stores[0]
 
     @property
-    def attributes(self) -> JsonObject:  # type: ignore[override]
-        """Return what the first store says, with all samples."""
-        said = self.example.attributes
-        return {**said, "samples": {**said["samples"], "count": self.sample_count}}
+    def root(self) -> StoreRoot:
+        """What the root of the first store states, with all samples."""
+        return replace(self.example.root, sample_count=self.sample_count)
 
     def splits(self) -> tuple[UInt8s, list[str]]:
         return self._splits
@@ -180,8 +180,7 @@ class JoinedStore(_SeveralStores):
     def _joined(self, path: str) -> JoinedArray:
         listed = self._listed(path)
         numbers, form_of = np.unique(listed.form_of, return_inverse=True)
-        where = f"{self.path}: array {path!r} of the version"
-        forms = [ArrayMetadata.from_json(listed.forms[number], where) for number in numbers]
+        forms = [listed.forms[number] for number in numbers]
         said = _said(forms[0])
         for form in forms:
             if _said(form) != said or _numbers_sources(form):
@@ -195,7 +194,7 @@ class JoinedStore(_SeveralStores):
         if self._specs_by_path[path].is_offsets:
             rows[:-1] -= 1  # the last bound is the first one of the next store
         parts = ArrayParts(
-            folders=[part_folder(store.attributes["seal"]["digest"]) for store in self.stores],
+            folders=[part_folder(store.root.seal.digest) for store in self.stores],
             forms=forms,
             form_of=form_of,
             rows=rows,
@@ -276,9 +275,9 @@ class _ValuesOfParts:
 
 
 def _numbers_sources(form: ArrayMetadata) -> bool:
-    # Columns of steps list the shapes alone
-    said = form.attributes
-    return "missing_in" in said or isinstance(said.get("source_row_shape"), dict)
+    # Columns of steps list only the shapes
+    forms = SourceForms.of(form.attributes)
+    return forms.missing is not None or isinstance(forms.row_shapes, Mapping)
 
 
 def _said(form: ArrayMetadata) -> JsonObject:
@@ -339,11 +338,17 @@ class UnitedStores(_SeveralStores):
     def __reduce__(self) -> tuple[Any, ...]:
         return UnitedStores, (self.stores, self._made, self.fields, self.specs)
 
+    @property
+    def root(self) -> StoreRoot:
+        """What the root of the first store states, with all samples and arrays."""
+        return replace(super().root, fields=self._stored_fields)
+
     @cached_property
-    def attributes(self) -> JsonObject:  # type: ignore[override]
-        """Return what the first store says, with all samples and arrays."""
-        axes = {path: {"axes": list(field.axes)} for path, field in self.fields.items()}
-        return {**super().attributes, "fields": axes}
+    def _stored_fields(self) -> dict[str, StoredField]:
+        return {
+            path: StoredField(axes=field.axes, members={"axes": list(field.axes)})
+            for path, field in self.fields.items()
+        }
 
     @cached_property
     def first_sources(self) -> list[int]:

@@ -20,11 +20,34 @@ from unistore.zarr3.metadata import ArrayMetadata
 ABSENT = -1
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class DescribedArray:
+    """An array of one store. Equal ones have equal documents, in which NaN as a fill value equals NaN.
+
+    Attributes
+    ----------
+    form : ArrayMetadata
+        Its metadata, with the shape of one chunk.
+    shape : tuple of int
+        Its shape.
+    """
+
+    form: ArrayMetadata
+    shape: Shape
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DescribedArray):
+            return NotImplemented
+        return self.shape == other.shape and self.form.to_json() == other.form.to_json()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True, slots=True)
 class ListedArray:
     """An array of the parts of a version."""
 
-    forms: tuple[JsonObject, ...]  # its documents, with the shape of one chunk
+    forms: tuple[ArrayMetadata, ...]  # its metadata, with the shape of one chunk
     form_of: Int64s  # (parts,) number of the form of each, `ABSENT` where a part has no such array
     shapes: Int64s  # (parts, axes), 0 on axes that a part does not have
 
@@ -36,11 +59,10 @@ class ListedArray:
         if self.form_of[part] == ABSENT:
             return None
         form = self.forms[self.form_of[part]]
-        return form, tuple(self.shapes[part, : len(form["shape"])].tolist())
+        return DescribedArray(form, tuple(self.shapes[part, : len(form.shape)].tolist()))
 
 
 Listing: TypeAlias = Mapping[str, ListedArray]  # by path
-DescribedArray: TypeAlias = tuple[JsonObject, Shape]  # form and shape
 
 
 def describe_arrays(store: Store) -> dict[str, DescribedArray]:
@@ -51,7 +73,7 @@ def describe_arrays(store: Store) -> dict[str, DescribedArray]:
 def describe_array(array: StoredArray) -> DescribedArray:
     """Return form and shape of an array."""
     one_chunk = replace(array.metadata, shape=array.chunk_shape, shard_shape=array.chunk_shape)
-    return one_chunk.to_json(), array.shape
+    return DescribedArray(one_chunk, array.shape)
 
 
 def extended(
@@ -62,19 +84,26 @@ def extended(
     """Return a listing with further parts behind its own."""
     arrays = {}
     for path in dict.fromkeys(chain(listing, *further)):
-        forms: list[JsonObject] = []
+        forms: list[ArrayMetadata] = []
         form_of = [ABSENT] * parts
         shapes: list[list[int]] = [[] for _ in range(parts)]
         if path in listing:
             forms += listing[path].forms
             form_of = listing[path].form_of.tolist()
             shapes = listing[path].shapes.tolist()
+        documents = [form.to_json() for form in forms]
         for described in further:
-            form, shape = described.get(path, (None, ()))
-            if form is not None and form not in forms:
-                forms.append(form)
-            form_of.append(ABSENT if form is None else forms.index(form))
-            shapes.append([*shape])
+            array = described.get(path)
+            if array is None:
+                form_of.append(ABSENT)
+                shapes.append([])
+                continue
+            document = array.form.to_json()
+            if document not in documents:
+                forms.append(array.form)
+                documents.append(document)
+            form_of.append(documents.index(document))
+            shapes.append([*array.shape])
         axes = max(map(len, shapes))
         padded = [shape + [0] * (axes - len(shape)) for shape in shapes]
         arrays[path] = ListedArray(tuple(forms), np.array(form_of), np.array(padded, np.int64))
@@ -91,7 +120,8 @@ def listing_document(listing: Listing) -> JsonObject:
     arrays = {}
     for path, array in listing.items():
         shape = [number(extents) for extents in array.shapes.T]
-        arrays[path] = {"forms": [*array.forms], "form": number(array.form_of), "shape": shape}
+        forms = [form.to_json() for form in array.forms]
+        arrays[path] = {"forms": forms, "form": number(array.form_of), "shape": shape}
     return {"columns": [*number_of], "arrays": arrays}
 
 
@@ -118,16 +148,17 @@ def parse_listing(document: Attributes, parts: int) -> dict[str, ListedArray]:
         if form_of.min() < ABSENT or form_of.max() >= len(forms) or shapes.min() < 0:
             msg = f"array {path!r} has forms or extents that no array has"
             raise GrammarError(msg)
-        listing[path] = ListedArray(tuple(forms), form_of, shapes)
-        if any(_axes(form, path) > shapes.shape[1] for form in forms):
+        parsed = tuple(_parse_form(form, path) for form in forms)
+        listing[path] = ListedArray(parsed, form_of, shapes)
+        if any(len(form.shape) > shapes.shape[1] for form in parsed):
             msg = f"array {path!r} has a form with more axes than extents"
             raise GrammarError(msg)
     return listing
 
 
-def _axes(form: JsonObject, path: str) -> int:
-    """Return the axes of the document of an array. Raises `GrammarError` if it is none."""
+def _parse_form(form: JsonObject, path: str) -> ArrayMetadata:
+    """Parse the document of an array. Raises `GrammarError` if it is none."""
     try:
-        return len(ArrayMetadata.from_json(form, path).shape)
+        return ArrayMetadata.from_json(form, path)
     except (StoreError, UnsupportedError) as error:
         raise GrammarError(str(error)) from error

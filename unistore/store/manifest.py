@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import xxhash
 
 from unistore.errors import CorruptionError
-from unistore.schemas.recorded_rules import MORE
+from unistore.schemas.recorded_rules import MORE, Package, Seal, StoredField, StoreRoot
 from unistore.schemas.tables import name_problem
 from unistore.store.names import MANIFEST, ROOT
-from unistore.system.types import JsonObject
+from unistore.system.types import Attributes, JsonObject
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document, parse_json, shown
 
 # Parsers of the members of a store's root document and manifest; `GrammarError` names rule and value.
@@ -86,7 +86,7 @@ def parse_split_names(value: object, member: str) -> list[str]:
     return value
 
 
-def parse_root(attributes: JsonObject) -> JsonObject:
+def parse_root(attributes: JsonObject) -> StoreRoot:
     """Parse the ``unistore`` attribute of a sealed store's root. Unknown members are allowed."""
     if missing := {"family", "samples", "fields", *OF_SCHEMA, "seal"} - set(attributes):
         msg = f"the attribute 'unistore' has no {', '.join(sorted(missing))}"
@@ -96,30 +96,48 @@ def parse_root(attributes: JsonObject) -> JsonObject:
         rule = "the name of a family: at most 64 lower-case letters, digits and '_'"
         raise _violation("'family'", family, rule)
     samples = parse_object(attributes["samples"], "'samples'")
-    parse_count(samples.get("count"), "'samples' count")
-    parse_path(samples.get("table"), "'samples' table")
+    sample_count = parse_count(samples.get("count"), "'samples' count")
+    sample_table = parse_path(samples.get("table"), "'samples' table")
+    fields = {}
     for path, field in parse_object(attributes["fields"], "'fields'").items():
-        parse_path(path, "a path in 'fields'")
-        _check_field(parse_object(field, f"field {shown(path)}"), f"field {shown(path)}")
+        fields[parse_path(path, "a path in 'fields'")] = _parse_field(field, path)
+    tables = {}
     for table, columns in parse_object(attributes["tables"], "'tables'").items():
-        parse_columns(table, columns, attributes["fields"])
-    if not is_list_of(attributes["kinds"], str):
-        raise _violation("'kinds'", attributes["kinds"], "a list of kinds of samples")
-    package = parse_object(attributes["package"], "'package'")
-    if not all(isinstance(package.get(name), str) for name in ("name", "version")):
-        raise _violation("'package'", package, "a name and a version")
-    for path, moments in parse_object(attributes.get("statistics", {}), "'statistics'").items():
+        tables[table] = _parse_columns(table, columns, fields)
+    kinds = attributes["kinds"]
+    if not is_list_of(kinds, str):
+        raise _violation("'kinds'", kinds, "a list of kinds of samples")
+    package = _parse_package(attributes["package"])
+    statistics = parse_object(attributes.get("statistics", {}), "'statistics'")
+    for path, moments in statistics.items():
         parse_object(moments, f"statistics of {shown(path)}")
-    for name in ("options", "created_with"):
-        parse_object(attributes.get(name, {}), repr(name))
-    if "main_table" in attributes:
-        parse_path(attributes["main_table"], "'main_table'")
-    parse_count(attributes.get("skipped", 0), "'skipped'")
-    parse_seal(attributes["seal"])
-    return attributes
+    return StoreRoot(
+        family=family,
+        sample_table=sample_table,
+        sample_count=sample_count,
+        fields=fields,
+        tables=tables,
+        kinds=kinds,
+        package=package,
+        statistics=statistics,
+        options=parse_object(attributes.get("options", {}), "'options'"),
+        created_with=parse_object(attributes.get("created_with", {}), "'created_with'"),
+        main_table=parse_path(attributes.get("main_table", sample_table), "'main_table'"),
+        skipped=parse_count(attributes.get("skipped", 0), "'skipped'"),
+        seal=parse_seal(attributes["seal"]),
+        document=attributes,
+    )
 
 
-def parse_columns(table: str, columns: object, fields: Mapping[str, object]) -> None:
+def _parse_package(value: object) -> Package:
+    package = parse_object(value, "'package'")
+    name, version = package.get("name"), package.get("version")
+    if not isinstance(name, str) or not isinstance(version, str):
+        raise _violation("'package'", package, "a name and a version")
+    return Package(name, version)
+
+
+def _parse_columns(table: str, columns: object, fields: Mapping[str, object]) -> list[str]:
     """Parse the names of the columns of a table, arrays in ``fields``."""
     parse_path(table, "a path in 'tables'")
     member = f"table {shown(table)}"
@@ -128,40 +146,80 @@ def parse_columns(table: str, columns: object, fields: Mapping[str, object]) -> 
     for name in columns:
         if f"{table}/{name}" not in fields:
             raise _violation(member, name, "the name of an array in 'fields'")
+    return columns
 
 
-def parse_side(value: object) -> JsonObject:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideRoot:
+    """The member ``side`` of the root of an added column.
+
+    Attributes
+    ----------
+    store : str
+        Checksum of the seal of the store to which the column belongs.
+    table : str
+        Table whose rows the column has. Empty for a result of ``unistore derive``.
+    groups : list of str
+        Paths of the groups of a result of ``unistore derive``.
+    extends : mapping of str to mapping
+        What it adds to rules of the store, by the path of their array. `with_side_table` parses it.
+    """
+
+    store: str
+    table: str
+    groups: Sequence[str]
+    extends: Mapping[str, JsonObject]
+
+
+def parse_side(value: object) -> SideRoot:
     """Parse the member ``side`` of a side table's root."""
     side = parse_object(value, "'side'")
-    parse_digest(side.get("store"), "'side' store")
-    if not isinstance(side.get("table"), str):
-        raise _violation("'side' table", side.get("table"), "a text")
-    if not is_list_of(side.get("groups"), str):
-        raise _violation("'side' groups", side.get("groups"), "a list of paths")
-    for path, rule in parse_object(side.get(MORE, {}), f"'side' {MORE}").items():
+    store = parse_digest(side.get("store"), "'side' store")
+    table = side.get("table")
+    if not isinstance(table, str):
+        raise _violation("'side' table", table, "a text")
+    groups = side.get("groups")
+    if not is_list_of(groups, str):
+        raise _violation("'side' groups", groups, "a list of paths")
+    extends = parse_object(side.get(MORE, {}), f"'side' {MORE}")
+    for path, rule in extends.items():
         parse_path(path, f"a path in 'side' {MORE}")
         parse_object(rule, f"'side' {MORE} {shown(path)}")
-    return side
+    return SideRoot(store=store, table=table, groups=groups, extends=extends)
 
 
-def _check_field(field: JsonObject, member: str) -> None:
-    if not is_list_of(axes := field.get("axes", []), str):
-        raise _violation(member, axes, "a list of names as its axes")
-    for name in ("unit", "description"):
-        if not isinstance(field.get(name), str | None):
-            raise _violation(member, field[name], f"a text as its {name}")
+def _parse_field(value: object, path: str) -> StoredField:
+    if not isinstance(value, dict):
+        raise _wrong_field(path, value, "an object")
+    axes = value.get("axes", [])
+    unit = value.get("unit")
+    description = value.get("description")
+    if not is_list_of(axes, str):
+        raise _wrong_field(path, axes, "a list of names as its axes")
+    if not isinstance(unit, str | None):
+        raise _wrong_field(path, unit, "a text as its unit")
+    if not isinstance(description, str | None):
+        raise _wrong_field(path, description, "a text as its description")
+    return StoredField(axes=tuple(axes), unit=unit, description=description or "", members=value)
 
 
-def parse_seal(value: object) -> JsonObject:
+def _wrong_field(path: str, value: object, rule: str) -> GrammarError:
+    return _violation(f"field {shown(path)}", value, rule)
+
+
+def parse_seal(value: object) -> Seal:
     """Parse the seal of a store."""
     seal = parse_object(value, "'seal'")
     if seal.get("manifest") != MANIFEST:
         raise _violation("seal manifest", seal.get("manifest"), MANIFEST)
-    for name in ("digest", "content_digest", "root"):
-        parse_digest(seal.get(name), f"seal {name}")
-    for name in ("files", "bytes"):
-        parse_count(seal.get(name), f"seal {name}")
-    return seal
+    return Seal(
+        manifest=MANIFEST,
+        digest=parse_digest(seal.get("digest"), "seal digest"),
+        content_digest=parse_digest(seal.get("content_digest"), "seal content_digest"),
+        root=parse_digest(seal.get("root"), "seal root"),
+        files=parse_count(seal.get("files"), "seal files"),
+        bytes=parse_count(seal.get("bytes"), "seal bytes"),
+    )
 
 
 def _violation(member: str, value: object, rule: str) -> GrammarError:
@@ -238,7 +296,7 @@ def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
         keys.add(entry.key)
 
 
-def make_seal(entries: Iterable[Entry], manifest: bytes) -> JsonObject:
+def make_seal(entries: Iterable[Entry], manifest: bytes) -> Seal:
     """Return the seal for the root's attributes, whose ``root`` `sign_root` fills in.
 
     ``content_digest`` covers only keys, rows and decoded content: it is the same if encoders differ.
@@ -248,14 +306,14 @@ def make_seal(entries: Iterable[Entry], manifest: bytes) -> JsonObject:
     for entry in entries:
         if entry.content is not None:
             content.update(f"{entry.key} {entry.rows} {entry.content}\n".encode())
-    return {
-        "manifest": MANIFEST,
-        "digest": xxhash.xxh3_128_hexdigest(manifest),
-        "files": len(entries),
-        "bytes": sum(entry.bytes for entry in entries),
-        "content_digest": content.hexdigest(),
-        "root": _UNSIGNED,
-    }
+    return Seal(
+        manifest=MANIFEST,
+        digest=xxhash.xxh3_128_hexdigest(manifest),
+        files=len(entries),
+        bytes=sum(entry.bytes for entry in entries),
+        content_digest=content.hexdigest(),
+        root=_UNSIGNED,
+    )
 
 
 def sign_root(document: bytes) -> bytes:
@@ -278,6 +336,13 @@ def root_digest(document: bytes) -> str:
 
 
 _MEMBER = "consolidated_metadata"
+
+
+def repeated_documents(root: Attributes) -> dict[str, JsonObject]:
+    """Return the documents below the root that a root document repeats, by path. Empty: it has none."""
+    consolidated = root.get(_MEMBER)
+    documents = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+    return documents if isinstance(documents, dict) else {}
 
 
 def root_head(documents: Mapping[str, bytes]) -> bytes:

@@ -33,9 +33,6 @@ TAGS = "tags"
 FIRST_VERSION = f"{VERSIONS}/1.json"
 _PART_SUFFIX = ".zarr/"
 
-# Attributes of an array, with numbers of sources: which ones lack it, or have smaller rows.
-OF_SOME = frozenset({"missing_in", "source_row_shape"})
-
 # In an object store: names the conversion that writes to a prefix; removed once the store is sealed.
 BUILD_MARK = "unistore-build.json"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from unistore.errors import CorruptionError, NoStoreError, StoreError, UnistoreError
 from unistore.remote.url import BUCKETS, local_folder, local_path, place_of
 from unistore.schemas import indices
-from unistore.schemas.recorded_rules import MORE, RecordedSpecs, StatedRules, with_side_table
+from unistore.schemas.recorded_rules import MORE, RecordedSpecs, StatedRules, StoreRoot, with_side_table
 from unistore.store.manifest import (
     MANIFEST_LIMIT,
     OF_SCHEMA,
@@ -20,6 +21,7 @@ from unistore.store.manifest import (
     parse_root,
     parse_side,
     parse_split_names,
+    repeated_documents,
     root_digest,
 )
 from unistore.store.names import (
@@ -35,7 +37,7 @@ from unistore.store.names import (
 )
 from unistore.system.machine import absolute
 from unistore.system.sizes import parse_bytes
-from unistore.system.types import AnyArray, Attributes, JsonObject, PathLike, UInt8s
+from unistore.system.types import AnyArray, JsonObject, PathLike, UInt8s
 from unistore.zarr3.array import StoredArray
 from unistore.zarr3.documents import DocumentError, parse_document, shown
 from unistore.zarr3.storage import (
@@ -143,7 +145,7 @@ class Store:
         Folders of added columns of this store, whose arrays are read like its own.
     files : OpenFiles, optional
         Open files that several stores share. None: files of its own.
-    listed : mapping, optional
+    listed : StoreRoot, optional
         What a version of a versioned store states about it, instead of its root. The root is then read
         and compared when an array is first used. None: the root is read now.
     storage : Storage, optional
@@ -173,7 +175,7 @@ class Store:
         cache_limit: str | int = CACHE_LIMIT,
         beside: Sequence[PathLike] = (),
         files: OpenFiles | None = None,
-        listed: JsonObject | None = None,
+        listed: StoreRoot | None = None,
         storage: Storage | None = None,
     ) -> None:
         self.path = os.fspath(path)
@@ -193,16 +195,16 @@ class Store:
         self.cached_indices: dict[str, AnyArray] = {}
         self._is_listed = listed is not None
         self._is_compared = False
-        self.attributes: JsonObject = self._root_attributes() if listed is None else listed
-        self._digest: str = self.attributes["seal"]["digest"]
+        self._root = self._read_root() if listed is None else listed
+        self._digest = self._root.seal.digest
         # In other processes, a branch on the Hub is the commit that this one has read
         self.place = getattr(self.storage, "place", self.place)
         if isinstance(self.storage, LocalStorage):
             self.storage.moves_to(_part_of(self.place, self._digest))
         self.storage = with_copies(self.storage, self._digest, cache_dir=cache_dir, cache_limit=cache_limit)
-        self.family: str = self.attributes["family"]
-        self.sample_table: str = self.attributes["samples"]["table"]
-        self.sample_count: int = self.attributes["samples"]["count"]
+        self.family = self._root.family
+        self.sample_table = self._root.sample_table
+        self.sample_count = self._root.sample_count
         self._side_storages: dict[str, Storage] = {}
         self.side_seals: list[str] = []  # digests of the seals of its side tables
         for side in folders:
@@ -226,6 +228,16 @@ class Store:
         return notebook_html(repr(self), facts, [(self, None)])
 
     @property
+    def root(self) -> StoreRoot:
+        """What the root states, with fields and tables of added columns."""
+        return self._root
+
+    @property
+    def attributes(self) -> JsonObject:
+        """The ``unistore`` object of the root, with fields and tables of added columns."""
+        return self.root.to_json()
+
+    @property
     def example(self) -> Store:
         """A store with the same arrays: itself, or the first one of several that are read as one."""
         return self
@@ -238,7 +250,7 @@ class Store:
     @cached_property
     def specs(self) -> RecordedSpecs:
         """Rules for its arrays, as its root and those of its added columns state them."""
-        return RecordedSpecs(StatedRules(self.attributes["fields"], self.path))
+        return RecordedSpecs(StatedRules(self.root.fields, self.path))
 
     def array(self, path: str) -> StoredArray:
         """Return an array.
@@ -278,11 +290,11 @@ class Store:
 
     def has(self, path: str) -> bool:
         """Return whether the store has an array at `path`."""
-        return path in self.attributes["fields"]
+        return path in self.root.fields
 
     def paths(self) -> list[str]:
         """Return the paths of all arrays, sorted."""
-        return sorted(self.attributes["fields"])
+        return sorted(self.root.fields)
 
     def arrays(self) -> dict[str, StoredArray]:
         """Return all arrays by path."""
@@ -351,12 +363,12 @@ class Store:
     def _read_listed_root(self) -> None:
         if not self._is_listed:
             return
-        root = self._root_attributes()
-        if root["seal"] != self.attributes["seal"]:
+        root = self._read_root()
+        if root.seal != self._root.seal:
             raise self._not_as_listed()
-        fields = {**self.attributes["fields"], **root["fields"]}  # those of side tables, too
-        tables = _joined_tables(root["tables"], self.attributes["tables"])
-        self.attributes = {**root, "fields": fields, "tables": tables}
+        fields = {**self._root.fields, **root.fields}  # those of side tables, too
+        tables = _joined_tables(root.tables, self._root.tables)
+        self._root = replace(root, fields=fields, tables=tables)
         self._is_listed = False
 
     def check_listed(self) -> None:
@@ -367,7 +379,7 @@ class Store:
             root = self.storage.get(ROOT)
         except AbsentError as error:
             raise self._missing_root() from error
-        if root_digest(root) != self.attributes["seal"]["root"]:
+        if root_digest(root) != self._root.seal.root:
             raise self._not_as_listed()
         self._is_compared = True
 
@@ -375,7 +387,7 @@ class Store:
         msg = f"{self.path}: this is not the store that the version lists. Fix: restore it from a copy"
         return CorruptionError(msg)
 
-    def _root_attributes(self) -> JsonObject:
+    def _read_root(self) -> StoreRoot:
         try:
             attributes = self._group_attributes(ROOT)
         except AbsentError as error:
@@ -383,7 +395,7 @@ class Store:
         if "unistore" not in attributes:
             msg = f"{self.path}: this is a Zarr group, not a unistore store. Fix: use unistore.open_zarr"
             raise NoStoreError(msg)
-        unistore: JsonObject = attributes["unistore"]
+        unistore = attributes["unistore"]
         if not isinstance(unistore, dict):
             raise self._damaged(ROOT, f"attribute 'unistore' is {shown(unistore)}, expected an object")
         version = unistore.get("format_version")
@@ -404,34 +416,31 @@ class Store:
 
     def _add_side_table(self, side: Store) -> None:
         try:
-            about = parse_side(side.attributes.get("side"))
+            about = parse_side(side.root.document.get("side"))
         except GrammarError as error:
             raise side._damaged_side_table(str(error)) from error
-        if about["store"] != self.attributes["seal"]["digest"]:
+        if about.store != self._digest:
             msg = f"{side.path}: this added column belongs to another store than {self.path}"
             raise StoreError(msg)
-        fields = self.attributes["fields"]
+        fields = self._root.fields
         if isinstance(side.storage, LocalStorage):
             side.storage.moves_to(_beside_part(_part_of(self.place, self._digest), side.place))
-        inside = tuple(f"{group}/" for group in about["groups"])
-        taken = [path for path in fields if path in side.attributes["fields"] or path.startswith(inside)]
+        inside = tuple(f"{group}/" for group in about.groups)
+        taken = [path for path in fields if side.has(path) or path.startswith(inside)]
         if taken:
             msg = (
                 f"{side.path}: contains {taken[0]}, which {self.path} has already. Fix: remove one of the two"
             )
             raise StoreError(msg)
         try:
-            fields = with_side_table(fields, side.attributes["fields"], about.get(MORE, {}), self.path)
+            fields = with_side_table(fields, side.root.fields, about.extends, self.path)
         except ValueError as error:
             why = f"'side' {MORE} {error}"
             raise side._damaged_side_table(why) from error
-        self.attributes = {
-            **self.attributes,
-            "fields": fields,
-            "tables": _joined_tables(self.attributes["tables"], side.attributes["tables"]),
-        }
-        self.side_seals.append(side.attributes["seal"]["digest"])
-        for path in (*side.paths(), *about["groups"]):
+        tables = _joined_tables(self._root.tables, side.root.tables)
+        self._root = replace(self._root, fields=fields, tables=tables)
+        self.side_seals.append(side.root.seal.digest)
+        for path in (*side.paths(), *about.groups):
             self._side_storages[path] = side.storage
 
     def _group_attributes(self, key: str, storage: Storage | None = None) -> JsonObject:
@@ -444,16 +453,14 @@ class Store:
         if not isinstance(attributes, dict):
             raise self._damaged(key, "it is not the metadata of a Zarr group")
         if key == ROOT:
-            self._keep_documents(document.get("consolidated_metadata"), raw)
+            self._keep_documents(repeated_documents(document), raw)
         return attributes
 
-    def _keep_documents(self, consolidated: Any, root: bytes) -> None:
+    def _keep_documents(self, documents: Mapping[str, JsonObject], root: bytes) -> None:
         # The root repeats all documents: those of a store in a bucket are not asked for again
-        documents = consolidated.get("metadata") if isinstance(consolidated, dict) else None
         known: dict[str, bytes] | None = getattr(self.storage, "documents", None)
         if known is not None:
             known[ROOT] = root
-        if known is not None and isinstance(documents, dict):
             for path, document in documents.items():
                 known[f"{path}/{ROOT}"] = json.dumps(document).encode()
 
@@ -489,7 +496,9 @@ class Store:
         return NoStoreError(msg)
 
 
-def _joined_tables(tables: Attributes, more: Attributes) -> JsonObject:
+def _joined_tables(
+    tables: Mapping[str, Sequence[str]], more: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
     """Return the columns of tables, with those that others add to them."""
     return {
         table: [*dict.fromkeys((*tables.get(table, ()), *more.get(table, ())))]

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from unistore.errors import StoreError, without_fix
 from unistore.remote.url import local_path
-from unistore.store.manifest import GrammarError, parse_digest, parse_side
+from unistore.schemas.recorded_rules import StoreRoot
+from unistore.store.manifest import GrammarError, SideRoot, parse_digest, parse_side
 from unistore.store.names import SIDE_FAMILY, SIDE_TABLES, folder_beside
 from unistore.store.reader import Store
-from unistore.system.types import Attributes
+from unistore.system.types import JsonObject
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import AbsentError, FailedReadError, LocalStorage
 
@@ -40,28 +41,35 @@ class SideTable:
         Its name: ``"prediction"``.
     folder : Path
         Its own sealed folder, in form a store.
-    attributes : mapping
-        The ``unistore`` object of its root. ``side`` states the store, the table, and how it was made.
+    root : StoreRoot
+        What its root states.
+    side : SideRoot
+        What its root states about the store to which it belongs.
     """
 
     name: str
     folder: Path
-    attributes: Attributes
+    root: StoreRoot
+    side: SideRoot
+
+    @property
+    def attributes(self) -> JsonObject:
+        """The ``unistore`` object of its root. ``side`` states the store and the table."""
+        return self.root.to_json()
 
     @property
     def table(self) -> str:
         """Table whose rows the column has. Empty for a result of ``unistore derive``."""
-        table: str = self.attributes["side"]["table"]
-        return table
+        return self.side.table
 
     @property
     def paths(self) -> list[str]:
         """Paths of its arrays, as they would be in the store."""
-        return sorted(self.attributes["fields"])
+        return sorted(self.root.fields)
 
     def is_of(self, store: Store) -> bool:
         """Return whether it belongs to this store in its current state."""
-        return bool(self.attributes["side"]["store"] == store.attributes["seal"]["digest"])
+        return self.side.store == store.root.seal.digest
 
     def stale(self, store: Store) -> str:
         """Return what is wrong with an added column of another store, and the fix."""
@@ -156,15 +164,15 @@ def read_side_table(store: Store, name: str) -> SideTable:
     where = folder / document_of(name)
     document = read_document(folder, name)
     try:
-        attributes = Store(folder / document.folder).attributes
-        parse_side(attributes.get("side"))
+        root = Store(folder / document.folder).root
+        side = parse_side(root.document.get("side"))
     except FailedReadError:
         raise
     except (GrammarError, StoreError) as error:
         raise _damaged(where, without_fix(error)) from error
-    if attributes["family"] != SIDE_FAMILY or attributes["seal"]["digest"] != document.digest:
+    if root.family != SIDE_FAMILY or root.seal.digest != document.digest:
         raise _damaged(where, f"{document.folder} is not the column that was written")
-    return SideTable(name, folder / document.folder, attributes)
+    return SideTable(name, folder / document.folder, root, side)
 
 
 def document_of(name: str) -> str:

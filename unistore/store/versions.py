@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -16,6 +16,8 @@ import numpy as np
 from unistore.errors import CorruptionError, InputError, NoStoreError, Problem, StoreError, first_few
 from unistore.remote.url import BUCKETS, local_path, parse_url, place_of
 from unistore.schemas.indices import sample_sources
+from unistore.schemas.recorded_rules import Seal, StoreRoot
+from unistore.schemas.tables import OF_SOME
 from unistore.store.listing import (
     Listing,
     describe_arrays,
@@ -37,7 +39,6 @@ from unistore.store.names import (
     FIRST_VERSION,
     FORMAT_VERSION,
     MANIFEST,
-    OF_SOME,
     ROOT,
     SIDE_TABLES,
     TAGS,
@@ -61,7 +62,7 @@ class Part:
 
     Attributes
     ----------
-    seal : mapping
+    seal : Seal
         Seal of the store.
     schema : int
         Number of its schema in the version.
@@ -75,7 +76,7 @@ class Part:
         Number of these samples by split.
     """
 
-    seal: Attributes
+    seal: Seal
     schema: int
     sources: int
     samples: int
@@ -86,7 +87,7 @@ class Part:
     @property
     def key(self) -> str:
         """Name of its folder in the versioned store."""
-        return part_folder(self.seal["digest"]).rstrip("/")
+        return part_folder(self.seal.digest).rstrip("/")
 
 
 _SEAL_DIGESTS = ("digest", "content_digest", "root")
@@ -98,7 +99,7 @@ def _parts_document(parts: Sequence[Part]) -> JsonObject:
     """Return parts column by column, of which a thousand are parsed in milliseconds."""
     document: JsonObject = {}
     for name in (*_SEAL_DIGESTS, *_SEAL_COUNTS):
-        document[name] = [part.seal[name] for part in parts]
+        document[name] = [getattr(part.seal, name) for part in parts]
     for name in _COUNTS:
         document[name] = [getattr(part, name) for part in parts]
     document["removed"] = {str(number): part.removed for number, part in enumerate(parts) if part.removed}
@@ -125,7 +126,7 @@ def _parse_parts(value: object, schemas: int) -> tuple[Part, ...]:
         seal = {name: row.pop(name) for name in (*_SEAL_DIGESTS, *_SEAL_COUNTS)}
         of_split = {name: column[number] for name, column in counts.items()}
         part = Part(
-            seal={"manifest": MANIFEST, **seal},
+            seal=Seal(manifest=MANIFEST, **seal),
             removed=_parse_removed(removed.get(str(number), []), row["sources"]),
             splits={name: count for name, count in of_split.items() if count is not None},
             **row,
@@ -241,36 +242,43 @@ class Version:
             parts=parts,
             arrays=parse_listing(document, len(parts)),
         )
-        for part in {part.schema: part for part in version.parts}.values():
-            parse_root(version.attributes(part))
+        version.root(parts[0])  # raises if a schema is not valid
         version.__dict__["data"] = data
         return version
 
-    def attributes(self, part: Part) -> JsonObject:
-        """Return the metadata of a part, in the form of the root of a store."""
-        samples = {"table": self.schemas[part.schema].get("table"), "count": part.samples}
-        described = {"format_version": FORMAT_VERSION, "samples": samples, "seal": part.seal}
-        return {**self.schemas[part.schema], **described}
+    def root(self, part: Part) -> StoreRoot:
+        """Return what the version states about a part, in the form of the root of a store."""
+        return replace(self._roots[part.schema], sample_count=part.samples, seal=part.seal)
+
+    @cached_property
+    def _roots(self) -> dict[int, StoreRoot]:
+        """By the number of its schema, the root of one of the parts that have it."""
+        one_of_each = {part.schema: part for part in self.parts}
+        return {number: parse_root(self._root_document(part)) for number, part in one_of_each.items()}
+
+    def _root_document(self, part: Part) -> JsonObject:
+        schema = self.schemas[part.schema]
+        samples = {"table": schema.get("table"), "count": part.samples}
+        described = {"format_version": FORMAT_VERSION, "samples": samples, "seal": part.seal.to_json()}
+        return {**schema, **described}
 
 
 def describe_part(store: Store, schemas: list[Attributes], removed: tuple[int, ...] = ()) -> Part:
     """Return the description of a store as a part, and append its schema to `schemas` if it is new."""
-    attributes = store.attributes
-    fields: JsonObject = {}
-    for path, field in attributes["fields"].items():
-        fields[path] = {name: value for name, value in field.items() if name != "amplification"}
-    table = attributes["samples"]["table"]
-    main_table = attributes.get("main_table", table)
+    root = store.root
+    fields = {}
+    for path, field in root.fields.items():
+        fields[path] = {name: value for name, value in field.members.items() if name != "amplification"}
     schema = {
-        "family": store.family,
-        "table": table,
-        "main_table": main_table,
-        "tables": attributes["tables"],
-        "kinds": attributes["kinds"],
-        "package": attributes["package"],
+        "family": root.family,
+        "table": root.sample_table,
+        "main_table": root.main_table,
+        "tables": root.tables,
+        "kinds": root.kinds,
+        "package": root.package._asdict(),
         "fields": fields,
     }
-    if attributes.get("options", {}).get("columns") == "union":
+    if root.options.get("columns") == "union":
         # Which columns some sources lack, or have in smaller shapes, decides which keys samples have
         uneven = [path for path in fields if not OF_SOME.isdisjoint(store.array(path).attributes)]
         schema |= {"options": {"columns": "union"}, "uneven": sorted(uneven)}
@@ -282,7 +290,7 @@ def describe_part(store: Store, schemas: list[Attributes], removed: tuple[int, .
         codes, names = store.splits()
         splits = {name: int(np.count_nonzero(codes[kept] == code)) for code, name in enumerate(names)}
     return Part(
-        seal=attributes["seal"],
+        seal=root.seal,
         schema=schemas.index(schema),
         sources=len(store.array("sources/bytes")),
         samples=store.sample_count,
@@ -490,7 +498,7 @@ def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedS
         stores = []
         for part in listed.parts:
             folder = f"{grown.path.rstrip('/')}/{part.key}"
-            stores.append(Store(folder, files=files, listed=listed.attributes(part), **cache))
+            stores.append(Store(folder, files=files, listed=listed.root(part), **cache))
         storage = open_storage(grown.path, files)
         place = place_of(path) if local_path(path) is not None else grown.path
         return OpenedStores(path, place, tuple(stores), listed, with_copies(storage, **cache))

@@ -128,7 +128,7 @@ def _entries(store: Store, split: str | None) -> dict[str, Entry]:
     codes, names = store.splits()
     numbers = [number for number, name in enumerate(names) if name == split]
     samples = np.flatnonzero(np.isin(codes, numbers))
-    main = store.attributes.get("main_table", store.sample_table)
+    main = store.root.main_table
     ranges = sample_ranges(store, main)
     if ranges is None:
         return entries

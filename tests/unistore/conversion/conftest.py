@@ -29,6 +29,7 @@ from unistore.converters.protocol import Emit, Finalized, Scan, Source, SourceAr
 from unistore.converters.scan_types import Scanned, SourcePart
 from unistore.errors import InputError, Problem
 from unistore.plugin import Family, Group, Openable, Schema
+from unistore.schemas.recorded_rules import Package, StatedFamily
 from unistore.schemas.tables import Field, Table, text_arrays
 
 Arrays = dict[str, NDArray[Any]]
@@ -63,7 +64,7 @@ class _Origin(NamedTuple):
     formats: tuple[str, ...] = ("npz",)
 
 
-UNDECLARED = {"kinds": ["unistore.Rows()"], "package": {"name": "unistore", "version": "0.1.0"}}
+UNDECLARED = StatedFamily(["unistore.Rows()"], Package("unistore", "0.1.0"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ class ToyFamily(Family):
             },
             notes=("toys",),
             needs_prepare="windows/low" in self.tables,
-            recorded=UNDECLARED if self.undeclared else {},
+            recorded=UNDECLARED if self.undeclared else None,
         )
 
     def read(

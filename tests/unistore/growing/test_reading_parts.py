@@ -103,13 +103,14 @@ def test_many_parts_keep_few_files_open_and_open_with_first_use(
     for number in range(30):  # the second part, once more under every name
         with growing(tmp_path / "s.zarr") as growth:
             parts = list(growth.version.parts)
-            seal = {**parts[1].seal, "digest": f"{number:032x}", "root": "0" * 32}
+            seal = dataclasses.replace(parts[1].seal, digest=f"{number:032x}", root="0" * 32)
             folder = shutil.copytree(Path(growth.store, parts[1].key), Path(growth.new_store))
             root = json.loads((folder / "zarr.json").read_bytes())
-            root["attributes"]["unistore"]["seal"] = seal
+            root["attributes"]["unistore"]["seal"] = seal.to_json()
             document = sign_root(json.dumps(root).encode())
             (folder / "zarr.json").write_bytes(document)
-            parts.append(dataclasses.replace(parts[1], seal={**seal, "root": root_digest(document)}))
+            seal = dataclasses.replace(seal, root=root_digest(document))
+            parts.append(dataclasses.replace(parts[1], seal=seal))
             growth.commit(parts, list(growth.version.schemas), unistore.Store(folder))
     dataset = unistore.Dataset(tmp_path / "s.zarr")
     assert not any(part.store.cached_indices for part in dataset.parts)

@@ -17,6 +17,7 @@ import xxhash
 import zarr
 
 import unistore
+from tests.support.golden_stores import STORES
 from tests.support.programs import call, in_child
 from unistore.converters.common.exported import sources_of
 from unistore.errors import CorruptionError, StoreError
@@ -25,6 +26,7 @@ from unistore.store.reader import Store
 from unistore.zarr3 import LocalStorage
 
 VALUES = np.arange(60, dtype=np.float32).reshape(20, 3)
+PLAIN = [path for path in sorted(STORES.iterdir()) if (path / "zarr.json").exists()]
 NAMES = ["plain", "", "höhe 🗻", "tab\tand\nnewline"] * 5
 
 
@@ -243,3 +245,15 @@ def soundings(make_store: Any, rows: list[int]) -> Store:
 def test_counts_of_sources_with_another_sum_than_the_rows_are_an_error(make_store: Any) -> None:
     with pytest.raises(StoreError, match="sources/echoes/offsets: ends with 6, but there are 7 rows"):
         sources_of(soundings(make_store, [5, 1]))
+
+
+@pytest.mark.parametrize("store", PLAIN, ids=lambda store: store.stem)
+def test_the_root_as_json_is_the_object_that_it_was_read_from(store: Path) -> None:
+    opened = Store(store)
+    stated = root_of(store)["attributes"]["unistore"]
+    assert opened.attributes == stated
+    assert [*opened.attributes] == [*stated]
+    assert opened.root.seal.to_json() == stated["seal"]
+    assert {path: field.axes for path, field in opened.root.fields.items()} == {
+        path: tuple(field["axes"]) for path, field in stated["fields"].items()
+    }

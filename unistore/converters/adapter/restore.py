@@ -34,8 +34,6 @@ from unistore.converters.common.exported import (
     SourceRows,
     StoredRagged,
     names_in_source,
-    source_dtype,
-    source_row_shape,
     sources_of,
 )
 from unistore.converters.family import Family
@@ -59,6 +57,7 @@ from unistore.errors import InputError, Problem, UnistoreError, printable
 from unistore.schemas.indices import StoreView, table_columns
 from unistore.schemas.ragged import TEXT_SUFFIX
 from unistore.schemas.table_rows import source_offsets
+from unistore.schemas.tables import SourceForms
 from unistore.system.types import AnyArray, Dtype
 
 # Bytes that are read of a sample, at most
@@ -101,7 +100,7 @@ def restored(family: Family, store: StoreView, source: SourceRows) -> Restored:
         columns |= _column_of(store, name, path, source, extent)
     for name, path in of_main.ragged.items():
         columns |= _ragged_column_of(store, name, path, source)
-    for table in store.attributes["tables"]:
+    for table in store.root.tables:
         if table not in (schema.table, schema.samples, *schema.derived) and "/" not in table:
             lo, hi = _bounds(store, source_offsets(table), source.number)
             rows = source._replace(lo=lo, hi=hi)
@@ -150,11 +149,12 @@ def _column_of(
 ) -> dict[str, Array]:
     """Return rows of a source in a column, by its name, or nothing if the source lacks it."""
     array = store.array(path)
-    if source.number in array.attributes.get("missing_in", ()):
+    forms = SourceForms.of(array.attributes)
+    if not forms.has(source.number):
         return {}
-    dtype = source_dtype(array.attributes, source.number, array.dtype)
+    dtype = forms.dtype(source.number, array.dtype)
     dtype = ANY_TEXT if dtype.hasobject else dtype
-    row_shape = tuple(extent or source_row_shape(array.attributes, source.number, array.shape[1:]))
+    row_shape = tuple(extent or forms.row_shape(source.number, array.shape[1:]))
 
     def read(lo: int, hi: int) -> AnyArray:
         rows = array.read(source.lo + lo, source.lo + hi)
@@ -170,7 +170,7 @@ def _column_of(
 def _ragged_column_of(store: StoreView, name: str, path: str, source: SourceRows) -> dict[str, Array]:
     """Return rows of texts, or with any number of values, as objects."""
     data = store.array(f"{path}/data")
-    if source.number in data.attributes.get("missing_in", ()):
+    if not SourceForms.of(data.attributes).has(source.number):
         return {}
 
     column = StoredRagged(store, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import AddOptions, Fix, Fixes, Problem, first_few, printable
+from unistore.schemas.tables import DTYPES, MISSING, ROW_SHAPES
 from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
 
 _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
 _MAX_FORMS = 6
-ROW_SHAPES = "source_row_shape"
 TEXT_KINDS = "SUO"  # kinds of the dtypes of texts: of one length, and of any
 ANY_TEXT = np.dtype(object, metadata={"vlen": str})  # of texts of any length, as h5py has it
 
@@ -74,13 +74,13 @@ class Merged(NamedTuple):
     @property
     def is_filled(self) -> bool:
         """Whether statistics would count values that no source has and that are not NaN."""
-        return self.is_padded or ("missing_in" in self.attributes and np.dtype(self.dtype).kind != "f")
+        return self.is_padded or (MISSING in self.attributes and np.dtype(self.dtype).kind != "f")
 
     @property
     def source_forms(self) -> JsonObject:
         """Attributes without the numbers of sources: dtypes, and row shapes if rows are padded."""
-        dtypes = self.attributes.get("source_dtype")
-        forms: JsonObject = {"source_dtype": dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
+        dtypes = self.attributes.get(DTYPES)
+        forms: JsonObject = {DTYPES: dtypes if isinstance(dtypes, str) else sorted(dtypes or [])}
         if self.is_padded:
             forms[ROW_SHAPES] = sorted(self.attributes[ROW_SHAPES])
         return forms
@@ -276,9 +276,9 @@ def _merge(
     dtypes = sources([None if column is None else column.dtype for column in columns])
     attributes: JsonObject = {}
     missing = dtypes.pop(None, None)
-    attributes["source_dtype"] = dtypes if len(dtypes) > 1 else next(iter(dtypes))
+    attributes[DTYPES] = dtypes if len(dtypes) > 1 else next(iter(dtypes))
     if missing is not None:
-        attributes["missing_in"] = missing
+        attributes[MISSING] = missing
     if len(shapes) > 1:
         by_shape = sources([None if column is None else _sizes(column.row_shape) for column in columns])
         by_shape.pop(None, None)
@@ -288,13 +288,6 @@ def _merge(
 
 def _sizes(row_shape: Shape) -> str:
     return "x".join(map(str, row_shape))
-
-
-def row_shapes(attributes: Mapping[str, Any]) -> Iterator[tuple[Shape, list[int]]]:
-    """Iterate over the row shapes of the sources of a padded array, with the numbers of the sources."""
-    shapes = attributes.get(ROW_SHAPES)
-    for sizes, sources in shapes.items() if isinstance(shapes, Mapping) else ():
-        yield tuple(map(int, sizes.split("x"))), sources
 
 
 def within(target: AnyArray, shape: Shape) -> AnyArray:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, any_length, row_shapes, within
+from unistore.converters.common.columns import ANY_TEXT, TEXT_KINDS, any_length, within
 from unistore.schemas.indices import (
     ArrayView,
     IndexColumn,
@@ -21,7 +21,7 @@ from unistore.schemas.indices import (
     rows_of_a_block,
 )
 from unistore.schemas.ragged import TEXT_SUFFIX
-from unistore.schemas.tables import stated_of
+from unistore.schemas.tables import SourceForms, stated_of
 from unistore.system.types import AnyArray, Dtype, Int64s, Shape
 
 # Each call returns an iterator over all rows of an array, in blocks along axis 0
@@ -108,11 +108,11 @@ class ExportedArray(NamedTuple):
         Parameters
         ----------
         attributes : mapping
-            Attributes of the array of the store, with ``source_dtype``.
+            Attributes of the array of the store.
         source : int
             Number of the source.
         """
-        return self.converted(source_dtype(attributes, source, self.dtype))
+        return self.converted(SourceForms.of(attributes).dtype(source, self.dtype))
 
     def within(self, row_shape: Shape) -> ExportedArray:
         """Return the rows of a padded column without the padding: the part of shape `row_shape`."""
@@ -237,23 +237,6 @@ def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[AnyArray]:
         lo = stop
 
 
-def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: Dtype) -> Dtype:
-    """Return the dtype that a column had in a source.
-
-    Parameters
-    ----------
-    attributes : mapping
-        Attributes of the array. ``source_dtype`` is the dtype in all sources, or the numbers of the
-        sources by dtype.
-    source : int
-        Number of the source.
-    otherwise : numpy.dtype
-        Dtype to return if the attributes do not state one.
-    """
-    dtype = stated_of(attributes.get("source_dtype"), source)
-    return np.dtype(dtype) if isinstance(dtype, str) else otherwise
-
-
 def names_in_source(attributes: Mapping[str, Any], source: int) -> tuple[str, str, int]:
     """Return where a column was in a source: array, field of its records, and position of the field.
 
@@ -264,14 +247,6 @@ def names_in_source(attributes: Mapping[str, Any], source: int) -> tuple[str, st
         for name in ("array", "field", "position")
     )
     return array, field, int(position or 0)
-
-
-def source_row_shape(
-    attributes: Mapping[str, Any], source: int, otherwise: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return the row shape that a column had in a source, or `otherwise` if it is not stated."""
-    shapes = (row_shape for row_shape, sources in row_shapes(attributes) if source in sources)
-    return next(shapes, otherwise)
 
 
 # Rows with any number of values.
@@ -311,9 +286,10 @@ class StoredRagged(NamedTuple):
     def values(self, source: int, lo: int, hi: int) -> ExportedArray:
         """Return rows ``lo:hi`` as a source has them: texts, or objects with values in its dtype."""
         data = self.store.array(f"{self.group}/data")
-        dtype = source_dtype(data.attributes, source, data.dtype)
+        forms = SourceForms.of(data.attributes)
         if self.group.endswith(TEXT_SUFFIX):
-            return self._texts(source_dtype(data.attributes, source, ANY_TEXT), lo, hi)
+            return self._texts(forms.dtype(source, ANY_TEXT), lo, hi)
+        dtype = forms.dtype(source, data.dtype)
         if dtype.kind in TEXT_KINDS:  # pictures that a source has as byte strings
             return self._texts(dtype, lo, hi)
 

@@ -307,7 +307,7 @@ def window(store: StoreView, text: str, given: CtOptions, emit: Emit, progress: 
         raise InputError.at(store.path, message, "convert the sources with images", "missing")
     group = f"{schema.WINDOWS}/{chosen.name}"
     extents = whole(store, f"{schema.VOLUMES}/extent")
-    options = store.attributes["options"]
+    options = store.root.options
     image = store.array(_IMAGE)
     test = inside(chosen, image.dtype)
     voxel = image.dtype.itemsize

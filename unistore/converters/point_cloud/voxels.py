@@ -75,7 +75,7 @@ def voxels(
                 progress.advance(coordinates.nbytes)
         for outside in run[~real[run]]:
             emit_outside(int(lengths[outside]), size, work, emit)
-    unit = store.attributes["fields"][f"{POINTS}/xyz"].get("unit")
+    unit = store.root.fields[f"{POINTS}/xyz"].unit
     coords, point_counts, point_voxel = voxel_fields(
         size, typical_length(counts[real]), typical_length(lengths[real]), unit
     )

@@ -16,7 +16,6 @@ from unistore.converters.common.exported import (
     SourceRows,
     StoredRagged,
     names_in_source,
-    source_row_shape,
     sources_of,
 )
 from unistore.converters.files.comparison import Restore, RestoredArray, RestoredFile, RestoredFiles
@@ -27,20 +26,19 @@ from unistore.plugin import Array, Family
 from unistore.schemas.indices import ArrayView, StoreView
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
 from unistore.schemas.rows.fields import TABLE
+from unistore.schemas.tables import SourceForms
 
 _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
 
 
 def files(family: Family, store: StoreView) -> Iterator[File]:
     """Yield every file of a rows store."""
-    options = store.attributes["options"]
+    options = store.root.options
     names = _columns(store)
     sources = sources_of(store)
     for source, opening in zip(sources, formats_of_sources(family, store, sources), strict=True):
         having = [
-            name
-            for name, array in names.items()
-            if source.number not in array.attributes.get("missing_in", ())
+            name for name, array in names.items() if SourceForms.of(array.attributes).has(source.number)
         ]
         arrays: dict[str, ExportedArray] = {}
         for group, rows in _groups(store, source):
@@ -126,7 +124,7 @@ def _own_rows(store: StoreView, column: str, source: SourceRows) -> ExportedArra
     if not store.has(path):
         return StoredRagged(store, path).values(source.number, source.lo, source.hi)
     array = store.array(path)
-    row_shape = source_row_shape(array.attributes, source.number, array.shape[1:])
+    row_shape = SourceForms.of(array.attributes).row_shape(source.number, array.shape[1:])
     values = ExportedArray.of_rows(array, source.lo, source.hi).within(row_shape)
     return values.in_source(array.attributes, source.number)
 

@@ -187,7 +187,7 @@ def _restored(frame: Frame, source: Source) -> RestoredFiles:
 
 def files(store: StoreView) -> Iterator[File]:
     """Yield every file of a spike store."""
-    options = store.attributes["options"]
+    options = store.root.options
     sets = [path for path in store.paths() if voxel_bins(path) is not None]
     existing = [path for path in sets if not store.array(path).attributes["counted"]]
     for number, name in enumerate(store.text("sources/path")):

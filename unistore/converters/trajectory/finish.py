@@ -237,7 +237,7 @@ def _groups(scan: Scan, stored: StoredColumns, episodes: _Episodes) -> dict[str,
     """Return the attributes of groups: what all episodes share, clocks, and datasets without values."""
     of_episodes: JsonObject = {"attributes": _shared_metadata(scan), "source_layout": episodes.layout}
     if stored.streams:
-        of_episodes["clocks"] = dict(stored.streams)
+        of_episodes["clocks"] = {name: clock.to_json() for name, clock in stored.streams.items()}
     groups: dict[str, JsonObject] = {EPISODES: of_episodes, STEPS: {}}
     if episodes.masks:
         groups[f"{EPISODES}/mask"] = {"description": "whether a mask of the source lists the episode"}

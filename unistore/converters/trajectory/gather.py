@@ -219,7 +219,7 @@ def _clock_notes(stored: StoredColumns) -> Iterator[str]:
             continue
         columns = ", ".join(column for column, other in stored.clocks.items() if other == clock)
         told = stored.streams[clock]
-        times = f"times in {told['unit']}" if "unit" in told else f"{told['rate']:g} rows per second"
+        times = f"times in {told.unit}" if told.rate is None else f"{told.rate:g} rows per second"
         yield f"clock {clock}: {columns}; {times}"
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -22,9 +21,8 @@ from unistore.converters.trajectory.store_columns import (
 )
 from unistore.errors import Problem
 from unistore.plugin import Merged, SourceColumn, reconcile
-from unistore.schemas.trajectory.clocks import table_of
+from unistore.schemas.trajectory.clocks import RecordedClock, table_of
 from unistore.schemas.trajectory.fields import NEXT, STEPS, column_group
-from unistore.system.types import JsonObject
 
 # The index of each source with episodes, and its name
 Indexes = Sequence[tuple[str, EpisodeIndex]]
@@ -193,7 +191,7 @@ class _Clocks:
 
     def __init__(self) -> None:
         self.are_used = False
-        self.streams: dict[str, Mapping[str, Any]] = {}  # what tells the times of each clock
+        self.streams: dict[str, RecordedClock] = {}  # what tells the times of each clock
         self._first_sources: dict[str, str] = {}
         self._without_times: dict[str, Problem] = {}
         self._different: list[Problem] = []
@@ -212,10 +210,10 @@ class _Clocks:
         # Of two columns of one dataset the first counts
         columns = {variant.features[column].dataset: column for column in reversed(variant.features)}
         for clock, stream in variant.streams.items():
-            told: JsonObject = {"rate": stream.rate}
+            told = RecordedClock(None, "", stream.rate)
             if stream.timestamps:
                 path = f"{table_of(clock)}/{columns[stream.timestamps]}"
-                told = {"timestamps": path, "unit": stream.unit}
+                told = RecordedClock(path, stream.unit, None)
             first = self._first_sources.setdefault(clock, source)
             first_told = self.streams.setdefault(clock, told)
             if told != first_told:
@@ -227,8 +225,8 @@ class _Clocks:
         return [*self._without_times.values(), *self._different] if self.are_used else []
 
 
-def _words(told: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in told.items())
+def _words(told: RecordedClock) -> str:
+    return ", ".join(f"{name} {value}" for name, value in told.to_json().items())
 
 
 def _name_problems(stored: StoredColumns) -> list[Problem]:

@@ -59,6 +59,7 @@ from unistore.schemas.trajectory.fields import (
     SUFFIXES,
     sample_key,
 )
+from unistore.schemas.trajectory.origins import ColumnOrigin, FrameForm
 from unistore.system.types import AnyArray, Int64s, UInt8s
 
 _COLUMNS = (f"{STEPS}/", f"{FINAL}/", f"{CLOCKS}/")
@@ -148,7 +149,8 @@ class _EpisodeRun(NamedTuple):
     def _frames(self, path: str) -> ExportedArray:
         """Return compressed frames as in the source: padded to one length, or of variable length."""
         frames = self.frames(path)
-        if self.store.array(path).attributes["source_form"] == ["variable"]:
+        origin = ColumnOrigin.of(self.store.array(path).attributes)
+        if origin is not None and origin.forms == ("variable",):
             return frames
         longest = int(np.diff(self._row_bounds(path)).max(initial=0))
 
@@ -162,7 +164,7 @@ class _EpisodeRun(NamedTuple):
 
     def _video(self, path: str, lo: int, hi: int) -> ExportedArray:
         """Return frames of a video, decoded."""
-        shape = tuple(self.store.array(path).attributes["shape"])
+        shape = FrameForm.of(self.store, path).shape
         video = KeptVideo(self.store, _group(path))
         return ExportedArray(
             (hi - lo, *shape),
@@ -179,9 +181,9 @@ class _EpisodeRun(NamedTuple):
         if not path.endswith(_RAGGED):
             return ""
         array = self.store.array(path)
-        told = array.attributes.get("source_offsets")
-        if told:
-            return str(told[0]).strip("/")
+        origin = ColumnOrigin.of(array.attributes)
+        if origin is not None and origin.offsets:
+            return origin.offsets[0].strip("/")
         return f"{dataset}_offsets" if array.shape[1:] else ""  # of rows of variable length HDF5 has one axis
 
     def offsets(self, path: str) -> ExportedArray:
@@ -270,7 +272,7 @@ def _texts_beside(name: str, source: int, texts: Mapping[str, str]) -> Iterator[
 
 def _ends_in(store: StoreView, metadata: Mapping[str, Any]) -> list[str]:
     """Return datasets with a value an episode, which are kept as attributes: where episodes end."""
-    mapped = store.attributes["options"].get("map", {})
+    mapped = store.root.options.get("map", {})
     named = {path.strip("/") for name, path in mapped.items() if is_of_episodes(name)}
     listed = [path for path, value in metadata.items() if isinstance(value, list)]
     return [path for path in listed if path in named or is_of_episodes(path)]
@@ -322,9 +324,9 @@ def _columns(store: StoreView) -> dict[str, str]:
     """Return the source dataset of each array, relative to its group."""
     found: dict[str, str] = {}
     for path in store.paths():
-        attributes = store.array(path).attributes if path.startswith(_COLUMNS) else {}
-        if "source_dataset" in attributes:
-            found[path] = attributes["source_dataset"][0].strip("/")
+        origin = ColumnOrigin.of(store.array(path).attributes) if path.startswith(_COLUMNS) else None
+        if origin is not None:
+            found[path] = origin.dataset
     kept = {path for path in found if path.startswith(f"{FINAL}/")}
     for path in kept:  # next observations of compressed frames are decoded, so they are not exported
         if not store.has(path.replace(FINAL, OBSERVATION, 1)):
@@ -353,11 +355,13 @@ def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, A
         return values.converted(np.dtype(dtype or np.uint8))
     if isinstance(dtype, str):
         values = values.converted(np.dtype(dtype))
-    if attributes["source_form"] == ["squeezed"]:
+    origin = ColumnOrigin.of(attributes)
+    forms = () if origin is None else origin.forms
+    if forms == ("squeezed",):
         return ExportedArray(
             (*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks())
         )
-    if attributes["source_form"] == ["channels_first"]:
+    if forms == ("channels_first",):
         steps, height, width, channels = values.shape
         return ExportedArray(
             (steps, channels, height, width),
@@ -384,7 +388,7 @@ def restore(store: StoreView, scan: Scan) -> Restore:
     """Restore every dataset of every episode. The scan says which dataset a column is."""
     all_runs = [runs for _, runs in _runs(store)]
     metadata = metadata_of_sources(store)
-    swapped = store.attributes["options"]["colour"] == "swapped"
+    swapped = store.root.options["colour"] == "swapped"
 
     def source(number: int) -> RestoredFiles:
         found, parts = scan.sources[number], all_runs[number]

@@ -31,6 +31,7 @@ from unistore.schemas.trajectory.fields import (
     is_of_any_length,
     sample_key,
 )
+from unistore.schemas.trajectory.origins import ColumnOrigin, FrameForm
 from unistore.system.types import AnyArray, Int64s, JsonObject, Shape
 
 _TEXT_SUFFIX = SUFFIXES["text"]
@@ -116,23 +117,24 @@ def step_columns(store: StoreView) -> list[StoredStepColumn]:
         array = store.array(path)
         attributes = array.attributes
         name = path.removeprefix(f"{STEPS}/")
-        dataset = attributes.get("source_dataset", [""])[0].strip("/")
+        origin = ColumnOrigin.of(attributes)
+        dataset = "" if origin is None else origin.dataset
         if is_video:
-            form = np.dtype(attributes["dtype"]), tuple(attributes["shape"])
+            form = FrameForm.of(store, path)
             name = name.removesuffix(f"{VIDEO_SUFFIX}/data")
             columns.append(StoredStepColumn(name, dataset, *form, KeptVideo(store, group).stretch))
         elif is_kept:
             files = partial(_files, store, path)
             is_swapped = attributes["colour"] == "swapped"
-            form = np.dtype(attributes["dtype"]), tuple(attributes["shape"])
+            form = FrameForm.of(store, path)
             read = partial(_images, f"{store.path}: {path}", files, is_swapped)
             name = name.removesuffix(f"{JPEG_SUFFIX}/data")
             columns.append(StoredStepColumn(name, dataset, *form, read, None if is_swapped else files))
         elif dataset or path not in (*FLAGS, f"{STEPS}/next_valid"):
             rows = partial(recorded_truncation, store) if path == TRUNCATED else array.read
-            form = array.dtype, tuple(array.shape[1:])
+            form = FrameForm(array.dtype, tuple(array.shape[1:]))
             recorded = next_recorded(store, path)
-            components = tuple(attributes.get("components", ()))
+            components = () if origin is None else origin.components
             column = StoredStepColumn(name, dataset, *form, rows, recorded=recorded, components=components)
             columns.append(column)
     return columns

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from unistore.converters.trajectory.columns import RAGGED, VIDEO, Variant
 from unistore.plugin import Field, Merged, OwnForm, SourceColumn, Table, little_endian, promote
-from unistore.schemas.trajectory.clocks import table_of
+from unistore.schemas.trajectory.clocks import RecordedClock, table_of
 from unistore.schemas.trajectory.fields import (
     FINAL,
     NEXT,
@@ -27,6 +27,7 @@ from unistore.schemas.trajectory.fields import (
     moved,
     values_field,
 )
+from unistore.schemas.trajectory.origins import ColumnOrigin
 from unistore.system.types import JsonObject
 
 LARGE = 4096  # bytes per step from which an observation is in the table of large ones
@@ -119,18 +120,17 @@ class StoredColumn:
         return self.form.is_padded and not self.is_next and not (self.only_resized and self.is_resized)
 
     @property
-    def origin(self) -> JsonObject:
-        """Attributes: the datasets of the sources, how rows were converted, names of the numbers in a row."""
-        origin: JsonObject = {"source_dataset": list(self.datasets), "source_form": list(self.kinds)}
-        return {**origin, "components": list(self.components)} if self.components else origin
+    def origin(self) -> ColumnOrigin:
+        """Its datasets in the sources, how rows were converted, names of the numbers in a row."""
+        return ColumnOrigin(datasets=self.datasets, forms=self.kinds, components=self.components)
 
     @property
     def field(self) -> Field:
         """Field of its rows, without resizing."""
         if self.name in FLAGS:
-            return column_field(self.name, "bool", (), **self.origin, **self._flag_dtype)
+            return column_field(self.name, "bool", (), **self.origin.to_json(), **self._flag_dtype)
         form = self.form
-        attributes = {**self.origin, **form.source_forms}
+        attributes = {**self.origin.to_json(), **form.source_forms}
         field = column_field(self.name, form.dtype, form.row_shape, table_of(self.clock), **attributes)
         return replace(field, statistics=field.statistics and not form.is_filled)
 
@@ -145,9 +145,8 @@ class StoredColumn:
         """Field of the values of a spilled column."""
         rows = self.rows_of_any_length
         assert rows is not None
-        attributes = self.origin
-        if rows == "ragged" and self.offsets:
-            attributes["source_offsets"] = list(self.offsets)
+        origin = replace(self.origin, offsets=self.offsets if rows == "ragged" else ())
+        attributes = origin.to_json()
         if not self.is_kept:
             attributes |= self.form.source_forms
         form = self.form
@@ -174,7 +173,7 @@ class StoredColumn:
         form = self.form
         name = self.name.removeprefix("next_")
         field = column_field(name, form.dtype, form.row_shape, **form.source_forms)
-        return replace(moved(field, group), attributes={**field.attributes, **self.origin})
+        return replace(moved(field, group), attributes={**field.attributes, **self.origin.to_json()})
 
     def _resized(self, field: Field) -> Field:
         size = self.size or 0
@@ -224,13 +223,13 @@ class StoredColumns:
     empty
         dtype of each dataset of shape (T, 0, …).
     streams
-        What tells the times of each clock, see `unistore.schemas.trajectory.clocks.clocks_of`.
+        What tells the times of each clock.
     """
 
     columns: Mapping[str, StoredColumn]
     datasets: Mapping[str, tuple[str, ...]]
     empty: Mapping[str, str]
-    streams: Mapping[str, Mapping[str, Any]]
+    streams: Mapping[str, RecordedClock]
 
     @property
     def following(self) -> list[StoredColumn]:

@@ -192,7 +192,7 @@ class Clocks:
 
     def _timestamps(self, name: str) -> str | None:
         # None: the clock has a rate, or nothing tells its times
-        return self._described.get(name, {}).get("timestamps")
+        return self._described[name].timestamps if name in self._described else None
 
     def has_times(self, *names: str) -> bool:
         """Return whether the store has times for all of these clocks."""
@@ -235,12 +235,13 @@ class Clocks:
         """
         if name not in self._clocks:
             stored = self._described[name]
-            if "timestamps" in stored:
-                convert = partial(in_nanoseconds, unit=stored["unit"])
-                self._clocks[name] = StoredClock(self._store.array(stored["timestamps"]), convert)
+            if stored.timestamps is not None:
+                convert = partial(in_nanoseconds, unit=stored.unit)
+                self._clocks[name] = StoredClock(self._store.array(stored.timestamps), convert)
             else:
+                assert stored.rate is not None
                 begin = np.zeros_like if name == STEPS else self._first_steps
-                self._clocks[name] = CountedClock(stored["rate"], self.offsets(name), begin)
+                self._clocks[name] = CountedClock(stored.rate, self.offsets(name), begin)
         return self._clocks[name]
 
     def _first_steps(self, episodes: Int64s) -> Int64s:

@@ -19,9 +19,10 @@ from unistore.system.types import AnyArray, Int64s, UInt8s
 
 def row_axes(store: Store, path: str) -> tuple[str, ...]:
     """Return the names that a store records for the axes of a row of an array, empty if it records none."""
-    axes = store.attributes["fields"].get(path, {}).get("axes", ())
+    fields = store.root.fields
+    axes = fields[path].axes if path in fields else ()
     is_complete = len(axes) == len(store.array(path).shape)
-    return tuple(map(str, axes[1:])) if is_complete else ()
+    return axes[1:] if is_complete else ()
 
 
 class UnevenColumn:

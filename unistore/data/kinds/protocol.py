@@ -484,7 +484,7 @@ class KindReader(SampleReader):
                 message = f"returned {counts.dtype} of shape {counts.shape}, expected {expected}"
                 raise self._fault("counts", message)
         self._first = offsets_from_lengths(ones if counts is None else counts[self._units])
-        is_main = store.sample_table == store.attributes["main_table"]
+        is_main = store.sample_table == store.root.main_table
         self._sources = RowValues(store, fields, {}, None if is_main else f"{store.sample_table}/source")
 
     def __len__(self) -> int:

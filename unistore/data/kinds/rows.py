@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from unistore.converters.common.columns import row_shapes
 from unistore.data.kinds.columns import UnevenColumn, count_key, is_ragged, row_axes
 from unistore.data.kinds.protocol import (
     INDEX,
@@ -31,6 +30,7 @@ from unistore.errors import InputError
 from unistore.order.subset import subset
 from unistore.schemas.indices import IndexColumn, require_rule, table_columns
 from unistore.schemas.ragged import RAGGED_SUFFIX, TEXT_SUFFIX
+from unistore.schemas.tables import SourceForms
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.types import AnyArray, Int64s
@@ -67,7 +67,7 @@ class Rows(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         default_keys = [*_paths(store), *_of_sources(store)]
-        if store.sample_table == _main_table(store):
+        if store.sample_table == store.root.main_table:
             default_keys += _keys_of_tables(store)
         return select_keys(default_keys, fields, source_keys(store))
 
@@ -140,12 +140,8 @@ class RowReader(SampleReader):
         return batch | self._sources.read(rows, allocate)
 
 
-def _main_table(store: Store) -> str:
-    return str(store.attributes.get("main_table", store.sample_table))
-
-
 def _paths(store: Store) -> dict[str, str]:
-    table = _main_table(store)
+    table = store.root.main_table
     paths = _columns(store, table)
     if not paths:
         message = f"Rows cannot read this store, because its main table '{table}' has no columns"
@@ -180,8 +176,7 @@ def _with_counts(columns: Mapping[str, str]) -> list[str]:
 
 def _tables(store: Store) -> list[str]:
     """Return the tables whose rows belong to samples."""
-    tables = store.attributes["tables"]
-    return [table for table in tables if store.has(f"{store.sample_table}/{table}/offsets")]
+    return [table for table in store.root.tables if store.has(f"{store.sample_table}/{table}/offsets")]
 
 
 def _columns_of_table(store: Store, table: str) -> dict[str, str]:
@@ -208,24 +203,25 @@ def _columns_of_tables(store: Store, fields: Sequence[str]) -> list[SpanColumns]
 def _of_sources(store: Store) -> dict[str, AnyArray]:
     """Whether sources have a column, (sources,), and how far its rows reach, (sources, axes), by key."""
     # Nothing else has such columns, and a bucket is asked for the document of each array
-    if store.attributes.get("options", {}).get("columns") != "union":
+    if store.root.options.get("columns") != "union":
         return {}
     values: dict[str, AnyArray] = {}
     count = len(store.array("sources/bytes"))
     for key, path in _paths(store).items():
         array = store.array(path if store.has(path) else f"{path}/data")
-        if "missing_in" in array.attributes:
+        forms = SourceForms.of(array.attributes)
+        if forms.missing is not None:
             present = np.ones(count, bool)
-            present[array.attributes["missing_in"]] = False
+            present[forms.missing] = False
             values[f"{key}{PRESENT_SUFFIX}"] = present
-        for row_shape, sources in row_shapes(array.attributes):
+        for row_shape, sources in forms.sources_by_row_shape():
             extents = values.setdefault(f"{key}{MASK_SUFFIX}", np.zeros((count, len(row_shape)), np.int64))
             extents[sources] = row_shape
     return values
 
 
 def _rows_of(store: Store, units: Int64s | None) -> Int64s | None:
-    if units is None or store.sample_table == _main_table(store):
+    if units is None or store.sample_table == store.root.main_table:
         return units
     # Samples of another table are ranges of rows, if there is one range for each of them.
     offsets = IndexColumn(store, _offsets(store)) if store.has(_offsets(store)) else None
@@ -382,7 +378,7 @@ class SpanColumns:
         group: str,  # the table; "" for the main one
         offsets: str,  # path of what divides the rows
     ) -> None:
-        require_rule(store, offsets, offsets_of=group or _main_table(store))
+        require_rule(store, offsets, offsets_of=group or store.root.main_table)
         self._fields = fields
         self._group = group
         self._offsets = IndexColumn(store, offsets)
@@ -444,7 +440,7 @@ class RaggedReader(SampleReader):
     def __init__(self, store: Store, kind: Ragged, fields: Sequence[str], units: Int64s) -> None:
         self._most = kind.max_rows
         self._units = units
-        main = _main_table(store)
+        main = store.root.main_table
         self._columns = SpanColumns(store, _columns(store, main), fields, "", _offsets(store))
         self._tables = _columns_of_tables(store, fields)
         self._values = RowValues(store, fields, _numbers(store), f"{store.sample_table}/source")
@@ -517,7 +513,7 @@ class Ragged(SampleKind):
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         require_arrays(store, self, _offsets(store), f"{store.sample_table}/source")
-        of_main = _with_counts(_columns(store, _main_table(store)))
+        of_main = _with_counts(_columns(store, store.root.main_table))
         default_keys = [*of_main, *_keys_of_tables(store), *_numbers(store)]
         return select_keys(default_keys, fields, source_keys(store))
 

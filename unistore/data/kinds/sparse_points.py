@@ -151,7 +151,7 @@ class PointReader(SampleReader):
         self._source: _WindowPoints | _Mask
         if self._group is None:
             assert kind.window is not None
-            is_hu = "hu" in (kind.values, store.attributes.get("options", {}).get("values"))
+            is_hu = "hu" in (kind.values, store.root.options.get("values"))
             self._source = _CutMask(store, parse_window(kind.window), is_hu=is_hu)
         else:
             self._counts = IndexColumn(store, f"{self._group}/offsets").lengths()[self._volumes]

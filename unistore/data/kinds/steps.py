@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from math import prod
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from unistore.data.packed import (
 )
 from unistore.data.where import Known, known_of
 from unistore.errors import CorruptionError
-from unistore.schemas.indices import contradiction, require_rule, whole
+from unistore.schemas.indices import require_rule, whole
 from unistore.schemas.trajectory.fields import (
     CHANNEL,
     EPISODES,
@@ -43,6 +42,7 @@ from unistore.schemas.trajectory.fields import (
     column_group,
     sample_key,
 )
+from unistore.schemas.trajectory.origins import FrameForm
 from unistore.store.reader import Store
 from unistore.system.types import AnyArray, Int64s, Shape
 
@@ -51,8 +51,6 @@ ON_REQUEST = (SOURCE, "episode", "episode_name", "step")
 _OF_EPISODES = "episode."  # begins the keys of numbers and texts of an episode
 # Reserved keys; a column of that name gets the key ``steps.<name>``
 _RESERVED = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})
-_FRAME_DTYPES = ("uint8", "uint16")
-_MAX_FRAME_VALUES = 1 << 30  # Largest number of values of a frame: more than any image decoder supports
 
 
 class StepColumn(ABC):
@@ -127,14 +125,7 @@ class EncodedColumn(StepColumn):
         data = store.array(f"{group}/data")
         self._path = data.path
         is_video = group.endswith(VIDEO_SUFFIX)
-        shape: Any = data.attributes.get("shape")
-        dtype = data.attributes.get("dtype", "uint8")
-        if not _is_frame_shape(shape) or dtype not in _FRAME_DTYPES:
-            forms = f"{' or '.join(_FRAME_DTYPES)} of shape [y, x, channel]"
-            message = f"its frames are {dtype!r} of shape {shape!r}, expected {forms}"
-            raise contradiction(store, data.path, message)
-        self.row_shape = tuple(shape)
-        self.dtype = np.dtype(dtype)
+        self.dtype, self.row_shape = FrameForm.of(store, data.path)
         blank = None
         if store.has(f"{PRESENT}/{sample_key(data.path).removeprefix('next.')}"):
             blank = np.zeros(self.row_shape, self.dtype)
@@ -155,11 +146,6 @@ class EncodedColumn(StepColumn):
                 msg = f"{self._path}: frame {frames[number]:,} is {actual}, expected {expected}"
                 raise CorruptionError(msg)
             target[...] = image.reshape(self.row_shape)
-
-
-def _is_frame_shape(shape: Any) -> TypeGuard[list[int]]:
-    extents = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
-    return extents and 2 <= len(shape) <= 3 and prod(shape) <= _MAX_FRAME_VALUES
 
 
 class StepColumns:

@@ -75,11 +75,12 @@ def times_rise(view: RuleView) -> Iterator[Problem]:
     except StoreError as error:  # the document is damaged, which is reported already
         raise UnreadableError from error
     for clock, recorded in clocks.items():
-        if "timestamps" not in recorded:
+        path = recorded.timestamps
+        if path is None:
             continue
         offsets = view.whole(offsets_path(clock))
         last: NDArray[Any] | None = None
-        for lo, block in view.blocks(recorded["timestamps"]):
+        for lo, block in view.blocks(path):
             times = block if last is None else np.concatenate([last, block])
             first = lo - (len(times) - len(block))
             falls = times[1:] < times[:-1]
@@ -87,7 +88,7 @@ def times_rise(view: RuleView) -> Iterator[Problem]:
             falls[begins] = False
             if falls.any():
                 row = first + 1 + first_row(falls)
-                yield broken(recorded["timestamps"], f"row {row:,} is earlier than the row before it")
+                yield broken(path, f"row {row:,} is earlier than the row before it")
                 break
             last = block[-1:]
 
