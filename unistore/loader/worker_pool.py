@@ -40,14 +40,15 @@ from unistore.loader.fetch import (
     raise_failure,
 )
 from unistore.loader.iteration import Arrival, Producer, Request
-from unistore.memory import ALIGNMENT, Arena, Slab, SlabRing, open_shared_memory
+from unistore.memory import ALIGNMENT, GRANULE, Arena, Slab, SlabRing, open_shared_memory, roomy
 from unistore.order.permutation import seed_worker
 from unistore.system.types import AnyArray, Shape
 
 # What the Loader and its workers send each other: messages with descriptors, and batches.
 #
 # Arrays of a batch that lie in its slab are sent as their place there, others are copied into it first, and
-# what does not fit travels inside the message
+# what does not fit travels inside the message. The first batch, whose size nobody knows, gets a slab from the
+# worker once it is read
 
 # The connection to a worker, over which descriptors go as well.
 
@@ -324,21 +325,30 @@ class _LoaderWorker:
             lent.append(number)
         self._lent += reversed(lent)
 
-    def make(self, task: Task) -> _Answer:
+    def make(self, task: Task) -> tuple[_Answer, list[int]]:
+        """Return the answer, and the descriptor of its memory if none was lent. The caller closes it."""
         number = self._lent.pop() if self._lent else 0
         slab = self._slabs.get(number)
         arena = Arena(slab)
         indices = np.frombuffer(task.indices, np.int64)
         result = fetch_batch(self._fetch, self._dataset, indices, task.epoch, arena)
         if isinstance(result, SampleError):
-            return number, pack_failure(result)
+            return (number, pack_failure(result)), []
+        descriptors: list[int] = []
+        if slab is None and arena.needed >= GRANULE:  # through the socket it would be copied four times
+            size = roomy(arena.needed)
+            try:
+                descriptors.append(open_shared_memory(size))
+            except LoaderError as error:
+                return (number, pack_failure(error)), []
+            arena = Arena(Slab(size, descriptors[0]))
         try:
             message = encode(result.batch, arena)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything
             failed = caused(SampleError(f"the batch cannot be sent: {in_one_line(error)}"), error)
-            return number, pack_failure(failed)
+            return (number, pack_failure(failed)), descriptors
         missed = arena.needed > (0 if slab is None else slab.size)
-        return number, result._replace(batch=message, needed=arena.needed, missed=missed)
+        return (number, result._replace(batch=message, needed=arena.needed, missed=missed)), descriptors
 
 
 def _start_error(worker: int, error: Exception) -> SampleError:
@@ -389,7 +399,11 @@ def _serve(number: int, config: BatchConfig | None, channel: Channel) -> None:
             elif task.generation < current:
                 channel.send((0, None))
             else:
-                channel.send(worker.make(task))
+                answer, descriptors = worker.make(task)
+                try:
+                    channel.send(answer, descriptors)
+                finally:
+                    _close_all(descriptors)
         messages = channel.receive(wait=not waiting)
 
 
@@ -632,12 +646,14 @@ class WorkerPool(Producer):
                 messages = worker.channel.receive(wait=False)
             except EOFError:
                 self._raise_worker_died(worker)
-            for answer, _ in messages:
-                self._accept(worker, answer)
+            for answer, descriptors in messages:
+                self._accept(worker, answer, descriptors)
 
-    def _accept(self, worker: LoaderWorker, answer: _Answer) -> None:
+    def _accept(self, worker: LoaderWorker, answer: _Answer, descriptors: Sequence[int]) -> None:
         number, result = answer
         slab = worker.lent.pop(number, None)
+        if descriptors:  # there was none
+            slab = self._ring.adopt(descriptors[0])
         generation, request = worker.sent.popleft()
         if generation != self._generation or result is None:
             self._put(slab)
