@@ -28,6 +28,9 @@ from unistore.system.types import AnyArray, Shape
 
 # Sizes of slabs are multiples of this: few distinct sizes, whole pages on every platform.
 GRANULE = 64 * 1024
+# Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes.
+HEADROOM = 8
+MAX_HEADROOM = 16 << 20
 # Bytes: every array starts on a pair of cache lines, which suits any SIMD width.
 ALIGNMENT = 128
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
@@ -38,6 +41,11 @@ _numbers = itertools.count(1)
 def round_up(size: int) -> int:
     """Return ``size`` rounded up to a positive multiple of `GRANULE`."""
     return max(1, -(-size // GRANULE)) * GRANULE
+
+
+def roomy(size: int) -> int:
+    """Return the size of a slab for batches that need `size` bytes, or a little more."""
+    return round_up(size + min(size // HEADROOM, MAX_HEADROOM))
 
 
 def open_shared_memory(size: int) -> int:
@@ -144,9 +152,6 @@ class Arena:
         return offset if 0 <= offset <= self._slab.size - size else None
 
 
-# Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes.
-HEADROOM = 8
-MAX_HEADROOM = 16 << 20
 # Bytes of prefetched batches, see `SlabRing.batches_in_flight`.
 MAX_PREFETCHED = 256 << 20
 # Number of recent batches whose sizes decide the size of a slab.
@@ -217,8 +222,14 @@ class SlabRing:
         self._slabs[slab.number] = slab
         return slab
 
+    def adopt(self, descriptor: int) -> Slab:
+        """Return a slab of memory that a worker made, and sent with a batch for which it had none."""
+        slab = Slab(os.fstat(descriptor).st_size, descriptor)
+        self._slabs[slab.number] = slab
+        return slab
+
     def put(self, slab: Slab) -> None:
-        if slab.size == self.slab_size:
+        if slab.size == self.slab_size and len(self._slabs) <= self.limit:
             self._free.append(slab)
         elif slab.number in self._slabs:
             slab.retire()
@@ -241,7 +252,7 @@ class SlabRing:
         if needed > self.slab_size:
             usual = float(np.quantile(np.array(self._needs), QUANTILE, method="inverted_cdf"))
             if usual > self.slab_size:
-                self._resize(round_up(int(usual + min(usual / HEADROOM, MAX_HEADROOM))))
+                self._resize(roomy(int(usual)))
                 free = self._free
                 self._free = []
                 for slab in free:

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import torch
 
-from unistore.memory import SlabRing
+from unistore.memory import SlabRing, open_shared_memory, roomy
 
 
 def test_a_slab_comes_back_with_its_last_view_and_not_before():
@@ -28,3 +28,19 @@ def test_a_slab_comes_back_with_its_last_view_and_not_before():
     assert ring.take() is slab
     for each in others:
         ring.put(each)
+
+
+def test_a_slab_that_a_worker_made_is_lent_again_and_counts_for_the_limit():
+    ring = SlabRing(in_flight=1, held=1, budget=1 << 30, least=1, shared=True)
+    adopted = ring.adopt(open_shared_memory(roomy(100_000)))
+    ring.observe(100_000)
+    assert adopted.size == ring.slab_size
+    ring.put(adopted)
+    slabs = [ring.take() for _ in range(ring.limit)]
+    assert slabs[0] is adopted
+    assert ring.take() is None
+    surplus = ring.adopt(open_shared_memory(roomy(100_000)))
+    ring.put(surplus)
+    assert surplus.descriptor is None
+    assert ring.take() is None
+    ring.close()

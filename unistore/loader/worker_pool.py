@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import errno
 import io
 import mmap
@@ -39,14 +40,15 @@ from unistore.loader.fetch import (
     raise_failure,
 )
 from unistore.loader.iteration import Arrival, Producer, Request
-from unistore.memory import ALIGNMENT, Arena, Slab, SlabRing, open_shared_memory
+from unistore.memory import ALIGNMENT, GRANULE, Arena, Slab, SlabRing, open_shared_memory, roomy
 from unistore.order.permutation import seed_worker
 from unistore.system.types import AnyArray, Shape
 
 # What the Loader and its workers send each other: messages with descriptors, and batches.
 #
 # Arrays of a batch that lie in its slab are sent as their place there, others are copied into it first, and
-# what does not fit travels inside the message
+# what does not fit travels inside the message. The first batch, whose size nobody knows, gets a slab from the
+# worker once it is read
 
 # The connection to a worker, over which descriptors go as well.
 
@@ -131,36 +133,30 @@ def _close_parent_ends() -> None:
 os.register_at_fork(after_in_child=_close_parent_ends)
 
 
-# Whether it is a tensor, offset in the slab, dtype, shape, strides
-_Place: TypeAlias = tuple[bool, int, str, Shape, Shape]
+# Whether it is a tensor, offset in the slab, dtype, shape, strides. None: those of a C-contiguous array
+_Place: TypeAlias = tuple[bool, int, str, Shape, Shape | None]
 
 
-class _Packer(pickle.Pickler):
+class _Packer:
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
-        super().__init__(file, protocol=5)
         self._arena = arena
         self.outside = 0  # bytes of arrays that are sent inside the message
-        # by identity, of objects that are kept: the same one twice stays the same memory
-        self._places: dict[int, tuple[Any, _Place | None]] = {}
+        # A table by type is looked at for arrays only, `persistent_id` would be called for every object. An
+        # object that occurs twice is sent once, and stays the same memory
+        self._pickler = pickle.Pickler(file, protocol=5)
+        self._pickler.dispatch_table = {
+            **copyreg.dispatch_table,
+            np.ndarray: self._reduce,
+            torch.Tensor: self._reduce,
+        }
+        self.dump = self._pickler.dump
 
-    def persistent_id(self, value: Any) -> _Place | None:
-        # None: pickled as it is
-        if type(value) not in (np.ndarray, torch.Tensor):
-            return None
-        if id(value) not in self._places:
-            self._places[id(value)] = value, self._place(value)
-        return self._places[id(value)][1]
-
-    def reducer_override(self, value: Any) -> Any:
-        # NumPy pickles arrays with permuted axes in C order: all of them before 2.3, later those with gaps
-        if type(value) is not np.ndarray or value.flags.forc or value.dtype.hasobject or not value.nbytes:
-            return NotImplemented
-        ordered, axes = _in_memory_order(value)
-        content = np.ascontiguousarray(ordered)
-        strides = content.transpose(axes).strides
-        return np.ndarray, (value.shape, value.dtype, bytearray(content.tobytes()), 0, strides)
+    def _reduce(self, value: Any) -> Any:
+        place = self._place(value)
+        return _reduced(value) if place is None else (view_of_batch, place)
 
     def _place(self, value: Any) -> _Place | None:
+        # None: pickled as it is
         is_tensor = type(value) is torch.Tensor
         try:
             values: AnyArray = value.numpy() if is_tensor else value
@@ -175,7 +171,8 @@ class _Packer(pickle.Pickler):
         if offset is None:
             self.outside += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
             return None
-        return is_tensor, offset, values.dtype.str, values.shape, values.strides
+        strides = None if values.flags.c_contiguous else values.strides
+        return is_tensor, offset, values.dtype.str, values.shape, strides
 
     def _find(self, values: AnyArray) -> int | None:
         first: int = values.__array_interface__["data"][0]
@@ -184,10 +181,25 @@ class _Packer(pickle.Pickler):
         return None if offset is None else offset + first - low
 
     def _copy(self, values: AnyArray) -> AnyArray:
+        if values.flags.c_contiguous:
+            copy = self._arena.allocate(values.shape, values.dtype)
+            copy[...] = values
+            return copy
         ordered, axes = _in_memory_order(values)
         copy = self._arena.allocate(ordered.shape, ordered.dtype)
         copy[...] = ordered
         return copy.transpose(axes)
+
+
+def _reduced(value: Any) -> Any:
+    # NumPy pickles arrays with permuted axes in C order: all of them before 2.3, later those with gaps
+    is_plain = type(value) is not np.ndarray or value.flags.forc or value.dtype.hasobject or not value.nbytes
+    if is_plain:
+        return value.__reduce_ex__(5)
+    ordered, axes = _in_memory_order(value)
+    content = np.ascontiguousarray(ordered)
+    strides = content.transpose(axes).strides
+    return np.ndarray, (value.shape, value.dtype, bytearray(content.tobytes()), 0, strides)
 
 
 def _in_memory_order(values: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -196,14 +208,24 @@ def _in_memory_order(values: AnyArray) -> tuple[AnyArray, AnyArray]:
     return values.transpose(axes), np.argsort(axes)
 
 
+def view_of_batch(*place: Any) -> NoReturn:
+    """Stand in a message for an array of the batch: `decode` puts a view of the memory in its place."""
+    msg = f"a message with the array {place} was not read by `decode`"
+    raise LoaderError(msg)
+
+
 class _Unpacker(pickle.Unpickler):
     def __init__(self, data: bytes, memory: Any, *, copy: bool) -> None:
         super().__init__(io.BytesIO(data))
         self._memory = memory
         self._copy = copy
 
-    def persistent_load(self, place: _Place) -> Any:
-        is_tensor, offset, dtype, shape, strides = place
+    def find_class(self, module: str, name: str) -> Any:
+        if name == view_of_batch.__name__ and module == __name__:
+            return self._view
+        return super().find_class(module, name)
+
+    def _view(self, is_tensor: bool, offset: int, dtype: str, shape: Shape, strides: Shape | None) -> Any:
         values: AnyArray = np.ndarray(shape, dtype, self._memory, offset, strides)
         if self._copy:
             values = values.copy(order="K")
@@ -318,21 +340,30 @@ class _LoaderWorker:
             lent.append(number)
         self._lent += reversed(lent)
 
-    def make(self, task: Task) -> _Answer:
+    def make(self, task: Task) -> tuple[_Answer, list[int]]:
+        """Return the answer, and the descriptor of its memory if none was lent. The caller closes it."""
         number = self._lent.pop() if self._lent else 0
         slab = self._slabs.get(number)
         arena = Arena(slab)
         indices = np.frombuffer(task.indices, np.int64)
         result = fetch_batch(self._fetch, self._dataset, indices, task.epoch, arena)
         if isinstance(result, SampleError):
-            return number, pack_failure(result)
+            return (number, pack_failure(result)), []
+        descriptors: list[int] = []
+        if slab is None and arena.needed >= GRANULE:  # through the socket it would be copied four times
+            size = roomy(arena.needed)
+            try:
+                descriptors.append(open_shared_memory(size))
+            except LoaderError as error:
+                return (number, pack_failure(error)), []
+            arena = Arena(Slab(size, descriptors[0]))
         try:
             message = encode(result.batch, arena)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything
             failed = caused(SampleError(f"the batch cannot be sent: {in_one_line(error)}"), error)
-            return number, pack_failure(failed)
+            return (number, pack_failure(failed)), descriptors
         missed = arena.needed > (0 if slab is None else slab.size)
-        return number, result._replace(batch=message, needed=arena.needed, missed=missed)
+        return (number, result._replace(batch=message, needed=arena.needed, missed=missed)), descriptors
 
 
 def _start_error(worker: int, error: Exception) -> SampleError:
@@ -383,7 +414,11 @@ def _serve(number: int, config: BatchConfig | None, channel: Channel) -> None:
             elif task.generation < current:
                 channel.send((0, None))
             else:
-                channel.send(worker.make(task))
+                answer, descriptors = worker.make(task)
+                try:
+                    channel.send(answer, descriptors)
+                finally:
+                    _close_all(descriptors)
         messages = channel.receive(wait=not waiting)
 
 
@@ -626,12 +661,14 @@ class WorkerPool(Producer):
                 messages = worker.channel.receive(wait=False)
             except EOFError:
                 self._raise_worker_died(worker)
-            for answer, _ in messages:
-                self._accept(worker, answer)
+            for answer, descriptors in messages:
+                self._accept(worker, answer, descriptors)
 
-    def _accept(self, worker: LoaderWorker, answer: _Answer) -> None:
+    def _accept(self, worker: LoaderWorker, answer: _Answer, descriptors: Sequence[int]) -> None:
         number, result = answer
         slab = worker.lent.pop(number, None)
+        if descriptors:  # there was none
+            slab = self._ring.adopt(descriptors[0])
         generation, request = worker.sent.popleft()
         if generation != self._generation or result is None:
             self._put(slab)

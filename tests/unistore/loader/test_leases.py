@@ -7,6 +7,7 @@ import gc
 import itertools
 import pickle
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,6 +117,19 @@ def test_slabs_that_were_made_for_batches_that_failed_are_used_again(data, censu
         slabs = [entry for entry in census.descriptors() if entry.startswith("/memfd:unistore")]
         assert len(slabs) <= 2 * 3 + HELD_BATCHES + 1  # and a page that workers look at
     held.clear()
+
+
+def test_the_first_batch_of_a_worker_comes_in_shared_memory(data):
+    with Loader(data.Batched(40, 20_000), 4, shuffle=False, num_workers=1) as loader:
+        batch = next(iter(loader))
+        assert torch.equal(batch["x"][:, 7], 1000 * torch.arange(4) + 7)
+        address = batch["x"].data_ptr()
+    ranges = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        start, _, end = line.split()[0].partition("-")
+        ranges[range(int(start, 16), int(end, 16))] = line
+    (mapping,) = (line for addresses, line in ranges.items() if address in addresses)
+    assert "/memfd:unistore" in mapping
 
 
 def test_batches_may_be_written_to_and_pickled(data):
