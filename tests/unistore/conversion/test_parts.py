@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from tests.facts import of_kind
-from tests.waiting import wait_until
 from tests.stores import tree
+from tests.waiting import wait_until
 from unistore.cli.main import main
 from unistore.conversion import build
 from unistore.conversion.build import Journal
@@ -28,8 +28,8 @@ from unistore.conversion.executors.local import STOP, AskJob, Serial
 from unistore.conversion.lock import Lock, LockedError
 from unistore.conversion.new_store import NewStore
 from unistore.conversion.run import run
-from unistore.conversion.signatures import convert
 from unistore.conversion.settings import Settings
+from unistore.conversion.signatures import convert
 from unistore.errors import ConversionError, InputError, StoppedError
 from unistore.report.sources import describe_unfinished
 from unistore.store.reader import Store
