@@ -426,3 +426,8 @@ def test_actions_relative_to_the_state_at_the_tick(make_store: Any) -> None:
 def test_a_shift_that_names_no_milliseconds_is_refused(shift: Any) -> None:
     with pytest.raises(InputError, match=r"^shift: .*a mapping of keys to milliseconds"):
         unistore.Windows({"force": (0,)}, shift=shift)
+
+
+def test_options_of_windows_are_given_by_name() -> None:
+    with pytest.raises(TypeError, match="positional argument"):
+        unistore.Windows({"force": (0,)}, 5)  # type: ignore[misc]
