@@ -430,4 +430,4 @@ def test_a_shift_that_names_no_milliseconds_is_refused(shift: Any) -> None:
 
 def test_options_of_windows_are_given_by_name() -> None:
     with pytest.raises(TypeError, match="positional argument"):
-        unistore.Windows({"force": (0,)}, 5)  # type: ignore[misc]
+        unistore.Windows({"force": (0,)}, 5)  # type: ignore[call-arg]
