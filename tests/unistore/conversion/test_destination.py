@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
+import unistore
 from tests.support.problems import of_kind
 from tests.support.store_files import tree
 from unistore.conversion.run import run
@@ -141,3 +144,18 @@ def test_a_relative_path_to_an_empty_folder_is_a_destination(
     assert not list(tmp_path.rglob("*.unistore-build"))
     run(toy(), [toys], Path("../c/../d"))
     assert Store(tmp_path / "a/d").family == "rows"
+
+
+def test_the_commands_for_several_families_make_stores_of_different_names(tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    with h5py.File(folder / "run.h5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((4, 2))
+    with h5py.File(folder / "cloud.h5", "w") as file:
+        file["points/xyz"] = np.zeros((5, 3))
+    with pytest.raises(InputError, match="several families") as caught:
+        unistore.convert(folder, tmp_path / "a.zarr")
+    (problem,) = caught.value.problems
+    words = " ".join(map(str, problem.fixes)).split()
+    names = {Path(word).name for word in words if word.endswith(".zarr")}
+    assert names == {"mixed-point-cloud.zarr", "mixed-trajectory.zarr"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,8 +83,8 @@ def test_a_traceback_names_an_unknown_family_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", [5, ["rows"]])
-def test_a_family_that_is_no_name_is_refused(tmp_path: Path, family: object) -> None:
+def test_a_family_that_is_no_name_is_refused(tmp_path: Path, family: Any) -> None:
     np.save(tmp_path / "a.npy", np.ones(3))
     with pytest.raises(InputError, match=r"^family: "):
-        unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", family)  # type: ignore[arg-type]
+        unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", family)
     assert not (tmp_path / "a.zarr").exists()

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.support.problems import of_kind
+from tests.support.store_files import tree
 from tests.support.waiting import wait_until
 from unistore.cli.main import main
 from unistore.conversion import build
@@ -28,6 +29,7 @@ from unistore.conversion.lock import Lock, LockedError
 from unistore.conversion.new_store import NewStore
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings
+from unistore.conversion.signatures import convert
 from unistore.errors import ConversionError, InputError, StoppedError
 from unistore.report.sources import describe_unfinished
 from unistore.store.reader import Store
@@ -438,3 +440,13 @@ def test_the_family_is_detected_once(rows: Path, store: Path, capsys: pytest.Cap
     assert codes == [0, 0, 0]
     assert "up to date" in capsys.readouterr().out
     assert not store.with_name(BUILD).exists()
+
+
+def test_a_job_that_comes_late_reports_the_store_that_the_others_finished(rows: Path, store: Path) -> None:
+    for part in ("1/2", "2/2"):
+        finished = convert(rows, store, part=part)
+    late = convert(rows, store, part="2/2")
+    assert (late.tasks, late.resumed) == (0, 0)
+    for name in ("samples", "sources", "source_bytes", "raw_bytes", "stored_bytes", "files", "digest"):
+        assert getattr(late, name) == getattr(finished, name), name
+    assert late.files == len(tree(store))

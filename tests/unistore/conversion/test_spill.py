@@ -14,8 +14,10 @@ from hypothesis.extra import numpy as hnp
 
 from tests.support.store_files import full_disk
 from unistore.conversion.build import Journal
+from unistore.conversion.run import run
 from unistore.conversion.spill import SpilledBatch, SpillWriter
 from unistore.errors import ConversionError
+from unistore.store.reader import Store
 
 DTYPES = st.sampled_from(["?", "u1", "<i2", ">i4", "<f2", "<f8", ">f8"])
 
@@ -181,3 +183,22 @@ def test_a_record_on_a_full_disk_leaves_no_trace_in_the_journal(
     journal.append({"step": "c"})
     journal.close()
     assert path.read_text() == '{"step":"a"}\n{"step":"c"}\n'
+
+
+def test_sources_that_are_derived_together_keep_their_rows(
+    tmp_path: Path, store: Path, toy: Any, truth: Any
+) -> None:
+    """Two of 66 sources in a batch."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "src" / "train").mkdir(parents=True)
+    for number in range(66):
+        np.savez(
+            tmp_path / "src" / "train" / f"s{number:02}.npz",
+            value=np.rint(rng.normal(0, 3, (3, 3))),
+            image=rng.integers(0, 100, (3, 4, 5), dtype=np.uint8),
+            label=rng.integers(0, 50, 3),
+        )
+    run(toy(), [tmp_path / "src"], store)
+    expected = truth(tmp_path / "src")
+    for path in ("points/xyz", "points/source_row", "points/offsets", "sources/points/offsets"):
+        np.testing.assert_array_equal(Store(store).array(path).read(), expected[path])

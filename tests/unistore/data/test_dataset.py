@@ -301,3 +301,13 @@ def test_source_starts_of_more_rows_than_one_read_equal_the_sums(
     unistore.convert(tmp_path, tmp_path.with_suffix(".zarr"), "rows")
     (part,) = unistore.Dataset(tmp_path.with_suffix(".zarr")).parts
     assert part.source_starts().tolist() == [0, *np.cumsum(rows)[:-1].tolist()]
+
+
+def test_sources_are_named_without_their_store_unless_there_are_several(
+    make_scans: Callable[..., Any],
+) -> None:
+    first, second = make_scans().path, make_scans().path
+    assert unistore.Dataset(first).source_of(2) == "case2"
+    both = unistore.Dataset([first, second])
+    assert both.source_of(2) == f"{first.name}/case2"
+    assert both.source_of(4) == f"{second.name}/case1"

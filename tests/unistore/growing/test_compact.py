@@ -294,9 +294,8 @@ def test_a_compacted_version_has_the_arrays_and_attributes_of_one_conversion(tmp
             file["data/demo_0/actions"] = np.full((4, 2), number)
             if number == 2:  # without it, no array of attributes is left
                 file["data/demo_0"].attrs["task"] = "lift"
-    unistore.convert(sources[0], tmp_path / "s.zarr")
-    for source in sources[1:]:
-        unistore.append(source, tmp_path / "s.zarr")
+    unistore.convert([sources[0], sources[2]], tmp_path / "s.zarr")
+    unistore.append(sources[1], tmp_path / "s.zarr")
     unistore.remove(tmp_path / "s.zarr", "2.h5")
     unistore.compact(tmp_path / "s.zarr", tmp_path / "compacted.zarr")
     unistore.convert(sources[:2], tmp_path / "one.zarr")

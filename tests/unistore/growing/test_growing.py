@@ -18,6 +18,7 @@ from unistore.cli.main import main
 from unistore.growing.growth import Growth, growing
 from unistore.store.manifest import sign_root
 from unistore.zarr3 import durable
+from unistore.zarr3.joined import UnalikeError
 from unistore.zarr3.storage import LocalStorage, OpenFiles
 
 SPLIT = "train=0.6,val=0.4"
@@ -555,3 +556,14 @@ def test_columns_of_parts_that_differ_in_length_are_said(tmp_path: Path, store: 
     document.write_bytes(damage(document.read_bytes()))
     with pytest.raises(unistore.CorruptionError, match="the columns of parts differ in length"):
         opened(store)
+
+
+def test_a_group_of_other_attributes_in_a_part_is_told(tmp_path: Path, store: Path) -> None:
+    unistore.append(tmp_path / "new", store)
+    dataset = opened(store)
+    (together,) = dataset.read_parts
+    assert together.store.group("rows") == {}
+    document = Path(dataset.parts[1].store.path, "rows", "zarr.json")
+    document.write_text(json.dumps({**json.loads(document.read_text()), "attributes": {"level": 3}}))
+    with pytest.raises(UnalikeError, match="rows has other attributes than in the first store"):
+        together.store.group("rows")

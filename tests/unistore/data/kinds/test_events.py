@@ -211,3 +211,19 @@ def test_windows_longer_than_every_recording_are_an_error_with_the_longest(store
         len(unistore.Dataset(store, unistore.Events("2s")))
     with pytest.raises(InputError, match=r"count=100,000 leaves no samples.*Events\(count=60000\)"):
         len(unistore.Dataset(store, unistore.Events(count=100_000)))
+
+
+@pytest.mark.parametrize("kind", [unistore.Events("20ms"), unistore.Events(count=500)])
+def test_windows_of_a_batch_are_those_that_are_read_alone(store: Path, kind: unistore.Events) -> None:
+    dataset = unistore.Dataset(store, kind)
+    chosen = [len(dataset) - 1, 0, 3, 3]
+    batch = dataset.read_batch(chosen)
+    if kind.count is None:
+        expected = windows(kind.length, kind.step)
+        for place, number in enumerate(chosen):
+            for name in "txyp":
+                assert np.array_equal(batch[name][place], expected[number][name]), name
+    for place, number in enumerate(chosen):
+        alone = dataset[number]
+        for name in "txyp":
+            assert np.array_equal(batch[name][place], alone[name].numpy()), name

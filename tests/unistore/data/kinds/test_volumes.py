@@ -386,3 +386,14 @@ def test_a_step_of_more_voxels_than_are_read_at_once(make_scans: Callable[..., A
         unistore.Dataset(scans.path, unistore.Volumes(step=40)), scans.volumes, strict=True
     ):
         assert np.array_equal(sample["image"].numpy(), volume[::40, ::40, ::40])
+
+
+@pytest.mark.parametrize("sparse", FORMS)
+def test_values_of_points_are_read_without_their_coordinates(
+    make_scans: Callable[..., Any], sparse: str
+) -> None:
+    scans = make_scans(sparse=sparse)
+    dataset = unistore.Dataset(scans.path, unistore.SparsePoints("low"), fields=["values"])
+    for number, volume in enumerate(scans.volumes):
+        values = dataset[number]["values"].numpy()
+        assert np.array_equal(values.ravel(), volume[scans.inside(number)])

@@ -428,3 +428,20 @@ def test_relative_actions_are_differences_to_the_state_at_the_tick(make_store: A
 def test_a_shift_that_names_no_milliseconds_is_refused(shift: Any) -> None:
     with pytest.raises(InputError, match=r"^shift: .*a mapping of keys to milliseconds"):
         unistore.Windows({"force": (0,)}, shift=shift)
+
+
+def test_options_of_windows_are_given_by_name() -> None:
+    with pytest.raises(TypeError, match="positional argument"):
+        unistore.Windows({"force": (0,)}, 5)  # type: ignore[call-arg]
+
+
+def test_a_shift_is_exact_to_the_nanosecond(robots: Any) -> None:
+    path, episodes = robots
+    tick = int(episodes[0]["obs/images/left_timestamps"][10])
+    times = episodes[0]["obs/force_timestamps"].tolist()
+    later = next(time for time in times if time > tick + 20 * MS)
+    for nanoseconds, expected in ((later - tick, later), (later - tick - 1, times[times.index(later) - 1])):
+        shift = {"force": -nanoseconds / MS}
+        kind = unistore.Windows({"force": (0,)}, clock="left", shift=shift, pad="edge")
+        sample = unistore.Dataset(path, kind, fields=["force_timestamps"])[10]
+        assert sample["force_timestamps"].tolist() == [expected]
