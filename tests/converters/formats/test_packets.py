@@ -228,7 +228,7 @@ def test_images_are_converted_in_one_thread_by_every_pyav(
 def test_a_missing_library_is_named(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingLibraryError, match=r"pip install 'unistore\[robots\]'"):
-        unistore.Dataset(store)[0]
+        unistore.Dataset(store).read_batch([0])
 
 
 # What is wrong with sources.
