@@ -1,4 +1,7 @@
-"""Samples of CT stores under MONAI: the meta equals that of LoadImage, and the code of the page runs."""
+"""Samples of CT stores under MONAI: the meta equals that of LoadImage, and the code of the page runs.
+
+The readers of LoadImage are the oracles: nibabel for NIfTI, ITK and pydicom for a DICOM series.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 import torch
 from monai import transforms
+from pydicom.data import get_testdata_file
+from pydicom.uid import generate_uid
 
 import unistore
 
@@ -120,6 +127,104 @@ def test_a_saved_label_equals_the_source(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(saved.affine, source.affine, atol=1e-5)
     assert np.asarray(source.dataobj).any()
     assert np.array_equal(np.asarray(saved.dataobj), np.asarray(source.dataobj))
+
+
+SLICES, ROWS, COLUMNS = 6, 20, 16
+DISTANCE = 2.5  # of slices, in mm
+ASCENDING = range(SLICES)  # instance numbers of slices, which are in the order of their positions
+
+
+def write_series(folder: Path, instance_numbers: Iterable[int]) -> None:
+    """Write a DICOM series of slices that are oblique to the patient, with pixels of 0.8 × 0.6 mm.
+
+    The header is that of pydicom's CT_small.dcm: little endian, uncompressed, HU = value - 1024.
+    """
+    folder.mkdir(parents=True)
+    uid = generate_uid()
+    right, down, _ = (oblique()[:3, :3] / (0.7, 0.8, 2.5)).T
+    normal = np.cross(right, down)
+    pixels = np.random.default_rng(1).integers(0, 4096, (SLICES, ROWS, COLUMNS)).astype("<i2")
+    for place, number in enumerate(instance_numbers):
+        header = pydicom.dcmread(get_testdata_file("CT_small.dcm", download=False))
+        header.SeriesInstanceUID, header.SOPInstanceUID = uid, generate_uid()
+        header.Rows, header.Columns = ROWS, COLUMNS
+        header.PixelSpacing = [0.8, 0.6]  # between rows, between columns
+        header.ImageOrientationPatient = [*np.round((*right, *down), 9)]
+        header.ImagePositionPatient = [*np.round(np.array([-40, 25, 100]) + DISTANCE * place * normal, 9)]
+        header.InstanceNumber = number
+        header.PixelData = pixels[place].tobytes()
+        header.save_as(folder / f"{(place * 5) % SLICES}.dcm")  # names in another order
+
+
+def read_series(tmp_path: Path, instance_numbers: Iterable[int]) -> Any:
+    """Return the image of the only volume of a store of a series."""
+    write_series(tmp_path / "series", instance_numbers)
+    unistore.convert(tmp_path / "series", tmp_path / "ct.zarr", "ct")
+    kind = unistore.Volumes()
+    (sample,) = unistore.Dataset(
+        tmp_path / "ct.zarr", kind, medical_meta.FIELDS, transform=medical_meta.to_monai
+    )
+    return sample["image"]
+
+
+def load_series(tmp_path: Path, reader: str) -> Any:
+    """Return the image (1, W, H, D) of the series as MONAI reads it."""
+    return transforms.LoadImage(reader, ensure_channel_first=True)(tmp_path / "series")
+
+
+@pytest.mark.parametrize(
+    ("reader", "instance_numbers"),
+    [
+        ("ITKReader", ASCENDING),
+        ("ITKReader", ASCENDING[::-1]),
+        ("ITKReader", [3, 0, 5, 1, 4, 2]),
+        ("PydicomReader", ASCENDING),
+    ],
+)
+def test_a_dicom_series_equals_load_image(
+    tmp_path: Path, reader: str, instance_numbers: Sequence[int]
+) -> None:
+    ours = read_series(tmp_path, instance_numbers)
+    theirs = load_series(tmp_path, reader)
+    assert ours.shape == (1, SLICES, ROWS, COLUMNS)
+    assert torch.equal(ours.as_tensor().float(), theirs.as_tensor().permute(0, 3, 2, 1))
+    assert ours.meta["space"] == theirs.meta["space"] == "RAS"
+    np.testing.assert_allclose(ours.meta["original_affine"], theirs.meta["original_affine"], atol=1e-5)
+    assert list(ours.meta["spatial_shape"]) == list(theirs.meta["spatial_shape"])
+    assert ours.pixdim.tolist() == pytest.approx([DISTANCE, 0.8, 0.6], rel=1e-6)
+    assert ours.meta["spacing"].tolist() == pytest.approx(ours.pixdim.tolist(), rel=1e-6)
+    assert theirs.pixdim.tolist() == pytest.approx([0.6, 0.8, DISTANCE], rel=1e-6)
+    assert list(theirs.meta["spacing"]) == pytest.approx([0.6, 0.8, DISTANCE], rel=1e-6)
+    to_ras = transforms.Orientation("RAS", labels=None)
+    mine, placed = to_ras(ours), to_ras(theirs)
+    assert torch.equal(mine.as_tensor().float(), placed.as_tensor())
+    np.testing.assert_allclose(mine.affine, placed.affine, atol=1e-5)
+
+
+def test_readers_of_dicom_order_slices_by_other_headers(tmp_path: Path) -> None:
+    """The store and ITKReader order slices by their positions, PydicomReader by InstanceNumber."""
+    ours = read_series(tmp_path, ASCENDING[::-1])
+    theirs = load_series(tmp_path, "PydicomReader")
+    stacked = theirs.as_tensor().permute(0, 3, 2, 1)
+    assert not torch.equal(ours.as_tensor().float(), stacked)
+    assert torch.equal(ours.as_tensor().float(), stacked.flip(1))
+    # in the patient, each voxel is at the same place
+    to_ras = transforms.Orientation("RAS", labels=None)
+    mine, placed = to_ras(ours), to_ras(theirs)
+    assert torch.equal(mine.as_tensor().float(), placed.as_tensor())
+    np.testing.assert_allclose(mine.affine, placed.affine, atol=1e-5)
+
+
+@pytest.mark.parametrize("reader", ["ITKReader", "PydicomReader"])
+def test_a_dicom_series_has_a_name_and_an_axis_of_channels(tmp_path: Path, reader: str) -> None:
+    """LoadImage has the path, which may identify the patient, and no number for the axis that it adds."""
+    ours = read_series(tmp_path, ASCENDING)
+    theirs = load_series(tmp_path, reader)
+    assert ours.meta["filename_or_obj"] == "series-0001"
+    assert theirs.meta["filename_or_obj"] == str(tmp_path / "series")
+    assert ours.meta["original_channel_dim"] == 0
+    assert np.isnan(theirs.meta["original_channel_dim"])
+    assert transforms.EnsureChannelFirst()(ours).shape == ours.shape
 
 
 @pytest.mark.timeout(300)
