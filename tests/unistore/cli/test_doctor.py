@@ -11,6 +11,7 @@ import pytest
 
 from tests.programs import call, printed
 from unistore.cli.main import cli
+from unistore.system.extras import is_installed
 
 
 @pytest.fixture
@@ -44,6 +45,7 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     ]
 
 
+@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("doctor", str(store), "--json") == 0
     found = json.loads(capsys.readouterr().out)
