@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import socket
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -83,6 +85,26 @@ def test_arrays_in_the_slab_are_not_copied():
     assert np.array_equal(found["image"], image)
     assert found["image"].strides == image.strides
     assert (found["tensor"][1] == 7).all()
+
+
+def test_memory_is_free_with_the_last_view_without_a_garbage_collection():
+    gc.disable()
+    try:
+        memory = Memory()
+        batch = Holder({"array": np.arange(5), "tensor": torch.arange(6)})
+        array = weakref.ref(batch.inside["array"])
+        message = encode(batch, memory.arena)
+        del batch
+        assert array() is None
+        freed = []
+        found = decode(message, memory.slab.lease(lambda: freed.append(True)))
+        view = found.inside["tensor"][2:]
+        del found
+        assert not freed
+        del view
+        assert freed
+    finally:
+        gc.enable()
 
 
 def test_structures_and_objects():
