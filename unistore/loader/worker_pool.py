@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import errno
 import io
 import mmap
@@ -133,30 +132,36 @@ def _close_parent_ends() -> None:
 os.register_at_fork(after_in_child=_close_parent_ends)
 
 
-# Whether it is a tensor, offset in the slab, dtype, shape, strides. None: those of a C-contiguous array
-_Place: TypeAlias = tuple[bool, int, str, Shape, Shape | None]
+# Whether it is a tensor, offset in the slab, dtype, shape, strides
+_Place: TypeAlias = tuple[bool, int, str, Shape, Shape]
 
 
-class _Packer:
+class _Packer(pickle.Pickler):
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
+        super().__init__(file, protocol=5)
         self._arena = arena
         self.outside = 0  # bytes of arrays that are sent inside the message
-        # A table by type is looked at for arrays only, `persistent_id` would be called for every object. An
-        # object that occurs twice is sent once, and stays the same memory
-        self._pickler = pickle.Pickler(file, protocol=5)
-        self._pickler.dispatch_table = {
-            **copyreg.dispatch_table,
-            np.ndarray: self._reduce,
-            torch.Tensor: self._reduce,
-        }
-        self.dump = self._pickler.dump
+        # by identity, of objects that are kept: the same one twice stays the same memory
+        self._places: dict[int, tuple[Any, _Place | None]] = {}
 
-    def _reduce(self, value: Any) -> Any:
-        place = self._place(value)
-        return _reduced(value) if place is None else (view_of_batch, place)
+    def persistent_id(self, value: Any) -> _Place | None:
+        # None: pickled as it is
+        if type(value) not in (np.ndarray, torch.Tensor):
+            return None
+        if id(value) not in self._places:
+            self._places[id(value)] = value, self._place(value)
+        return self._places[id(value)][1]
+
+    def reducer_override(self, value: Any) -> Any:
+        # NumPy pickles arrays with permuted axes in C order: all of them before 2.3, later those with gaps
+        if type(value) is not np.ndarray or value.flags.forc or value.dtype.hasobject or not value.nbytes:
+            return NotImplemented
+        ordered, axes = _in_memory_order(value)
+        content = np.ascontiguousarray(ordered)
+        strides = content.transpose(axes).strides
+        return np.ndarray, (value.shape, value.dtype, bytearray(content.tobytes()), 0, strides)
 
     def _place(self, value: Any) -> _Place | None:
-        # None: pickled as it is
         is_tensor = type(value) is torch.Tensor
         try:
             values: AnyArray = value.numpy() if is_tensor else value
@@ -171,8 +176,7 @@ class _Packer:
         if offset is None:
             self.outside += -(-values.nbytes // ALIGNMENT) * ALIGNMENT
             return None
-        strides = None if values.flags.c_contiguous else values.strides
-        return is_tensor, offset, values.dtype.str, values.shape, strides
+        return is_tensor, offset, values.dtype.str, values.shape, values.strides
 
     def _find(self, values: AnyArray) -> int | None:
         first: int = values.__array_interface__["data"][0]
@@ -181,25 +185,10 @@ class _Packer:
         return None if offset is None else offset + first - low
 
     def _copy(self, values: AnyArray) -> AnyArray:
-        if values.flags.c_contiguous:
-            copy = self._arena.allocate(values.shape, values.dtype)
-            copy[...] = values
-            return copy
         ordered, axes = _in_memory_order(values)
         copy = self._arena.allocate(ordered.shape, ordered.dtype)
         copy[...] = ordered
         return copy.transpose(axes)
-
-
-def _reduced(value: Any) -> Any:
-    # NumPy pickles arrays with permuted axes in C order: all of them before 2.3, later those with gaps
-    is_plain = type(value) is not np.ndarray or value.flags.forc or value.dtype.hasobject or not value.nbytes
-    if is_plain:
-        return value.__reduce_ex__(5)
-    ordered, axes = _in_memory_order(value)
-    content = np.ascontiguousarray(ordered)
-    strides = content.transpose(axes).strides
-    return np.ndarray, (value.shape, value.dtype, bytearray(content.tobytes()), 0, strides)
 
 
 def _in_memory_order(values: AnyArray) -> tuple[AnyArray, AnyArray]:
@@ -208,24 +197,14 @@ def _in_memory_order(values: AnyArray) -> tuple[AnyArray, AnyArray]:
     return values.transpose(axes), np.argsort(axes)
 
 
-def view_of_batch(*place: Any) -> NoReturn:
-    """Stand in a message for an array of the batch: `decode` puts a view of the memory in its place."""
-    msg = f"a message with the array {place} was not read by `decode`"
-    raise LoaderError(msg)
-
-
 class _Unpacker(pickle.Unpickler):
     def __init__(self, data: bytes, memory: Any, *, copy: bool) -> None:
         super().__init__(io.BytesIO(data))
         self._memory = memory
         self._copy = copy
 
-    def find_class(self, module: str, name: str) -> Any:
-        if name == view_of_batch.__name__ and module == __name__:
-            return self._view
-        return super().find_class(module, name)
-
-    def _view(self, is_tensor: bool, offset: int, dtype: str, shape: Shape, strides: Shape | None) -> Any:
+    def persistent_load(self, place: _Place) -> Any:
+        is_tensor, offset, dtype, shape, strides = place
         values: AnyArray = np.ndarray(shape, dtype, self._memory, offset, strides)
         if self._copy:
             values = values.copy(order="K")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import socket
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +95,26 @@ def test_images_keep_the_order_of_their_axes(size, columns):
     assert np.array_equal(found, images)
     assert found.strides == (5 * 6 * columns, 1, 6 * columns, columns)
     assert torch.from_numpy(found).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_memory_is_free_with_the_last_view_without_a_garbage_collection():
+    gc.disable()
+    try:
+        memory = Memory()
+        batch = Holder({"array": np.arange(5), "tensor": torch.arange(6)})
+        array = weakref.ref(batch.inside["array"])
+        message = encode(batch, memory.arena)
+        del batch
+        assert array() is None
+        freed = []
+        found = decode(message, memory.slab.lease(lambda: freed.append(True)))
+        view = found.inside["tensor"][2:]
+        del found
+        assert not freed
+        del view
+        assert freed
+    finally:
+        gc.enable()
 
 
 def test_structures_objects_and_tensors_arrive_unchanged():
