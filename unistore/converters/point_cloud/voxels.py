@@ -1,4 +1,4 @@
-"""Make voxel grids from the points of a store, as a conversion with ``--voxel-size`` makes them."""
+"""Voxel grids of the points of a store for ``unistore derive``, equal to those of ``convert --voxel-size``."""
 
 from __future__ import annotations
 
