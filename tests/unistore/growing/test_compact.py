@@ -300,3 +300,21 @@ def test_a_compacted_version_has_the_arrays_and_attributes_of_one_conversion(tmp
     unistore.compact(tmp_path / "s.zarr", tmp_path / "compacted.zarr")
     unistore.convert(sources[:2], tmp_path / "one.zarr")
     check_equal(tmp_path / "compacted.zarr", tmp_path / "one.zarr")
+
+
+def test_compaction_after_appends_and_a_removal_takes_the_rows_of_the_kept_sources(tmp_path: Path) -> None:
+    store = tmp_path / "s.zarr"
+    for number in range(6):
+        _write(tmp_path / "src", str(number), x=np.arange(number + 2) + 10 * number)
+    sources = sorted((tmp_path / "src").iterdir())
+    unistore.convert(sources[:2], store)
+    unistore.append(sources[2:4], store)
+    unistore.append(sources[4:], store)
+    unistore.remove(store, "0.npz")
+    for order in ("version", "name"):
+        unistore.compact(store, tmp_path / f"{order}.zarr", order=order)
+        compacted = unistore.Store(tmp_path / f"{order}.zarr")
+        assert compacted.text("sources/path") == [source.name for source in sources[1:]]
+        expected = np.concatenate([np.load(source)["x"] for source in sources[1:]])
+        np.testing.assert_array_equal(compacted.array("rows/x").read(), expected)
+    assert unistore.verify(tmp_path / "version.zarr", against=tmp_path / "src").receipt is not None
