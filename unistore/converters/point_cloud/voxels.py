@@ -1,4 +1,4 @@
-"""Voxel grids of the points of a store for ``unistore derive``, equal to those of ``convert --voxel-size``."""
+"""Voxel grids of the points of a store for ``unistore derive``, equal to those of a conversion."""
 
 from __future__ import annotations
 
