@@ -47,7 +47,7 @@ def test_links_that_leave_are_refused_with_the_fix(tmp_path: Path, raw: Path) ->
     assert {problem.location for problem in found} == {f"train/a/{r}" for r in ("spike", "blur", "sharp")}
     assert {problem.kind for problem in found} == {"link"}
     assert all(f"{raw}/a/" in problem.message for problem in found)
-    assert {problem.advice for problem in found} == {f"--follow-links-to {raw}/a"}
+    assert {problem.advice for problem in found} == {f"add --follow-links-to {raw}/a"}
 
 
 def test_the_command_printed_by_inspect_converts_a_folder_of_links(
@@ -73,7 +73,7 @@ def test_links_are_followed_into_the_named_folder_alone(tmp_path: Path, raw: Pat
     (raw / "a/spike/001.dat").symlink_to(tmp_path / "b/spike/000.dat")
     (problem,) = [each for each in problems(tmp_path / "unified", raw) if each.kind == "link"]
     assert problem.location == "unified/a/spike/001.dat"
-    assert problem.advice == f"--follow-links-to {tmp_path}/b/spike"
+    assert problem.advice == f"add --follow-links-to {tmp_path}/b/spike"
 
 
 def test_a_given_target_is_followed_and_not_searched(tmp_path: Path, raw: Path) -> None:

@@ -30,7 +30,7 @@ def test_a_problem_keeps_file_and_dataset_apart_if_their_names_contain_colons(tm
         scan_sources(trajectory(), [tmp_path / "run: 1.h5"])
     (problem,) = caught.value.problems
     assert (problem.file, problem.dataset) == ("run: 1.h5", "data/demo_0/obs/__a: b")
-    assert problem.advice.startswith("--map 'obs_a_b_2=obs/__a: b'")
+    assert problem.advice.startswith("add --map 'obs_a_b_2=obs/__a: b'")
     assert problem.source == "run: 1.h5: data/demo_0"
 
 
