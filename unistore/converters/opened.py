@@ -25,8 +25,7 @@ from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.formats import lfs_pointer_problem, why_left_out
 from unistore.converters.files.npy import bytes_of
 from unistore.converters.files.paths import is_inside, natural_key, relative_names
-from unistore.errors import Fixes, InputError, Problem, printable
-from unistore.system.extras import import_fault
+from unistore.errors import Fixes, InputError, Problem, import_fault, printable
 from unistore.system.types import Dtype, Shape
 
 if TYPE_CHECKING:

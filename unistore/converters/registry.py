@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from unistore.converters.family import Family
 from unistore.errors import InputError, Problem, RunCommand
-from unistore.schemas.recorded_rules import Package
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from unistore.schemas.recorded_rules import StoreRoot
+    from unistore.schemas.recorded_rules import Package, StoreRoot
 
 # Group of the entry points by which packages add families
 ENTRY_POINTS = "unistore.families"
@@ -178,6 +177,8 @@ def family_of(root: StoreRoot) -> type[Family]:
 def package_of(family: type[Family]) -> Package:
     """Return the name and the version of the package of a family. The version is empty if it is unknown."""
     from importlib.metadata import PackageNotFoundError, entry_points, version
+
+    from unistore.schemas.recorded_rules import Package  # loads numpy
 
     module = family.__module__
     name = module.partition(".")[0]

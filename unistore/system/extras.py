@@ -32,28 +32,6 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def import_fault(module: str, extra: str, error: ImportError) -> tuple[str, str]:
-    """Return why a library cannot be imported, as the end of a sentence, and the fix.
-
-    A library that is not installed has the fix ``pip install``. One that is there, but needs another library
-    that is missing or damaged, has the reason that its import gave.
-
-    Examples
-    --------
-    >>> from unistore.system.extras import import_fault
-    >>> import_fault("laspy", "lidar", ModuleNotFoundError(name="laspy"))
-    ('laspy, which is not installed', "pip install 'unistore[lidar]'")
-    >>> import_fault("av", "robots", ImportError("libz.so.1: cannot open shared object file"))[0]
-    'av, which cannot be imported: libz.so.1: cannot open shared object file'
-    """
-    is_missing = isinstance(error, ModuleNotFoundError) and error.name is not None
-    if is_missing and f"{module}.".startswith(f"{error.name}."):
-        return f"{module}, which is not installed", f"pip install 'unistore[{extra}]'"
-    reason = " ".join(str(error).split())
-    fix = f"install it again, and check it with: python -c 'import {module}'"
-    return f"{module}, which cannot be imported: {reason}", fix
-
-
 EXTRAS: Mapping[str, Extra] = {
     "torch": Extra(("torch",), "samples and batches as tensors, Loader"),
     "images": Extra(("cv2",), "PNG and JPEG images, still pictures of pages"),

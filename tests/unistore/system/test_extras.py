@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from unistore.converters.opened import SourceFile
-from unistore.errors import InputError
-from unistore.system.extras import import_fault
+from unistore.errors import InputError, import_fault
 
 INSTALL = "pip install 'unistore[lidar]'"
 

@@ -59,7 +59,7 @@ def head_of(stream: Any) -> RecordHead:
         "pixel_format": str(context.pix_fmt),
         "size": [context.height, context.width],
         "colour": [context.color_primaries, context.color_trc, context.colorspace, context.color_range],
-        "time_base": list(stream.time_base.as_integer_ratio()),
+        "time_base": [stream.time_base.numerator, stream.time_base.denominator],
         "steps": [],
         "times": [],
         "keys": [],

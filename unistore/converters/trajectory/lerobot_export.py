@@ -25,10 +25,9 @@ from unistore.converters.trajectory.restored_steps import (
     step_tasks,
     stored_episodes,
 )
-from unistore.errors import InputError
+from unistore.errors import InputError, import_fault
 from unistore.plugin import File, StoreView
 from unistore.schemas.trajectory.fields import EPISODES
-from unistore.system.extras import import_fault
 from unistore.system.types import AnyArray, Float64s, Int64s, JsonObject, Shape, UInt8s
 
 # Statistics as LeRobot keeps them: of each episode and of the whole dataset, exact, in float64.
