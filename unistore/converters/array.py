@@ -13,7 +13,7 @@ from unistore.converters.common.columns import SourceColumn, is_text, values_of
 from unistore.errors import Problem
 from unistore.system.types import AnyArray, Dtype, Shape
 
-# Bytes of an array that are read at a time where all of it is read
+# Bytes that are read at a time when a whole array is read
 BLOCK_BYTES = 16 << 20
 
 

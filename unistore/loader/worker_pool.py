@@ -153,7 +153,7 @@ class _Packer(pickle.Pickler):
         return self._places[id(value)][1]
 
     def reducer_override(self, value: Any) -> Any:
-        # NumPy pickles arrays with permuted axes in C order: all of them before 2.3, later those with gaps
+        # NumPy pickles arrays with permuted axes in C order: 2.2 all of them, 2.4 those with gaps
         if type(value) is not np.ndarray or value.flags.forc or value.dtype.hasobject or not value.nbytes:
             return NotImplemented
         ordered, axes = _in_memory_order(value)

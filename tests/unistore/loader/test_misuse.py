@@ -13,10 +13,12 @@ from tests.support.programs import in_child
 from tests.unistore.loader.conftest import Batched
 from unistore.errors import LoaderError
 from unistore.loader import Loader
+from unistore.system.extras import is_installed
 
 OVER = "this iteration has ended"
 
 
+@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_threads_share_one_iterator(workers: int) -> None:
     seen: list[int] = []
@@ -49,6 +51,7 @@ def run_together(jobs: list[Callable[[], None]]) -> None:
     assert not failed
 
 
+@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_thread_may_close_what_another_one_iterates(workers: int) -> None:
     loader = Loader(Batched(20_000), 8, shuffle=True, num_workers=workers)

@@ -149,8 +149,7 @@ class _EpisodeRun(NamedTuple):
     def _frames(self, path: str) -> ExportedArray:
         """Return compressed frames as in the source: padded to one length, or of variable length."""
         frames = self.frames(path)
-        origin = ColumnOrigin.of(self.store.array(path).attributes)
-        if origin is not None and origin.forms == ("variable",):
+        if ColumnOrigin.stated(self.store.array(path).attributes).forms == ("variable",):
             return frames
         longest = int(np.diff(self._row_bounds(path)).max(initial=0))
 
@@ -355,8 +354,7 @@ def _in_source_form(values: ExportedArray, path: str, attributes: Mapping[str, A
         return values.converted(np.dtype(dtype or np.uint8))
     if isinstance(dtype, str):
         values = values.converted(np.dtype(dtype))
-    origin = ColumnOrigin.of(attributes)
-    forms = () if origin is None else origin.forms
+    forms = ColumnOrigin.stated(attributes).forms
     if forms == ("squeezed",):
         return ExportedArray(
             (*values.shape, 1), values.dtype, lambda: (each[:, None] for each in values.blocks())

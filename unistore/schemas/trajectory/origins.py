@@ -43,8 +43,11 @@ class ColumnOrigin:
 
         `KeyError` if they state datasets, but not how these have the rows.
         """
-        if "source_dataset" not in attributes:
-            return None
+        return cls.stated(attributes) if "source_dataset" in attributes else None
+
+    @classmethod
+    def stated(cls, attributes: Mapping[str, Any]) -> ColumnOrigin:
+        """Return what the attributes of a column of the sources state. `KeyError` if they lack it."""
         return cls(
             datasets=tuple(attributes["source_dataset"]),
             forms=tuple(attributes["source_form"]),

@@ -370,7 +370,10 @@ def test_members_beyond_the_file_are_refused_before_memory_is_taken(
 ) -> None:
     with pytest.raises(InputError) as caught:
         npz_members(claiming(tmp_path / "a.npz", claim, method))
-    assert words in only_problem(caught, kind)
+    (problem,) = caught.value.problems
+    # zipfile of Python 3.11.8 and newer sees first that the member reaches into the directory
+    assert words in problem.message or "Overlapped entries" in problem.message
+    assert problem.kind in (kind, "corrupt")
 
 
 def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
@@ -392,7 +395,7 @@ def test_members_that_overlap_are_refused(tmp_path: Path) -> None:
         np.testing.assert_array_equal(members["inner"], np.arange(1000, dtype=np.uint8))
     with pytest.raises(InputError) as caught:
         npz_members(path)
-    assert "overlap" in only_problem(caught, "corrupt")
+    assert "overlap" in only_problem(caught, "corrupt").lower()
 
 
 def test_a_member_that_begins_outside_of_the_file_is_damaged(tmp_path: Path) -> None:
