@@ -84,7 +84,7 @@ def draws_pictures() -> bool:
 
 def still_picture(view: View, form: Literal["png", "webp"] = "webp") -> bytes:
     """Return a still picture of what is shown of a sample."""
-    require("cv2", "still pictures are drawn by OpenCV,", "images")
+    require("cv2", "drawing still pictures needs", "images")
     import cv2
 
     parts = [part for part in _DRAWN[view.widget](view) if part.size]

@@ -397,7 +397,7 @@ def _bytes_of(block: AnyArray) -> memoryview:
 
 
 def _png(pixels: AnyArray, path: Path) -> bytes:
-    require("cv2", f"{path.name} is written by OpenCV,", "images")
+    require("cv2", f"writing {path.name} needs", "images")
     import cv2
 
     done, encoded = cv2.imencode(".png", np.ascontiguousarray(pixels[..., ::-1]))

@@ -155,7 +155,7 @@ class Connection:
 
     def _library(self) -> Any:
         self.check_process()
-        require("obstore", f"{self.location} is read by obstore,", "cloud")
+        require("obstore", f"{self.location} needs", "cloud")
         import obstore
 
         return obstore

@@ -50,7 +50,7 @@ class HubFile(NamedTuple):
 def require_hub(url: str) -> None:
     """Raise `MissingLibraryError` if the libraries of the extra ``hub`` are not installed."""
     for library in ("huggingface_hub", "obstore"):
-        require(library, f"{url} is read by {library},", "hub")
+        require(library, f"{url} needs", "hub")
 
 
 def split_uri(url: str) -> tuple[str, str]:

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from unistore.errors import MissingLibraryError
 
+# Libraries whose modules have other names
+_LIBRARIES = {"torch": "PyTorch", "cv2": "OpenCV", "av": "PyAV"}
+
 
 class Extra(NamedTuple):
     """Libraries that one ``pip install 'unistore[NAME]'`` adds."""
@@ -55,9 +58,9 @@ def require_torch(what: str) -> None:
     Raises
     ------
     MissingLibraryError
-        If torch is not installed. The message begins with `what`.
+        If it is not installed. The message begins with `what`, such as ``"Loader needs"``.
     """
-    require("torch", f"{what} PyTorch,", "torch")
+    require("torch", what, "torch")
 
 
 def require(module: str, what: str, extra: str) -> None:
@@ -66,8 +69,9 @@ def require(module: str, what: str, extra: str) -> None:
     Raises
     ------
     MissingLibraryError
-        If it is not installed. The message begins with `what`, a sentence whose last word is the library.
+        If it is not installed. The message begins with `what`, such as ``"a.zarr needs"``.
     """
     if not is_installed(module):
-        msg = f"{what} which is not installed: pip install 'unistore[{extra}]'"
+        library = _LIBRARIES.get(module, module)
+        msg = f"{what} {library}, which is not installed. Fix: pip install 'unistore[{extra}]'"
         raise MissingLibraryError(msg)

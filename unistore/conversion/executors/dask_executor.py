@@ -59,7 +59,7 @@ class Dask:
         | None = None,  # seconds without a worker or an answer after which to give up; None: never
         tell: Callable[[str], None] = NO_PROGRESS.tell,  # told, in a line, what workers lack
     ) -> None:
-        require("distributed", "a scheduler is reached by distributed,", "cluster")
+        require("distributed", "a dask cluster needs", "cluster")
         from distributed import Client
 
         if isinstance(scheduler, Client):

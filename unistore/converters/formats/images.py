@@ -281,7 +281,7 @@ def decode_file(path: Path, where: Where, *, exact: bool) -> AnyArray:
 
 def resize(images: UInt8s, out: UInt8s) -> None:
     """Resize images (n, H, W, 3) u1 into `out` (n, height, width, 3), with OpenCV's bilinear filter."""
-    require("cv2", "images are resized by OpenCV,", "images")
+    require("cv2", "resizing images needs", "images")
     import cv2
 
     height, width = out.shape[1:3]

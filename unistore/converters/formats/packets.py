@@ -180,7 +180,7 @@ class KeptVideo:
 
     def read(self, rows: Int64s) -> list[UInt8s]:
         """Decode the frames of ascending rows, from the key frame before each."""
-        require("av", f"{self._where} is video and needs PyAV,", "robots")
+        require("av", f"{self._where}: decoding video needs", "robots")
         starts = self._starts(rows)
         groups, firsts = np.unique(starts, return_index=True)
         lo, hi = self._offsets.ranges(groups)

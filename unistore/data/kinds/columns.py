@@ -139,7 +139,7 @@ class EncodedImages:
         exact: bool = False,
         blank: AnyArray | None = None,  # frame of rows without any bytes. None: there are none
     ) -> None:
-        require("cv2", f"{store.path}: {group} contains PNG or JPEG images, decoded by OpenCV,", "images")
+        require("cv2", f"{store.path}: {group}: decoding PNG and JPEG images needs", "images")
         self._data = store.array(f"{group}/data")
         self.path = self._data.path
         require_rule(store, f"{group}/offsets", offsets_of=group)
