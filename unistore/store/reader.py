@@ -263,7 +263,9 @@ class Store:
         Returns
         -------
         StoredArray
-            The array, which is opened once.
+            The array, which is opened once. It has ``shape``, ``dtype`` and ``attributes``. Of axis 0,
+            ``read(start, stop)`` returns a range and ``read_rows(rows)`` the rows with these numbers.
+            ``read_box(start, stop)`` reads a box: ``read_box((0, 8), (4, 16))`` is ``[0:4, 8:16]``.
 
         Raises
         ------

@@ -64,6 +64,12 @@ def test_cases_equal_those_of_nnunets_own_files_after_these_are_deleted(folder):
                 ours[:, ::2]
 
 
+def test_a_missing_store_names_the_script_that_makes_it(folder):
+    for opening in (UnistoreDataset, UnistoreDataset.get_identifiers):
+        with pytest.raises(FileNotFoundError, match=r"fix: python to_store.py .*nnUNetPlans_3d_fullres"):
+            opening(str(folder))
+
+
 def test_batches_are_equal_for_the_same_seed(folder):
     to_store(folder)
     labels = SimpleNamespace(all_labels=[0, 1, 2], has_ignore_label=False)

@@ -8,6 +8,7 @@ Voxels come from ``<configuration>.zarr`` next to the preprocessed folder ``<con
 `to_store.py` makes. That folder then only needs its ``.pkl`` files.
 """
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -79,7 +80,7 @@ class UnistoreDataset(nnUNetBaseDataset):
             msg = "UnistoreDataset: 3d_cascade_fullres is not read from a store. fix: -tr nnUNetTrainer"
             raise NotImplementedError(msg)
         super().__init__(folder, identifiers)
-        self._store = unistore.Store(f"{folder}.zarr")
+        self._store = open_store(folder)
         self._label = BITS if self._store.has(BITS) else LABEL
         self._extents = self._store.array("volumes/extent").read()
         self._rows = rows_of_cases(self._store)
@@ -95,13 +96,21 @@ class UnistoreDataset(nnUNetBaseDataset):
     @staticmethod
     def get_identifiers(folder: str) -> list[str]:
         """Return the names of all cases of the store."""
-        return list(rows_of_cases(unistore.Store(f"{folder}.zarr")))
+        return list(rows_of_cases(open_store(folder)))
 
     @staticmethod
     def save_case(*_arguments: Any, **_options: Any) -> None:
         """Raise: `to_store.py` writes the store from the cases that nnU-Net preprocessed."""
         msg = "UnistoreDataset: a store cannot be written case by case. fix: python to_store.py FOLDER"
         raise NotImplementedError(msg)
+
+
+def open_store(folder: str) -> unistore.Store:
+    """Open the store next to a preprocessed folder."""
+    if not Path(f"{folder}.zarr").exists():
+        msg = f"{folder}.zarr: is not there. fix: python to_store.py {folder}"
+        raise FileNotFoundError(msg)
+    return unistore.Store(f"{folder}.zarr")
 
 
 def rows_of_cases(store: unistore.Store) -> dict[str, list[int]]:
@@ -121,3 +130,4 @@ class nnUNetTrainerUnistore(trainer_module.nnUNetTrainer):  # noqa: N801 (nnU-Ne
         if not self.was_initialized:
             with patch.object(trainer_module, "infer_dataset_class", return_value=UnistoreDataset):
                 super().initialize()
+            self.print_to_log_file(f"Voxels are read from {self.preprocessed_dataset_folder}.zarr")
