@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo extras pythons test nightly everything lint types check browser chromium docs pictures oracles trainers trainers-nnunet trainers-lerobot dist clean
+.PHONY: demo extras pythons without-torch test nightly everything lint types check browser chromium docs pictures oracles trainers trainers-nnunet trainers-lerobot dist clean
 
 unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, which would compile unistore anew
 
@@ -146,6 +146,14 @@ extras: dist
 pythons:
 	tools/debian_python.sh sid
 	tools/debian_python.sh trixie
+
+# All tests without PyTorch, with the newest packages: make without-torch PYTHON=python3.13. With those of 3.11:
+# PIP_CONSTRAINT=constraints.txt make without-torch PYTHON=python3.12
+without-torch:
+	$(PYTHON) -m venv build/without-torch
+	build/without-torch/bin/python -m pip install --quiet --disable-pip-version-check --editable \
+	  '.[images,filters,medical,lidar,bags,events,robots,cloud,hub,cluster,test-tools]'
+	build/without-torch/bin/python -m pytest -n logical --dist worksteal -m "not nightly" --ignore tests/unistore/report/test_browser.py
 
 clean:
 	rm -rf $(VENV) demo-out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

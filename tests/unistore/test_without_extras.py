@@ -19,7 +19,7 @@ from tests.support.waiting import patience
 from unistore.system.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
-NOT_OF_USERS = {"docs", "test", "all"}
+NOT_OF_USERS = {"docs", "test", "test-tools", "all"}
 # Hides the libraries from a process and from all that it starts
 HIDING = f"""
 import sys
