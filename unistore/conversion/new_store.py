@@ -32,8 +32,7 @@ from unistore.errors import ConversionError, InputError, Problem, first_few, pri
 from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo
 from unistore.schemas.declared_rules import ArraySpecs, resolved
 from unistore.schemas.recorded_rules import RecordedSpecs, Seal, StatedFamily, recorded
-from unistore.schemas.relations import relations
-from unistore.schemas.table_rows import columns_of, counting_array, first_column, source_offsets
+from unistore.schemas.table_rows import columns_of, counting_array, first_column, relations, source_offsets
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT, SOURCES
