@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
-from importlib.metadata import version
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -18,7 +16,15 @@ import numpy as np
 from unistore.conversion.build import Journal
 from unistore.conversion.job import SHARD, PieceDigests, ShardRecord, index_rows, metadata_of, write_column
 from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
-from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
+from unistore.conversion.plan import (
+    ArrayPlan,
+    Plan,
+    ShardTask,
+    TablePlan,
+    plan_table,
+    unique_dimension_names,
+    versions,
+)
 from unistore.conversion.running_statistics import Moments
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.spill import Spill
@@ -294,7 +300,7 @@ def metadata_documents(
 ) -> dict[str, bytes]:
     """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
     documents: dict[str, bytes] = {}
-    axes = planned_axes(plan)
+    axes = plan.axes()
     related = relations(axes, plan.rules)
     for array in plan.arrays():
         path = array.field.path
@@ -321,11 +327,6 @@ def _parents(paths: Iterable[str]) -> set[str]:
 
 def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True).encode() + b"\n"
-
-
-def planned_axes(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return the names of the axes of each planned array, by path."""
-    return {array.field.path: array.field.axes for array in plan.arrays()}
 
 
 def tables_of(rules: RecordedSpecs, tables: Iterable[str], paths: Collection[str]) -> dict[str, list[str]]:
@@ -372,49 +373,6 @@ def merged_statistics(plan: Plan, records: Iterable[ShardRecord]) -> JsonObject:
     return {path: moments[path].summary() for path in sorted(moments)}
 
 
-def unique_dimension_names(
-    tables: Iterable[TablePlan], index: Iterable[ArrayPlan]
-) -> tuple[tuple[TablePlan, ...], tuple[ArrayPlan, ...]]:
-    """Rename the axes whose name another array uses for another extent.
-
-    Axes of rows get the name of their table as a prefix (``points_row``), other axes the name of their
-    array (``rows_a_x_axis``).
-    """
-    # Families choose distinct names: columns like ``a/x`` and ``x`` remain. xarray rejects a group in which
-    # one dimension name has two extents.
-    names = _Names()
-    named = []
-    for table in tables:
-        arrays = tuple(map(names.renamed, table.arrays))
-        named.append(replace(table, arrays=arrays))
-    return tuple(named), tuple(map(names.renamed, index))
-
-
-class _Names:
-    def __init__(self) -> None:
-        self._used: dict[str, dict[str, int]] = defaultdict(dict)
-
-    def renamed(self, array: ArrayPlan) -> ArrayPlan:
-        path = array.field.path
-        axes = list(array.field.axes)
-        group = path.rpartition("/")[0]
-        table = path.removesuffix(f"/{array.column}")
-        for number, extent in enumerate(array.shape):
-            owner = (table if number == 0 else path).replace("/", "_")
-            while axes[number] in axes[:number] or self._conflicts(group, axes[number], extent):
-                axes[number] = f"{owner}_{axes[number]}"
-            self._used[axes[number]][group] = extent
-        return replace(array, field=replace(array.field, axes=tuple(axes)))
-
-    def _conflicts(self, group: str, name: str, extent: int) -> bool:
-        inside = f"{group}/"
-        for place, other in self._used[name].items():
-            around = f"{place}/"
-            if other != extent and (inside.startswith(around) or around.startswith(inside)):
-                return True
-        return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class NewStore:
     """A store that is about to be written: its plan, attributes and index arrays."""
@@ -450,7 +408,7 @@ class NewStore:
     def attributes(self) -> JsonObject:
         """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
         plan = self.plan
-        axes = planned_axes(plan)
+        axes = plan.axes()
         rules = RecordedSpecs(plan.rules)
         stated = self.scan.recorded
         if stated is None:
@@ -510,7 +468,7 @@ def plan_of(
 ) -> Plan:
     """Return plan of a scan from the plans of its tables. `found` adds to the options what values decided."""
     tables, index = unique_dimension_names(tables, index)
-    tables = _coded(tables, lambda _: codec)
+    tables = tuple(table.with_codecs(lambda _: codec) for table in tables)
     index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)
     options = plan_options(scan, codec, split)
     if found:
@@ -537,31 +495,10 @@ def declared_specs(scan: Scan) -> ArraySpecs:
     return specs_of(get_family(scan.family)) if scan.recorded is None else ArraySpecs()
 
 
-def with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
-    """Return a plan with the chosen codec of each column by path, ``fast`` where none was."""
-    tables = _coded(plan.tables, lambda path: codecs.get(path, "fast"))
-    found_in_values = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
-    return replace(plan, tables=tables, options={**plan.options, "found": found_in_values})
-
-
-def _coded(tables: Iterable[TablePlan], codec_of: Callable[[str], str]) -> tuple[TablePlan, ...]:
-    coded = []
-    for table in tables:
-        arrays = [replace(array, codec=codec_of(array.field.path)) for array in table.arrays]
-        coded.append(replace(table, arrays=tuple(arrays)))
-    return tuple(coded)
-
-
 def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> JsonObject:
     """Return every option that decides a store's content."""
     recorded = {"split": scan.options.get("split")} if split is None else split.to_json()
     return {**scan.options, "codec": codec, **recorded}
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Return versions of the libraries that encode."""
-    return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
 def final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
@@ -575,12 +512,6 @@ def final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TableP
     spilled = [plan_table(table, spill.rows(table.name)) for table in finalized.spilled]
     counted = [plan_table(table, finalized.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
-
-
-def index_plan(field: Field, rows: int) -> ArrayPlan:
-    """Plan an array that is a table of its own."""
-    table = Table(name=field.path.rpartition("/")[0], fields=(field,))
-    return plan_table(table, [rows]).arrays[0]
 
 
 def check_plan(new_store: NewStore) -> None:

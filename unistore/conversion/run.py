@@ -15,8 +15,9 @@ import numpy as np
 from unistore.conversion.build import Build, FinishedStoreError
 from unistore.conversion.executors.local import Executor, Serial, parallel_map
 from unistore.conversion.keys import Fingerprint, Inputs
-from unistore.conversion.new_store import plan_options, versions
+from unistore.conversion.new_store import plan_options
 from unistore.conversion.parts import SEALING
+from unistore.conversion.plan import versions
 from unistore.conversion.report import Report
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import (

@@ -20,14 +20,12 @@ from unistore.conversion.new_store import (
     NewStore,
     check_plan,
     final_tables,
-    index_plan,
     plan_of,
     rows_by_table,
     shared_index,
-    with_codecs,
 )
 from unistore.conversion.parts import JobPart
-from unistore.conversion.plan import Plan, ShardTask, json_digest
+from unistore.conversion.plan import Plan, ShardTask, index_plan, json_digest
 from unistore.conversion.report import Report
 from unistore.conversion.settings import Settings
 from unistore.conversion.spill import DeriveJob, Spill, SpilledBatch, source_batches
@@ -190,7 +188,7 @@ class Conversion:
             codecs = self._chosen_codecs(job, parallel_map(self.executor)) if codec == "auto" else {}
         if codec != "auto":
             return new_store
-        return replace(new_store, plan=with_codecs(new_store.plan, codecs))
+        return replace(new_store, plan=new_store.plan.with_codecs(codecs))
 
     def _chosen_codecs(self, job: ShardJob, ask: ParallelMap) -> Mapping[str, str]:
         sampled: list[ShardTask] = []
