@@ -16,7 +16,8 @@ import numpy as np
 
 from unistore.conversion.codec_choice import index_codec
 from unistore.conversion.lock import Lock, check_plain
-from unistore.conversion.new_store import (
+from unistore.conversion.plan import Plan, index_plan, unique_dimension_names, versions
+from unistore.conversion.sealing import (
     IndexArrays,
     described_fields,
     metadata_documents,
@@ -24,7 +25,6 @@ from unistore.conversion.new_store import (
     write_index_and_documents,
     write_root,
 )
-from unistore.conversion.plan import Plan, index_plan, unique_dimension_names, versions
 from unistore.converters.families import specs_of
 from unistore.converters.registry import family_of, package_of
 from unistore.errors import AddOptions, writing_failed
