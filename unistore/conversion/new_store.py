@@ -19,6 +19,7 @@ from unistore.conversion.plan import (
     ArrayPlan,
     Plan,
     TablePlan,
+    index_plan,
     plan_table,
     unique_dimension_names,
     versions,
@@ -37,8 +38,8 @@ from unistore.conversion.sealing import (
 from unistore.conversion.skipping import skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
-from unistore.conversion.splits import Codes
-from unistore.converters.detection import CountReport
+from unistore.conversion.splits import Assigned, Codes
+from unistore.converters.detection import TAKEN, CountReport, counted_scan
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family, package_of
@@ -55,7 +56,7 @@ from unistore.zarr3.durable import Target
 RowsByTable = Mapping[str, Sequence[int] | Int64s]  # of each source in each table, (sources,) each
 
 
-def shared_index(
+def _shared_index(
     names: Sequence[str],  # of the sources
     rows: RowsByTable,
     sizes: Int64s,  # bytes of the files of each source, (sources,)
@@ -95,7 +96,7 @@ def _bounds_of_sources(table: str, counts: Sequence[int] | Int64s) -> tuple[Fiel
     return bounds_field(source_offsets(table), "source", what), offsets_of(counts)
 
 
-def rows_by_table(scan: Scan, finalized: Finalized, tables: Sequence[TablePlan]) -> RowsByTable:
+def _rows_by_table(scan: Scan, finalized: Finalized, tables: Sequence[TablePlan]) -> RowsByTable:
     """Return how many rows each source has in each table.
 
     Tables that are written apart but have the rows of one above them, as large images of steps have, count as
@@ -163,6 +164,82 @@ class NewStore:
     notes: tuple[str, ...] = ()  # one-line remarks for the user
     digests: UInt8s | None = None  # of the sources, where they are copied
 
+    @classmethod
+    def of(
+        cls,
+        scan: Scan,
+        finalized: Finalized,
+        assigned: Assigned,
+        spill: Spill,
+        sizes: Int64s,
+        *,
+        codec: str,
+        split: SplitRule | None,
+    ) -> NewStore:
+        """Plan the store of sources that were derived.
+
+        Parameters
+        ----------
+        scan, finalized, assigned, spill
+            The sources, their final tables, the splits of the samples, and the spilled rows.
+        sizes : array of int64, (sources,)
+            Size of the files of each source in bytes.
+        codec : str
+            Codec of all arrays. ``"auto"``: columns get theirs later, by `Plan.with_codecs`.
+        split : SplitRule or None
+            Rule that assigned the splits. None: they come from the sources.
+        """
+        tables = _final_tables(scan, finalized, spill)
+        rows = _rows_by_table(scan, finalized, tables)
+        digests = np.zeros((len(scan.sources), 16), np.uint8)  # known at the end
+        shared = _shared_index(scan.sources.names, rows, sizes, digests, assigned.codes)
+        index = [index_plan(field, len(values)) for field, values in (*finalized.arrays, *shared)]
+        verdicts = tuple(count.to_json() for count in counted_scan(scan))
+        is_reported = "skipped" in scan.options or any(count["verdict"] != TAKEN for count in verdicts)
+        return cls(
+            scan=scan,
+            plan=plan_of(scan, codec, split, tables, index, assigned.found),
+            samples=finalized.samples,
+            verdicts=verdicts,
+            reported=list(verdicts) if is_reported else None,
+            groups={**finalized.groups, "splits": {"names": list(assigned.names)}},
+            codes=assigned.codes,
+            rows=rows,
+            sizes=sizes,
+            arrays=finalized.arrays,
+            spill=spill,
+            spilled={table.name: table for table in finalized.spilled},
+            notes=(*finalized.notes, *assigned.notes),
+            digests=finalized.digests,
+        )
+
+    def check(self) -> None:
+        """Check the planned arrays, and the values of the index arrays, before anything is written."""
+        plan = self.plan
+        specs = declared_specs(self.scan)
+        rules = RecordedSpecs(plan.rules)
+        shapes = {array.field.path: array.shape for array in plan.arrays()}
+        infos = {
+            array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
+        }
+        problems = specs.problems(infos, self.samples, rules)
+        if not problems:
+            for array in plan.columns():
+                spec = rules.of(array.field.path)
+                if spec.ascending or spec.offsets_of is not None:
+                    message = "has a rule over all rows, but is written shard by shard"
+                    problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
+            shapes[""] = (self.samples,)
+            for field, values in self.arrays:
+                spec = rules.of(field.path)
+                if spec.bounds_values:
+                    errors = spec.value_errors(values[0 : len(values)], shapes.__getitem__)
+                    problems += [Problem(field.path, error, kind="schema") for error in errors]
+        if problems:
+            lines = "\n  ".join(str(problem) for problem in problems)
+            msg = f"the arrays do not match the schema of {plan.family}. Fix: please report this:\n  {lines}"
+            raise ConversionError(msg)
+
     @property
     def split_names(self) -> Sequence[str]:
         """Names of the splits, by code."""
@@ -171,7 +248,7 @@ class NewStore:
 
     def index(self, digests: UInt8s) -> IndexArrays:
         """Return every index array. `digests` are the content digests of the sources, (sources, 16) uint8."""
-        shared = shared_index(self.scan.sources.names, self.rows, self.sizes, digests, self.codes)
+        shared = _shared_index(self.scan.sources.names, self.rows, self.sizes, digests, self.codes)
         return [*self.arrays, *shared]
 
     @cached_property
@@ -271,7 +348,7 @@ def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> JsonObject:
     return {**scan.options, "codec": codec, **recorded}
 
 
-def final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
+def _final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
     """Return the plans of all tables once the sources are derived."""
     final = {table.name: table for table in finalized.direct}
     direct = [
@@ -282,31 +359,3 @@ def final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TableP
     spilled = [plan_table(table, spill.rows(table.name)) for table in finalized.spilled]
     counted = [plan_table(table, finalized.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
-
-
-def check_plan(new_store: NewStore) -> None:
-    """Check the planned arrays, and the values of the index arrays, before anything is written."""
-    plan = new_store.plan
-    specs = declared_specs(new_store.scan)
-    rules = RecordedSpecs(plan.rules)
-    shapes = {array.field.path: array.shape for array in plan.arrays()}
-    infos = {
-        array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
-    }
-    problems = specs.problems(infos, new_store.samples, rules)
-    if not problems:
-        for array in plan.columns():
-            spec = rules.of(array.field.path)
-            if spec.ascending or spec.offsets_of is not None:
-                message = "has a rule over all rows, but is written shard by shard"
-                problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
-        shapes[""] = (new_store.samples,)
-        for field, values in new_store.arrays:
-            spec = rules.of(field.path)
-            if spec.bounds_values:
-                errors = spec.value_errors(values[0 : len(values)], shapes.__getitem__)
-                problems += [Problem(field.path, error, kind="schema") for error in errors]
-    if problems:
-        lines = "\n  ".join(str(problem) for problem in problems)
-        msg = f"the arrays do not match the schema of {plan.family}. Fix: please report this:\n  {lines}"
-        raise ConversionError(msg)

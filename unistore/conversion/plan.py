@@ -347,6 +347,11 @@ class Plan:
         """Return the digest of the plan as JSON."""
         return json_digest(self.to_json())
 
+    def bounded_columns(self) -> dict[str, ArraySpec]:
+        """Return the specs of the columns of tables whose values have bounds, by path."""
+        specs = {array.field.path: self.rules[array.field.path] for array in self.columns()}
+        return {path: spec for path, spec in specs.items() if spec.bounds_values}
+
     def axes(self) -> dict[str, tuple[str, ...]]:
         """Return the names of the axes of every array, by path."""
         return {array.field.path: array.field.axes for array in self.arrays()}
