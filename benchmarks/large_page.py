@@ -28,7 +28,7 @@ import zarr
 from harness.memory import evict
 
 import unistore
-from unistore.conversion.new_store import root_document
+from unistore.conversion.sealing import root_document
 from unistore.store.manifest import Entry, make_seal, manifest_bytes, parse_manifest
 
 ROWS = 8192

@@ -7,6 +7,7 @@ from unistore.converters.claims import no as no
 from unistore.converters.claims import sure as sure
 from unistore.converters.common.columns import Merged as Merged
 from unistore.converters.common.columns import SourceColumn as SourceColumn
+from unistore.converters.common.columns import left_out_notes as left_out_notes
 from unistore.converters.common.columns import missing_value as missing_value
 from unistore.converters.common.columns import promote as promote
 from unistore.converters.common.columns import promotion_note as promotion_note
@@ -18,7 +19,6 @@ from unistore.converters.common.exported import File as File
 from unistore.converters.common.exported import Form as Form
 from unistore.converters.common.exported import StoredRagged as StoredRagged
 from unistore.converters.common.exported import array_values as array_values
-from unistore.converters.common.left_out import left_out_notes as left_out_notes
 from unistore.converters.family import Family as Family
 from unistore.converters.family_types import Chosen as Chosen
 from unistore.converters.family_types import Cut as Cut

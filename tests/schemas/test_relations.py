@@ -12,7 +12,7 @@ import zarr
 
 from tests.support.cases import Case
 from unistore.schemas.array_specs import SAMPLES, ArraySpec
-from unistore.schemas.relations import relations
+from unistore.schemas.table_rows import relations
 from unistore.store.reader import Store
 
 MakeCase = Callable[[str], tuple[Case, Path]]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tests.support.programs import call, loaded
 from tests.support.store_files import forge as forged
-from unistore.conversion.new_store import tables_of
+from unistore.conversion.sealing import tables_of
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.registry import find_family
 from unistore.schemas.array_specs import ArraySpec

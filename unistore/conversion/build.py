@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from unistore.conversion.lock import Lock, check_own, check_plain, owner_of
 from unistore.conversion.parts import SEALING, JobPart, check_begun_parts, sealing_part
+from unistore.conversion.report import Report
 from unistore.converters.files.paths import real_path
 from unistore.errors import (
     AddOptions,
@@ -192,6 +193,7 @@ class BeginRecord:
 
 
 BEGIN = "begin"  # Step of the journal
+SEALED = "sealed"  # Step of the journal
 TURN_MS = 200  # Between attempts of a part to do alone what is done once
 SOURCES_PER_RECORD = 1000  # Sources in one record of the journal
 
@@ -260,11 +262,19 @@ class Build(ABC):
     def move_into_place(self) -> None:
         """Give the sealed store its final name, replacing an older one."""
 
-    def finished_report(self) -> JsonObject | None:
-        """Return the report of an earlier run that was killed after moving the store into place, or None."""
-        sealed = self.journal.of("sealed")
-        report: JsonObject | None = sealed[-1]["report"] if sealed else None
-        return report if report is not None and self._destination_digest() == report["digest"] else None
+    def finish(self, report: Report) -> None:
+        """Record the report of the sealed store, move it into place, and remove the folder."""
+        self.journal.append({"step": SEALED, "report": asdict(report)})
+        self.move_into_place()
+        self.remove()
+
+    def finished_before(self) -> Report | None:
+        """Return the report of an earlier run that was killed after its store was in place, and clean up."""
+        sealed = self.journal.of(SEALED)
+        if not sealed or self._destination_digest() != sealed[-1]["report"]["digest"]:
+            return None
+        self.remove()
+        return Report.from_json(sealed[-1]["report"])
 
     def _destination_digest(self) -> str | None:
         # None: there is no store, or it is not the new one
@@ -417,7 +427,7 @@ class Build(ABC):
         try:
             self._remove()
         except OSError as error:
-            finished = f"{self.destination}: the store is finished, but " if self.journal.of("sealed") else ""
+            finished = f"{self.destination}: the store is finished, but " if self.journal.of(SEALED) else ""
             msg = (
                 f"{finished}{error.filename or self.folder}: cannot be removed: {error.strerror or error}. "
                 f"Fix: remove the folder {self.folder} yourself, which is not needed any more"

@@ -71,7 +71,7 @@ class Choice:
 
 
 def choose_codecs(
-    job: ShardJob,  # which has the rows of `sampled_rows` of all tables whose rows are not read in planes
+    job: ShardJob,  # which has read the rows of `unread_rows`
     ask: ParallelMap,  # reads the others
     *,
     in_bucket: bool = False,  # whether the store is written to a bucket
@@ -160,6 +160,12 @@ def sampled_rows(table: TablePlan) -> list[ShardTask]:
     count = max(1, min(MAX_RANGES, readable, table.rows // rows))
     starts = np.linspace(0, table.rows - rows, count).astype(int).tolist()
     return [ShardTask(table.name, number, lo, lo + rows) for number, lo in enumerate(starts)]
+
+
+def unread_rows(job: ShardJob) -> list[ShardTask]:
+    """Return the sampled rows that a job has not read, of tables whose rows are not read in planes."""
+    tasks = chain.from_iterable(sampled_rows(table) for table in job.plan.tables if not job.in_planes(table))
+    return [task for task in tasks if job.cached(task) is None]
 
 
 def _choice(array: ArrayPlan, sampled: Sequence[AnyArray | None], price: float) -> Choice:

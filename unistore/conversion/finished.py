@@ -17,7 +17,8 @@ from unistore.conversion.build import Build, FinishedStoreError, is_store
 from unistore.conversion.executors.local import parallel_map
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.keys import Inputs, SourceState, read_states
-from unistore.conversion.new_store import NewStore, plan_options, versions
+from unistore.conversion.new_store import NewStore, plan_options
+from unistore.conversion.plan import versions
 from unistore.conversion.report import Report
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import scan_valid_sources

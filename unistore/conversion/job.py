@@ -252,15 +252,9 @@ def write_column(
     )
 
 
-def bounded_columns(plan: Plan) -> dict[str, ArraySpec]:
-    """Return specs of the columns of tables whose values have bounds, by path."""
-    every = {array.field.path: plan.rules[array.field.path] for array in plan.columns()}
-    return {path: spec for path, spec in every.items() if spec.bounds_values}
-
-
 def broken_rows(
     plan: Plan,
-    bounded: Mapping[str, ArraySpec],  # from `bounded_columns`
+    bounded: Mapping[str, ArraySpec],  # from `Plan.bounded_columns`
     source: str,
     table: str,
     first_row: int,  # number of the first of the rows in the source
@@ -347,7 +341,7 @@ class ShardJob(Job[ShardTask]):
     plan: Plan
     spilled: Mapping[str, Table]
     reading: int = 0  # From `reading_memory`
-    bounded: Mapping[str, ArraySpec] = field(default_factory=dict)  # From `bounded_columns`
+    bounded: Mapping[str, ArraySpec] = field(default_factory=dict)  # From `Plan.bounded_columns`
     rows_read: RowsRead
     reads_parts: bool = False
     # Pieces of the only task of a job that is alone; None: computed from the plan
@@ -378,7 +372,7 @@ class ShardJob(Job[ShardTask]):
                 return Outcome()
             table = self.plan.table(task.table)
             nbytes = self.plan.task_bytes(task)
-            weight = 1.0 if self._in_planes(table) else _WRITING
+            weight = 1.0 if self.in_planes(table) else _WRITING
             with self.target.together() as together, portion(int(nbytes * weight), weight):
                 files = [
                     write_column(together, task.number, column, ordered_map)
@@ -402,6 +396,10 @@ class ShardJob(Job[ShardTask]):
             if column.block is not None and column.array.field.statistics:
                 statistics[column.array.field.path] = Moments.of(column.block)
         return ShardRecord.of(task, files, digests, statistics)
+
+    def parts(self, workers: int) -> list[ShardTask]:
+        """Return parts in which all workers read the tables that have fewer shards than there are workers."""
+        return list(chain.from_iterable(_parts_of(table, workers) for table in self.plan.tables))
 
     def alone(self, task: ShardTask) -> ShardJob:
         """Return the job with the sources that the rows of a task come from."""
@@ -443,7 +441,7 @@ class ShardJob(Job[ShardTask]):
         """
         table = self.plan.table(task.table)
         pieces = self.pieces_of(task)
-        if self._in_planes(table):
+        if self.in_planes(table):
             return self._large_columns(task, table, pieces)
         blocks = self._blank(task)
         digests: list[PieceDigest] = [0] * len(pieces)
@@ -481,7 +479,8 @@ class ShardJob(Job[ShardTask]):
             columns.append(ColumnRows(array, (task.lo, task.hi), [((task.lo,), block)], block))
         return columns, digests
 
-    def _in_planes(self, table: TablePlan) -> bool:
+    def in_planes(self, table: TablePlan) -> bool:
+        """Return whether the rows of a table are read some planes at a time."""
         return self.inputs.converter.reads_planes and table.has_planes
 
     def _large_columns(
@@ -581,7 +580,7 @@ class WatchedColumns(Mapping[str, AnyArray]):
         return len(self._columns)
 
 
-def parts_of(table: TablePlan, workers: int) -> list[ShardTask]:
+def _parts_of(table: TablePlan, workers: int) -> list[ShardTask]:
     """Return parts in which all workers read a table, none if it has a shard for each.
 
     There are none, either, if its rows are spilled, or its sources are few or large.

@@ -1,13 +1,10 @@
-"""The new store: every array in its final form, its codec, the attributes, and the seal."""
+"""The new store: every array in its final form, its codec, and the attributes, before it is written."""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
-from importlib.metadata import version
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -16,38 +13,50 @@ from typing import Any
 import numpy as np
 
 from unistore.conversion.build import Journal
-from unistore.conversion.job import SHARD, PieceDigests, ShardRecord, index_rows, metadata_of, write_column
-from unistore.conversion.keys import ColumnDigest, SourceStates, joined_digest
-from unistore.conversion.plan import ArrayPlan, Plan, ShardTask, TablePlan, plan_table
-from unistore.conversion.running_statistics import Moments
-from unistore.conversion.skipping import report_document, skipped_sources
+from unistore.conversion.identity import equal_sources, equal_sources_note, source_digests
+from unistore.conversion.keys import SourceStates
+from unistore.conversion.plan import (
+    ArrayPlan,
+    Plan,
+    TablePlan,
+    index_plan,
+    plan_table,
+    unique_dimension_names,
+    versions,
+)
+from unistore.conversion.sealing import (
+    IndexArrays,
+    described_fields,
+    merged_statistics,
+    metadata_documents,
+    shard_entries,
+    shard_records,
+    tables_of,
+    write_index_and_documents,
+    write_root,
+)
+from unistore.conversion.skipping import skipped_sources
 from unistore.conversion.spill import Spill
 from unistore.conversion.split_rule import SplitRule
-from unistore.conversion.splits import Codes
-from unistore.converters.detection import CountReport
+from unistore.conversion.splits import Assigned, Codes
+from unistore.converters.detection import TAKEN, CountReport, counted_scan
 from unistore.converters.families import kinds_of, specs_of
 from unistore.converters.protocol import Finalized, Scan
 from unistore.converters.registry import get_family, package_of
-from unistore.errors import ConversionError, InputError, Problem, first_few, printable
+from unistore.errors import ConversionError, InputError, Problem
 from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo
 from unistore.schemas.declared_rules import ArraySpecs, resolved
-from unistore.schemas.recorded_rules import RecordedSpecs, Seal, StatedFamily, recorded
-from unistore.schemas.relations import relations
-from unistore.schemas.table_rows import columns_of, counting_array, first_column, source_offsets
+from unistore.schemas.recorded_rules import RecordedSpecs, Seal, StatedFamily
+from unistore.schemas.table_rows import counting_array, first_column, source_offsets
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
-from unistore.store.manifest import Entry, make_seal, manifest_bytes, root_head, sign_root
-from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT, SOURCES
+from unistore.store.names import FORMAT_VERSION
 from unistore.system.types import Int64s, JsonObject, UInt8s
-from unistore.zarr3.durable import Files, Target
+from unistore.zarr3.durable import Target
 
-# The end of a conversion: index arrays, metadata, manifest, and the sealed root, in this order.
-
-IndexArrays = Sequence[tuple[Field, IndexValues]]
 RowsByTable = Mapping[str, Sequence[int] | Int64s]  # of each source in each table, (sources,) each
-_LISTED_COPIES = 3  # that a note names
 
 
-def shared_index(
+def _shared_index(
     names: Sequence[str],  # of the sources
     rows: RowsByTable,
     sizes: Int64s,  # bytes of the files of each source, (sources,)
@@ -87,7 +96,7 @@ def _bounds_of_sources(table: str, counts: Sequence[int] | Int64s) -> tuple[Fiel
     return bounds_field(source_offsets(table), "source", what), offsets_of(counts)
 
 
-def rows_by_table(scan: Scan, finalized: Finalized, tables: Sequence[TablePlan]) -> RowsByTable:
+def _rows_by_table(scan: Scan, finalized: Finalized, tables: Sequence[TablePlan]) -> RowsByTable:
     """Return how many rows each source has in each table.
 
     Tables that are written apart but have the rows of one above them, as large images of steps have, count as
@@ -135,287 +144,6 @@ def _check_table_names(offsets: Mapping[str, str], paths: Iterable[str]) -> None
             raise InputError(Problem(table, message, "choose another name", "name"))
 
 
-def shard_records(journal: Journal) -> Iterator[ShardRecord]:
-    """Iterate over the records of all finished tasks, reading one at a time."""
-    return map(ShardRecord, journal.each(SHARD))
-
-
-def source_digests(plan: Plan, records: Callable[[], Iterable[ShardRecord]]) -> UInt8s:
-    """Return digests of the sources, (sources, 16) uint8, from the journal's records of all tasks."""
-    last = {record.task: number for number, record in enumerate(records())}
-    tasks = plan.tasks()
-    numbers = {task.id: number for number, task in enumerate(tasks)}
-    joining = _SourceDigests(plan)
-    waiting: dict[int, PieceDigests] = {}  # of tasks whose rows follow those of tasks to come
-    position = 0
-    for number, record in enumerate(records()):
-        task = numbers.get(record.task)  # None: of an earlier round, with other sources
-        if task is not None and last[record.task] == number:
-            waiting[task] = record.digests
-        while position in waiting:
-            joining.add(tasks[position], waiting.pop(position))
-            position += 1
-    return joining.digests()
-
-
-class _SourceDigests:
-    """Joins the digests of sources from tasks in the order of their rows."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._sums = [0] * len(plan.sources)
-        self._table = ""
-        self._open: dict[str, ColumnDigest] = {}  # columns of the source that may go on, by form
-        self._source = -1
-
-    def add(self, task: ShardTask, digests: PieceDigests) -> None:
-        """Take the digests of the next task."""
-        if task.table != self._table:
-            self._close()
-            self._table = task.table
-        sources = self._plan.table(task.table).pieces(task.lo, task.hi).sources
-        for number, source in enumerate(sources):
-            if source != self._source:
-                self._close()
-                self._source = source
-            for column in digests.cut_columns(number):
-                if column.form in self._open:
-                    self._open[column.form].follow(column)
-                else:
-                    self._open[column.form] = column
-            self._sums[source] += digests.whole_piece(number)
-
-    def digests(self) -> UInt8s:
-        """Return the digests of all sources, (sources, 16) uint8."""
-        self._close()
-        data = b"".join(joined_digest([total]).to_bytes(16) for total in self._sums)
-        return np.frombuffer(data, np.uint8).reshape(-1, 16)
-
-    def _close(self) -> None:
-        for column in self._open.values():
-            self._sums[self._source] += column.finish()
-        self._open = {}
-        self._source = -1
-
-
-def equal_sources(digests: UInt8s, rows: Int64s) -> Iterator[tuple[int, int]]:
-    """Yield the number of each source that has the values of one before it, and the number of that one.
-
-    Parameters
-    ----------
-    digests
-        Of the values of each source, (sources, 16) uint8.
-    rows
-        How many rows each has. Sources without any are told from no other.
-    """
-    numbers = np.flatnonzero(rows)
-    keys = np.ascontiguousarray(digests[numbers]).view("V16").reshape(-1)
-    _, first, key_of = np.unique(keys, return_index=True, return_inverse=True)
-    earliest = numbers[first[key_of]]
-    for place in np.flatnonzero(earliest != numbers).tolist():
-        yield int(numbers[place]), int(earliest[place])
-
-
-def equal_sources_note(
-    pairs: Sequence[tuple[str, str]], *, are_split: bool, where: str = "", fix: str = ""
-) -> str:
-    """Return the note on pairs of names of sources: the first has the values of the second.
-
-    `where` says where the second is. `fix` replaces the advice to skip the first with ``--exclude``.
-    """
-    shown = first_few([f"{printable(name)} = {printable(other)}" for name, other in pairs], _LISTED_COPIES)
-    one = len(pairs) == 1
-    count = "a source has" if one else f"{len(pairs):,} sources have"
-    parted = ", and the split may separate them"
-    is_parted = parted if are_split else ""
-    fix = fix or f"--exclude {printable(pairs[0][0])} skips {'it' if one else 'the first'}"
-    return f"{count} the same values as another one{where}: {shown}; both are stored{is_parted}; {fix}"
-
-
-def write_root(
-    target: Target,
-    entries: Sequence[Entry],  # of every file that was written
-    documents: Mapping[str, bytes],  # from `metadata_documents`
-    attributes: Mapping[str, Any],  # the root's ``unistore`` object without the seal
-    states: SourceStates | None = None,  # kept beside the files that the manifest lists
-) -> Seal:
-    """Write the manifest, remove files that it does not list, write the root, and return the seal."""
-    manifest = manifest_bytes(entries)
-    sealed = make_seal(entries, manifest)
-    if states is not None:
-        target.put(SOURCES, [states.to_bytes(sealed.digest)])
-    target.put(MANIFEST, [manifest])
-    target.keep_only({MANIFEST, SOURCES, *(entry.key for entry in entries)})
-    target.put(ROOT, [root_document(attributes, sealed, documents)])
-    return sealed
-
-
-def root_document(attributes: Mapping[str, Any], sealed: Seal, documents: Mapping[str, bytes]) -> bytes:
-    """Return the root's ``zarr.json``, signed: consolidated metadata, attributes, and the seal last."""
-    unistore = {**attributes, "seal": sealed.to_json()}
-    own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
-    return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
-
-
-def _shard_entries(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
-    written = {record.task: record.files for record in shard_records(journal)}
-    entries = list(chain.from_iterable(written[task.id] for task in plan.tasks()))
-    sizes = target.sizes()
-    for entry in entries:
-        if sizes.get(entry.key) != entry.bytes:
-            msg = f"{entry.key}: is missing or changed since it was written. Fix: run the same command again"
-            raise ConversionError(msg)
-    return entries
-
-
-def write_index_and_documents(
-    target: Target, plan: Plan, index: IndexArrays, documents: Mapping[str, bytes]
-) -> list[Entry]:
-    """Write what is not shards of tables, and return the lines of the manifest."""
-    planned = {array.field.path: array for array in plan.index}
-    entries: list[Entry] = []
-    with target.together() as together:
-        for field, values in index:
-            entries += _write_index(together, planned[field.path], values)
-        for key, document in documents.items():
-            written = together.put(key, [document])
-            entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
-    return entries
-
-
-def _write_index(files: Files, array: ArrayPlan, values: IndexValues) -> list[Entry]:
-    shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
-    return [write_column(files, number, index_rows(array, number, values)) for number in range(shards)]
-
-
-def metadata_documents(
-    plan: Plan,
-    attributes: Mapping[str, Any],  # of `NewStore`
-    groups: Mapping[str, Mapping[str, Any]],  # attributes of groups below the root, by path
-) -> dict[str, bytes]:
-    """Return ``zarr.json`` of every array and group except the root, and the report, by key."""
-    documents: dict[str, bytes] = {}
-    axes = planned_axes(plan)
-    related = relations(axes, plan.rules)
-    for array in plan.arrays():
-        path = array.field.path
-        metadata = metadata_of(array)
-        described = replace(metadata, attributes={**metadata.attributes, **related.get(path, {})})
-        documents[path] = _json(described.to_json())
-    for path in sorted({*_parents(axes), *groups}):
-        own = dict(groups.get(path, {}))
-        documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": own})
-    files = {f"{path}/{ROOT}": document for path, document in documents.items()}
-    if verdicts := attributes.get("verdicts"):
-        files[REPORT] = report_document(plan.options, verdicts)
-    return files
-
-
-def _parents(paths: Iterable[str]) -> set[str]:
-    parents = set[str]()
-    for path in paths:
-        names = path.split("/")
-        for depth in range(1, len(names)):
-            parents.add("/".join(names[:depth]))
-    return parents
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True).encode() + b"\n"
-
-
-def planned_axes(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Return the names of the axes of each planned array, by path."""
-    return {array.field.path: array.field.axes for array in plan.arrays()}
-
-
-def tables_of(rules: RecordedSpecs, tables: Iterable[str], paths: Collection[str]) -> dict[str, list[str]]:
-    """Return the names of the columns of each table, by its name, as the root lists them.
-
-    Parameters
-    ----------
-    rules
-        Rules of all arrays.
-    tables
-        Names of the tables.
-    paths
-        Paths of the arrays that are listed.
-    """
-    listed = {}
-    for table in sorted({*tables}):
-        columns = [path for path in columns_of(table, rules.rules()) if path in paths]
-        if columns:
-            listed[table] = [path.removeprefix(f"{table}/") for path in columns]
-    return listed
-
-
-def described_fields(plan: Plan, rules: RecordedSpecs) -> JsonObject:
-    """Return what the root says of each array, by path. `rules` has one for each."""
-    return {
-        array.field.path: {
-            "axes": list(array.field.axes),
-            "unit": array.field.unit,
-            "description": array.field.description,
-            "amplification": round(array.amplification, 3),
-            **recorded(rules.of(array.field.path)),
-        }
-        for array in sorted(plan.arrays(), key=lambda array: array.field.path)
-    }
-
-
-def merged_statistics(plan: Plan, records: Iterable[ShardRecord]) -> JsonObject:
-    """Return the statistics of the columns that have them, merged in row order from the journal's records."""
-    recorded = {record.task: record.statistics for record in records}
-    moments: dict[str, Moments] = {}
-    for task in plan.tasks():
-        for path, block in recorded[task.id].items():
-            moments[path] = moments[path].merge(block) if path in moments else block
-    return {path: moments[path].summary() for path in sorted(moments)}
-
-
-def unique_dimension_names(
-    tables: Iterable[TablePlan], index: Iterable[ArrayPlan]
-) -> tuple[tuple[TablePlan, ...], tuple[ArrayPlan, ...]]:
-    """Rename the axes whose name another array uses for another extent.
-
-    Axes of rows get the name of their table as a prefix (``points_row``), other axes the name of their
-    array (``rows_a_x_axis``).
-    """
-    # Families choose distinct names: columns like ``a/x`` and ``x`` remain. xarray rejects a group in which
-    # one dimension name has two extents.
-    names = _Names()
-    named = []
-    for table in tables:
-        arrays = tuple(map(names.renamed, table.arrays))
-        named.append(replace(table, arrays=arrays))
-    return tuple(named), tuple(map(names.renamed, index))
-
-
-class _Names:
-    def __init__(self) -> None:
-        self._used: dict[str, dict[str, int]] = defaultdict(dict)
-
-    def renamed(self, array: ArrayPlan) -> ArrayPlan:
-        path = array.field.path
-        axes = list(array.field.axes)
-        group = path.rpartition("/")[0]
-        table = path.removesuffix(f"/{array.column}")
-        for number, extent in enumerate(array.shape):
-            owner = (table if number == 0 else path).replace("/", "_")
-            while axes[number] in axes[:number] or self._conflicts(group, axes[number], extent):
-                axes[number] = f"{owner}_{axes[number]}"
-            self._used[axes[number]][group] = extent
-        return replace(array, field=replace(array.field, axes=tuple(axes)))
-
-    def _conflicts(self, group: str, name: str, extent: int) -> bool:
-        inside = f"{group}/"
-        for place, other in self._used[name].items():
-            around = f"{place}/"
-            if other != extent and (inside.startswith(around) or around.startswith(inside)):
-                return True
-        return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class NewStore:
     """A store that is about to be written: its plan, attributes and index arrays."""
@@ -436,6 +164,82 @@ class NewStore:
     notes: tuple[str, ...] = ()  # one-line remarks for the user
     digests: UInt8s | None = None  # of the sources, where they are copied
 
+    @classmethod
+    def of(
+        cls,
+        scan: Scan,
+        finalized: Finalized,
+        assigned: Assigned,
+        spill: Spill,
+        sizes: Int64s,
+        *,
+        codec: str,
+        split: SplitRule | None,
+    ) -> NewStore:
+        """Plan the store of sources that were derived.
+
+        Parameters
+        ----------
+        scan, finalized, assigned, spill
+            The sources, their final tables, the splits of the samples, and the spilled rows.
+        sizes : array of int64, (sources,)
+            Size of the files of each source in bytes.
+        codec : str
+            Codec of all arrays. ``"auto"``: columns get theirs later, by `Plan.with_codecs`.
+        split : SplitRule or None
+            Rule that assigned the splits. None: they come from the sources.
+        """
+        tables = _final_tables(scan, finalized, spill)
+        rows = _rows_by_table(scan, finalized, tables)
+        digests = np.zeros((len(scan.sources), 16), np.uint8)  # known at the end
+        shared = _shared_index(scan.sources.names, rows, sizes, digests, assigned.codes)
+        index = [index_plan(field, len(values)) for field, values in (*finalized.arrays, *shared)]
+        verdicts = tuple(count.to_json() for count in counted_scan(scan))
+        is_reported = "skipped" in scan.options or any(count["verdict"] != TAKEN for count in verdicts)
+        return cls(
+            scan=scan,
+            plan=plan_of(scan, codec, split, tables, index, assigned.found),
+            samples=finalized.samples,
+            verdicts=verdicts,
+            reported=list(verdicts) if is_reported else None,
+            groups={**finalized.groups, "splits": {"names": list(assigned.names)}},
+            codes=assigned.codes,
+            rows=rows,
+            sizes=sizes,
+            arrays=finalized.arrays,
+            spill=spill,
+            spilled={table.name: table for table in finalized.spilled},
+            notes=(*finalized.notes, *assigned.notes),
+            digests=finalized.digests,
+        )
+
+    def check(self) -> None:
+        """Check the planned arrays, and the values of the index arrays, before anything is written."""
+        plan = self.plan
+        specs = declared_specs(self.scan)
+        rules = RecordedSpecs(plan.rules)
+        shapes = {array.field.path: array.shape for array in plan.arrays()}
+        infos = {
+            array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
+        }
+        problems = specs.problems(infos, self.samples, rules)
+        if not problems:
+            for array in plan.columns():
+                spec = rules.of(array.field.path)
+                if spec.ascending or spec.offsets_of is not None:
+                    message = "has a rule over all rows, but is written shard by shard"
+                    problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
+            shapes[""] = (self.samples,)
+            for field, values in self.arrays:
+                spec = rules.of(field.path)
+                if spec.bounds_values:
+                    errors = spec.value_errors(values[0 : len(values)], shapes.__getitem__)
+                    problems += [Problem(field.path, error, kind="schema") for error in errors]
+        if problems:
+            lines = "\n  ".join(str(problem) for problem in problems)
+            msg = f"the arrays do not match the schema of {plan.family}. Fix: please report this:\n  {lines}"
+            raise ConversionError(msg)
+
     @property
     def split_names(self) -> Sequence[str]:
         """Names of the splits, by code."""
@@ -444,14 +248,14 @@ class NewStore:
 
     def index(self, digests: UInt8s) -> IndexArrays:
         """Return every index array. `digests` are the content digests of the sources, (sources, 16) uint8."""
-        shared = shared_index(self.scan.sources.names, self.rows, self.sizes, digests, self.codes)
+        shared = _shared_index(self.scan.sources.names, self.rows, self.sizes, digests, self.codes)
         return [*self.arrays, *shared]
 
     @cached_property
     def attributes(self) -> JsonObject:
         """Return the root's ``unistore`` object without statistics and seal, which are known at the end."""
         plan = self.plan
-        axes = planned_axes(plan)
+        axes = plan.axes()
         rules = RecordedSpecs(plan.rules)
         stated = self.scan.recorded
         if stated is None:
@@ -492,7 +296,7 @@ class NewStore:
     ) -> Seal:
         """Write index arrays, metadata and manifest, the root last, and return the seal."""
         plan = self.plan
-        entries = _shard_entries(target, plan, journal)
+        entries = shard_entries(target, plan, journal)
         documents = metadata_documents(plan, self.attributes, self.groups)
         index = self.index(digests)
         entries += write_index_and_documents(target, plan, index, documents)
@@ -511,7 +315,7 @@ def plan_of(
 ) -> Plan:
     """Return plan of a scan from the plans of its tables. `found` adds to the options what values decided."""
     tables, index = unique_dimension_names(tables, index)
-    tables = _coded(tables, lambda _: codec)
+    tables = tuple(table.with_codecs(lambda _: codec) for table in tables)
     index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)
     options = plan_options(scan, codec, split)
     if found:
@@ -538,34 +342,13 @@ def declared_specs(scan: Scan) -> ArraySpecs:
     return specs_of(get_family(scan.family)) if scan.recorded is None else ArraySpecs()
 
 
-def with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
-    """Return a plan with the chosen codec of each column by path, ``fast`` where none was."""
-    tables = _coded(plan.tables, lambda path: codecs.get(path, "fast"))
-    found_in_values = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
-    return replace(plan, tables=tables, options={**plan.options, "found": found_in_values})
-
-
-def _coded(tables: Iterable[TablePlan], codec_of: Callable[[str], str]) -> tuple[TablePlan, ...]:
-    coded = []
-    for table in tables:
-        arrays = [replace(array, codec=codec_of(array.field.path)) for array in table.arrays]
-        coded.append(replace(table, arrays=tuple(arrays)))
-    return tuple(coded)
-
-
 def plan_options(scan: Scan, codec: str, split: SplitRule | None) -> JsonObject:
     """Return every option that decides a store's content."""
     recorded = {"split": scan.options.get("split")} if split is None else split.to_json()
     return {**scan.options, "codec": codec, **recorded}
 
 
-@cache
-def versions() -> dict[str, str]:
-    """Return versions of the libraries that encode."""
-    return {name: version(name) for name in ("unistore", "numcodecs")}
-
-
-def final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
+def _final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TablePlan, ...]:
     """Return the plans of all tables once the sources are derived."""
     final = {table.name: table for table in finalized.direct}
     direct = [
@@ -576,37 +359,3 @@ def final_tables(scan: Scan, finalized: Finalized, spill: Spill) -> tuple[TableP
     spilled = [plan_table(table, spill.rows(table.name)) for table in finalized.spilled]
     counted = [plan_table(table, finalized.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
-
-
-def index_plan(field: Field, rows: int) -> ArrayPlan:
-    """Plan an array that is a table of its own."""
-    table = Table(name=field.path.rpartition("/")[0], fields=(field,))
-    return plan_table(table, [rows]).arrays[0]
-
-
-def check_plan(new_store: NewStore) -> None:
-    """Check the planned arrays, and the values of the index arrays, before anything is written."""
-    plan = new_store.plan
-    specs = declared_specs(new_store.scan)
-    rules = RecordedSpecs(plan.rules)
-    shapes = {array.field.path: array.shape for array in plan.arrays()}
-    infos = {
-        array.field.path: ArrayInfo(shape=array.shape, dtype=array.field.dtype) for array in plan.arrays()
-    }
-    problems = specs.problems(infos, new_store.samples, rules)
-    if not problems:
-        for array in plan.columns():
-            spec = rules.of(array.field.path)
-            if spec.ascending or spec.offsets_of is not None:
-                message = "has a rule over all rows, but is written shard by shard"
-                problems.append(Problem(array.field.path, message, "make it an index array", "schema"))
-        shapes[""] = (new_store.samples,)
-        for field, values in new_store.arrays:
-            spec = rules.of(field.path)
-            if spec.bounds_values:
-                errors = spec.value_errors(values[0 : len(values)], shapes.__getitem__)
-                problems += [Problem(field.path, error, kind="schema") for error in errors]
-    if problems:
-        lines = "\n  ".join(str(problem) for problem in problems)
-        msg = f"the arrays do not match the schema of {plan.family}. Fix: please report this:\n  {lines}"
-        raise ConversionError(msg)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from unistore.errors import ConversionError, InputError
+from unistore.errors import ConversionError, InputError, first_few
 
 T = TypeVar("T")
 
@@ -47,6 +48,10 @@ class JobPart:
         numbers = range(self.number, self.number + self.count)
         return [JobPart((number - 1) % self.count + 1, self.count) for number in numbers]
 
+    def having(self, items: Sequence[T], missing: AbstractSet[T]) -> list[JobPart]:
+        """Return the parts of which the share of `items` has missing ones, in the order of `all`."""
+        return [part for part in self.all() if not missing.isdisjoint(part.share(items))]
+
 
 SEALING = JobPart(0, 0)  # until the build folder says how many there are
 
@@ -72,6 +77,12 @@ def check_begun_parts(folder: Path, part: JobPart | None) -> None:
         how = "without --part" if alone else f"as {min(counts - {part.count})} jobs"
         msg = f"{folder}: this conversion was started {how}, not as {part.count} jobs. {fix}"
         raise ConversionError(msg)
+
+
+def not_ready(destination: str, numbers: Iterable[int]) -> ConversionError:
+    """Return the error of a seal before the jobs with these numbers are finished."""
+    shown = first_few([str(number) for number in numbers], 20)
+    return ConversionError(f"{destination}: jobs that are not finished: {shown}. Fix: run them, then --seal")
 
 
 def begun_counts(folder: Path) -> set[int]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from dataclasses import field as dataclass_field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import version
 from itertools import accumulate, chain
 from math import prod
 from typing import Any, NamedTuple
@@ -220,6 +222,11 @@ class TablePlan:
             for array in self.arrays
         )
 
+    def with_codecs(self, codec_of: Callable[[ArrayPlan], str]) -> TablePlan:
+        """Return the table with the codec of each column."""
+        arrays = [replace(array, codec=codec_of(array)) for array in self.arrays]
+        return replace(self, arrays=tuple(arrays))
+
     def tasks(self) -> Iterator[ShardTask]:
         """Yield tasks of the table in row order. Together they cover every row once."""
         for number, lo in enumerate(range(0, self.rows, self.shard_rows)):
@@ -263,6 +270,12 @@ def lay_out_table(table: Table, rows: int) -> tuple[ArrayPlan, ...]:
             )
         )
     return tuple(arrays)
+
+
+def index_plan(field: Field, rows: int) -> ArrayPlan:
+    """Plan an array that is a table of its own."""
+    table = Table(name=field.path.rpartition("/")[0], fields=(field,))
+    return plan_table(table, [rows]).arrays[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +346,72 @@ class Plan:
     def digest(self) -> str:
         """Return the digest of the plan as JSON."""
         return json_digest(self.to_json())
+
+    def bounded_columns(self) -> dict[str, ArraySpec]:
+        """Return the specs of the columns of tables whose values have bounds, by path."""
+        specs = {array.field.path: self.rules[array.field.path] for array in self.columns()}
+        return {path: spec for path, spec in specs.items() if spec.bounds_values}
+
+    def axes(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of the axes of every array, by path."""
+        return {array.field.path: array.field.axes for array in self.arrays()}
+
+    def with_codecs(self, codecs: Mapping[str, str]) -> Plan:
+        """Return the plan with the chosen codec of each column by path, ``fast`` where none was."""
+        tables = tuple(
+            table.with_codecs(lambda array: codecs.get(array.field.path, "fast")) for table in self.tables
+        )
+        found_in_values = {**self.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
+        return replace(self, tables=tables, options={**self.options, "found": found_in_values})
+
+
+def unique_dimension_names(
+    tables: Iterable[TablePlan], index: Iterable[ArrayPlan]
+) -> tuple[tuple[TablePlan, ...], tuple[ArrayPlan, ...]]:
+    """Rename the axes whose name another array uses for another extent.
+
+    Axes of rows get the name of their table as a prefix (``points_row``), other axes the name of their
+    array (``rows_a_x_axis``).
+    """
+    # Families choose distinct names: columns like ``a/x`` and ``x`` remain. xarray rejects a group in which
+    # one dimension name has two extents.
+    names = _Names()
+    named = []
+    for table in tables:
+        arrays = tuple(map(names.renamed, table.arrays))
+        named.append(replace(table, arrays=arrays))
+    return tuple(named), tuple(map(names.renamed, index))
+
+
+class _Names:
+    def __init__(self) -> None:
+        self._used: dict[str, dict[str, int]] = defaultdict(dict)
+
+    def renamed(self, array: ArrayPlan) -> ArrayPlan:
+        path = array.field.path
+        axes = list(array.field.axes)
+        group = path.rpartition("/")[0]
+        table = path.removesuffix(f"/{array.column}")
+        for number, extent in enumerate(array.shape):
+            owner = (table if number == 0 else path).replace("/", "_")
+            while axes[number] in axes[:number] or self._conflicts(group, axes[number], extent):
+                axes[number] = f"{owner}_{axes[number]}"
+            self._used[axes[number]][group] = extent
+        return replace(array, field=replace(array.field, axes=tuple(axes)))
+
+    def _conflicts(self, group: str, name: str, extent: int) -> bool:
+        inside = f"{group}/"
+        for place, other in self._used[name].items():
+            around = f"{place}/"
+            if other != extent and (inside.startswith(around) or around.startswith(inside)):
+                return True
+        return False
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return versions of the libraries that encode."""
+    return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
 def json_digest(value: Any) -> str:

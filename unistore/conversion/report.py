@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unistore.system.sizes import count_of, size
+from unistore.system.types import JsonObject
 
 if TYPE_CHECKING:
     from unistore.converters.detection import CountReport
@@ -69,6 +70,12 @@ class Report:
     notes: tuple[str, ...] = ()
     skipped: tuple[Mapping[str, Any], ...] = ()
     verdicts: tuple[CountReport, ...] = ()
+
+    @classmethod
+    def from_json(cls, plain: JsonObject) -> Report:
+        """Return the report of its fields as JSON."""
+        lists = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
+        return cls(**{**plain, **lists})
 
     def __repr__(self) -> str:
         noun = self.sample_table.rpartition("/")[2]

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from unistore.conversion.build import Build, FinishedStoreError
+from unistore.conversion.execution import execute
 from unistore.conversion.executors.local import Executor, Serial, parallel_map
 from unistore.conversion.keys import Fingerprint, Inputs
-from unistore.conversion.new_store import plan_options, versions
+from unistore.conversion.new_store import plan_options
 from unistore.conversion.parts import SEALING
+from unistore.conversion.plan import versions
 from unistore.conversion.report import Report
 from unistore.conversion.settings import DEFAULTS, Settings
 from unistore.conversion.skipping import (
@@ -31,7 +33,7 @@ from unistore.conversion.skipping import (
 )
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.splits import prepare_splits
-from unistore.conversion.steps import Conversion, finished_before
+from unistore.conversion.steps import Conversion
 from unistore.converters.detection import Claims
 from unistore.converters.scan_types import Stored
 from unistore.errors import InputError, writing_failed
@@ -110,7 +112,7 @@ def run(
                     round=len(build.journal.of(SKIP)),
                 )
                 try:
-                    return conversion.execute(prepared.rule)
+                    return execute(conversion, prepared.rule)
                 except InputError as error:
                     if not settings.skips or not all(problem.source for problem in error.problems):
                         raise
@@ -151,7 +153,7 @@ def _begin(
     identity = _identity(first.valid, settings.codec, first.rule)
     build.begin(identity, _source_states(first.inputs), paths, scanned)
     check_resumed(build.journal, skips=settings.skips)
-    report = finished_before(build)
+    report = build.finished_before()
     if report is not None:
         return report
     build.check(overwrite=settings.overwrite and build.part != SEALING)

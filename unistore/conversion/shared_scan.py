@@ -16,7 +16,7 @@ import xxhash
 
 from unistore.conversion.build import wait_turn
 from unistore.conversion.lock import Lock, check_plain
-from unistore.conversion.new_store import versions
+from unistore.conversion.plan import versions
 from unistore.conversion.records import from_json, to_json
 from unistore.converters.protocol import ParallelMap
 from unistore.errors import writing_failed

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -239,6 +239,35 @@ class Spill(Items[SourceArrays]):
         self._at = np.zeros(sources, np.int32)
         self._first = 0
         self._open: dict[int, tuple[SpilledBatch, list[SourceArrays]]] = {}
+
+    @classmethod
+    def recorded(cls, root: Path, keys: Keys, records: Iterable[JsonObject]) -> Spill:
+        """Return the rows of sources that have the same keys as when they were derived.
+
+        Parameters
+        ----------
+        root : Path
+            Folder of the batches' folders.
+        keys : array of bytes, (sources,)
+            Key of each source.
+        records : iterable of dict
+            Records of `DeriveJob` in the journal, each with the ``round`` of its batch.
+        """
+        spill = cls(root, len(keys))
+        order = np.argsort(keys)
+        for record in records:
+            batch = f"{record['round']}/{record['batch']}"
+            if not SpilledBatch.is_complete(root / batch):
+                continue
+            batch_keys = SpilledBatch(root / batch).keys
+            if json_digest(batch_keys) != record["of"]:
+                continue
+            spilled_keys = np.array([key or "" for key in batch_keys], "S32")
+            places = np.searchsorted(keys, spilled_keys, sorter=order)
+            number = order[places.clip(max=len(keys) - 1)]
+            unchanged = np.flatnonzero(keys[number] == spilled_keys)
+            spill.add(batch, number[unchanged].tolist(), unchanged.tolist())
+        return spill
 
     def only(self, lo: int, hi: int) -> Spill:
         """Return the part for sources ``lo:hi``, which keep their numbers, to be sent to another process."""

@@ -20,9 +20,8 @@ from unistore.converters.common.exclusion import folders_of
 from unistore.converters.common.faults import UNREADABLE, as_problem, is_read_error
 from unistore.converters.families import converter_of
 from unistore.converters.family import Family
-from unistore.converters.files.folders import Folders
 from unistore.converters.files.formats import is_about, may_have_ending, unread_format, why_left_out
-from unistore.converters.files.paths import common_root, is_inside, is_store, list_files, natural_key
+from unistore.converters.files.paths import Folders, common_root, is_inside, is_store, list_files, natural_key
 from unistore.converters.protocol import ParallelMap, serial_map
 from unistore.converters.registry import (
     conversion_of,

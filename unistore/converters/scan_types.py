@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import numpy as np
 
 from unistore.converters.common.faults import WRITE_AGAIN
-from unistore.converters.files.folders import Folders
+from unistore.converters.files.paths import Folders
 from unistore.converters.opened import Origin
 from unistore.errors import InputError, Problem
 from unistore.schemas.recorded_rules import StatedFamily

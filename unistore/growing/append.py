@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from unistore.conversion.convert import executor_for, recorded_converter, source_paths
+from unistore.conversion.identity import equal_sources_note
 from unistore.conversion.keys import Inputs, SourceState, read_states
-from unistore.conversion.new_store import equal_sources_note
 from unistore.conversion.report import Report
 from unistore.conversion.run import run
 from unistore.conversion.settings import Settings

@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 
 from unistore.conversion.convert import executor_for
+from unistore.conversion.execution import execute
 from unistore.conversion.keys import Inputs, SourceStates, read_states
 from unistore.conversion.report import Report
 from unistore.conversion.settings import Settings
-from unistore.conversion.steps import Conversion, finished_before
+from unistore.conversion.steps import Conversion
 from unistore.converters.protocol import SourceArrays, SourceReader
 from unistore.converters.scan_types import Finalized, Scan, Sources
 from unistore.data.parts import open_parts
@@ -316,14 +317,14 @@ def compact(
         identity = {"compact": places, "order": order, "codec": chosen}
         with build, executor_for(settings, None, callbacks) as executor:
             build.begin(identity, states, [*map(Path, folders)], time.time_ns())
-            if (report := finished_before(build)) is not None:
+            if (report := build.finished_before()) is not None:
                 return report
             build.check(overwrite=overwrite)
             build.discard_on_input_error()
             conversion = Conversion(
                 inputs=inputs, build=build, settings=settings, executor=executor, progress=callbacks
             )
-            return conversion.execute(None)
+            return execute(conversion, None)
 
 
 def _opened(folders: Sequence[str], version: VersionLike) -> list[OpenedStores]:

@@ -24,7 +24,7 @@ from unistore.conversion.convert import (
 )
 from unistore.conversion.finished import SourceChanges, source_changes
 from unistore.conversion.lock import Lock, LockedError, owner_of
-from unistore.conversion.new_store import versions
+from unistore.conversion.plan import versions
 from unistore.conversion.settings import Settings
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.detection import Detection

@@ -16,10 +16,12 @@ import numpy as np
 from unistore.conversion.build import FolderBuild
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor, R, T, parallel_map
+from unistore.conversion.identity import source_digests
 from unistore.conversion.job import Corner, ShardJob, ShardRecord
 from unistore.conversion.keys import Inputs
-from unistore.conversion.new_store import NewStore, merged_statistics, source_digests, versions
-from unistore.conversion.plan import ShardTask
+from unistore.conversion.new_store import NewStore
+from unistore.conversion.plan import ShardTask, versions
+from unistore.conversion.sealing import merged_statistics
 from unistore.conversion.settings import Settings
 from unistore.conversion.skipping import skipped_sources
 from unistore.conversion.split_rule import SplitRule

@@ -16,11 +16,8 @@ import xxhash
 from unistore.conversion.convert import source_paths
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import shard_key
-from unistore.conversion.new_store import (
-    NewStore,
-    metadata_documents,
-    write_index_and_documents,
-)
+from unistore.conversion.new_store import NewStore
+from unistore.conversion.sealing import metadata_documents, write_index_and_documents
 from unistore.conversion.steps import Conversion
 from unistore.errors import (
     ConversionError,

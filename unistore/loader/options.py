@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from unistore.loader.fetch import Collate, Fetch, choose_fetch, packs_samples
 from unistore.loader.ordering import is_distributed, sequence_for
-from unistore.order.sequences import NAMED, EpochSequence, ShuffleKind
+from unistore.order.sequences import EpochSequence
+from unistore.order.shuffle_choice import NAMED, ShuffleKind
 from unistore.system.arguments import MAX_EPOCH, MAX_WORKERS, Arguments, wrong_argument
 from unistore.system.workers import environment_number, plan, resolve_ranks
 

@@ -15,12 +15,11 @@ from unistore.order.sequences import (
     InOrder,
     Repeated,
     Shuffled,
-    ShuffleKind,
     Subset,
     Weighted,
     sample_indices,
-    shuffled,
 )
+from unistore.order.shuffle_choice import ShuffleKind, shuffled
 from unistore.system.arguments import Arguments, wrong_argument
 
 

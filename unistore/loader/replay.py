@@ -19,7 +19,8 @@ from unistore.errors import InputError
 from unistore.loader.loader import Loader
 from unistore.loader.ordering import sequence_for
 from unistore.loader.state import DatasetIdentity, load_state
-from unistore.order.sequences import EpochSequence, RankShare, ShuffleKind
+from unistore.order.sequences import EpochSequence, RankShare
+from unistore.order.shuffle_choice import ShuffleKind
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer, wrong_argument
 from unistore.system.types import Int64s, JsonObject, PathLike
 

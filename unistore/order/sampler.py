@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 
 from unistore.order.permutation import EpochIndex
-from unistore.order.sequences import NAMED, EpochSequence, RankShare, ShuffleKind, Weighted, shuffled
+from unistore.order.sequences import EpochSequence, RankShare, Weighted
+from unistore.order.shuffle_choice import NAMED, ShuffleKind, shuffled
 from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 
 # Positions computed at a time.

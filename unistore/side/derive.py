@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unistore.conversion.new_store import IndexArrays
+from unistore.conversion.sealing import IndexArrays
 from unistore.converters.family import Family
 from unistore.converters.options import declared
 from unistore.converters.protocol import Finalized

@@ -16,19 +16,15 @@ import numpy as np
 
 from unistore.conversion.codec_choice import index_codec
 from unistore.conversion.lock import Lock, check_plain
-from unistore.conversion.new_store import (
+from unistore.conversion.plan import Plan, index_plan, unique_dimension_names, versions
+from unistore.conversion.sealing import (
     IndexArrays,
     described_fields,
-    index_plan,
     metadata_documents,
-    planned_axes,
     tables_of,
-    unique_dimension_names,
-    versions,
     write_index_and_documents,
     write_root,
 )
-from unistore.conversion.plan import Plan
 from unistore.converters.families import specs_of
 from unistore.converters.registry import family_of, package_of
 from unistore.errors import AddOptions, writing_failed
@@ -190,7 +186,7 @@ def write_side_table(
     described = {path: field.axes for path, field in store.root.fields.items()}
     family = family_of(store.root)
     specs: ArraySpecs = specs_of(family)
-    rules = resolved(specs, {**described, **planned_axes(plan)})
+    rules = resolved(specs, {**described, **plan.axes()})
     plan = replace(plan, rules=rules.rules())
     documents = metadata_documents(plan, {}, groups)
     target = Folder(folder)
@@ -198,7 +194,7 @@ def write_side_table(
         "format_version": FORMAT_VERSION,
         "family": SIDE_FAMILY,
         "samples": {"count": store.sample_count, "table": store.sample_table},
-        "tables": tables_of(rules, [table] if table else groups, planned_axes(plan)),
+        "tables": tables_of(rules, [table] if table else groups, plan.axes()),
         "kinds": [],
         "package": package_of(family)._asdict(),
         "fields": described_fields(plan, rules),

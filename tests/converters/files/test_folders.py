@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unistore.converters.files.folders import Folders
+from unistore.converters.files.paths import Folders
 
 
 def lay(folder: Path, *names: str) -> None:

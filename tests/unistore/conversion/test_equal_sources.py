@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.conversion.new_store import equal_sources
+from unistore.conversion.identity import equal_sources
 
 SPLIT = "train=0.5,val=0.5"
 

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.conversion import plan
-from unistore.conversion.steps import Conversion
+from unistore.conversion import execution, plan
 from unistore.errors import ConversionError, InputError
 from unistore.growing import append as appending
 from unistore.growing.alike import unite
@@ -178,15 +177,15 @@ def test_a_change_after_reading_is_seen_at_the_seal(
 ) -> None:
     write(tmp_path / "src" / "a.npy", 1)
     time.sleep(0.02)
-    write_shards = Conversion.write_shards
+    write_shards = execution.write_shards
 
-    def then_change(self: Conversion, *arguments: Any) -> int:
-        done = write_shards(self, *arguments)
+    def then_change(*arguments: Any) -> int:
+        done = write_shards(*arguments)
         change(tmp_path / "src" / "a.npy")
         return done
 
     with monkeypatch.context() as patched:
-        patched.setattr(Conversion, "write_shards", then_change)
+        patched.setattr(execution, "write_shards", then_change)
         with pytest.raises(ConversionError, match=r"a\.npy: .*changed during"):
             unistore.convert(tmp_path / "src", tmp_path / "s.zarr")
     assert not (tmp_path / "s.zarr").exists()

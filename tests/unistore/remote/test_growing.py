@@ -18,6 +18,7 @@ import unistore
 from tests.support.store_files import tree
 from unistore.conversion.lock import LockedError
 from unistore.conversion.steps import Conversion
+from unistore.growing import compact
 from unistore.growing.growth import growing
 from unistore.remote.client import ObjectClient
 from unistore.store.names import SOURCES
@@ -328,12 +329,12 @@ def test_a_store_that_is_replaced_while_it_is_compacted_is_told(
     store: Objects, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unistore.convert(folder / "new", tmp_path / "other.zarr")
-    execute = Conversion.execute
+    execute = compact.execute
 
     def replacing(conversion: Conversion, split: Any) -> Any:
         store.reset("p", uploaded(tmp_path / "other.zarr"))
         return execute(conversion, split)
 
-    monkeypatch.setattr(Conversion, "execute", replacing)
+    monkeypatch.setattr(compact, "execute", replacing)
     with pytest.raises(unistore.StoreError, match="was replaced or moved since it was opened"):
         unistore.compact(URL, tmp_path / "one.zarr")

@@ -152,7 +152,7 @@ def test_a_store_larger_than_the_scratch_folder_is_verified_and_exported(
 def test_a_full_shuffle_without_copies_is_warned_about(
     proxy: Any, uploaded: str, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unistore.order.sequences.MANY_REQUESTS", 1000)
+    monkeypatch.setattr("unistore.order.shuffle_choice.MANY_REQUESTS", 1000)
     far = unistore.Dataset(uploaded)
     with pytest.warns(UserWarning, match="about 1,200 requests per epoch"):
         unistore.Shuffle(far, shuffle="full")

@@ -33,10 +33,16 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import is_unreadable
 from unistore.converters.family import Family
 from unistore.converters.family_types import Grouping
-from unistore.converters.files.folders import Folders, ListedFolders
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.links import LinkedFiles, follow_links, real_files
-from unistore.converters.files.paths import Listing, real_path, relative_names, rows_below
+from unistore.converters.files.paths import (
+    Folders,
+    ListedFolders,
+    Listing,
+    real_path,
+    relative_names,
+    rows_below,
+)
 from unistore.converters.opened import FileSummary, Format, OpenFile, Origin, SourceFile
 from unistore.converters.protocol import Emit, Finalized, Scan, Scanned, SourceArrays, SourceReader
 from unistore.converters.scan_types import Candidate, Found, Parts, SourcePart

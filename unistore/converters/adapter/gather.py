@@ -26,8 +26,7 @@ from unistore.converters.adapter.sources import (
 from unistore.converters.adapter.stored_columns import FORMAT, METADATA, OF_FAMILY, field_of, ragged_field_of
 from unistore.converters.adapter.values import expected_of, item_bounds, stored_value, value_arrays
 from unistore.converters.array import BLOCK_BYTES
-from unistore.converters.common.columns import Merged, SourceColumn, reconcile
-from unistore.converters.common.left_out import NOT_EVERYWHERE, left_out_notes
+from unistore.converters.common.columns import NOT_EVERYWHERE, Merged, SourceColumn, left_out_notes, reconcile
 from unistore.converters.family import Family
 from unistore.converters.family_types import Cut
 from unistore.converters.files.hdf5.attributes import NO_ATTRIBUTES, AttributeCollector

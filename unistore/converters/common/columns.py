@@ -1,4 +1,4 @@
-"""Merge the columns of many sources: same names, same row shapes, dtypes without loss."""
+"""Merge the columns of many sources without loss of values, and note the arrays that are not stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import AddOptions, Fix, Fixes, Problem, first_few, printable
+from unistore.errors import AddOptions, Fix, Fixes, Problem, first_few, names_without_numbers, printable
 from unistore.schemas.tables import DTYPES, MISSING, ROW_SHAPES
 from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
 
@@ -20,6 +20,11 @@ _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f
 _MAX_FORMS = 6
 TEXT_KINDS = "SUO"  # kinds of the dtypes of texts: of one length, and of any
 ANY_TEXT = np.dtype(object, metadata={"vlen": str})  # of texts of any length, as h5py has it
+# Reasons why an array is not stored, as they follow "not stored, "
+NOT_EVERYWHERE = "because sources differ in it (--columns intersection)"
+NOT_MAPPED = "because --map does not name it"
+BOOKKEEPING = "because it is bookkeeping of the program that wrote the file"
+_LISTED = 20
 
 
 @dataclass(frozen=True)
@@ -324,6 +329,24 @@ def promotion_note(name: str, dtype: str, origins: Mapping[str, Sequence[str]]) 
         return ""
     held = ", ".join([f"{own} in {first_few(sources)}" for own, sources in origins.items()])
     return f"{printable(name)} is stored as {dtype}, which represents every value of {held}"
+
+
+def left_out_notes(left_out: Iterable[tuple[str, str]]) -> list[str]:
+    """Return one note per reason.
+
+    Parameters
+    ----------
+    left_out : iterable of (str, str)
+        Name of each array that is not stored, and the reason, as it follows "not stored, ": ``"because it is
+        text"``. An empty reason: the column is not in every source, or differs in form.
+    """
+    names: dict[str, list[str]] = {}
+    for name, reason in left_out:
+        names.setdefault(reason or NOT_EVERYWHERE, []).append(name)
+    return [
+        f"not stored, {reason}: {first_few(names_without_numbers(left_out_names), _LISTED)}"
+        for reason, left_out_names in names.items()
+    ]
 
 
 def shape_labels(sources: Iterable[tuple[str, Mapping[str, SourceColumn]]]) -> dict[str, str]:

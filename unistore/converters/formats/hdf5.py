@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from unistore.converters.array import Array, NamedArrays, as_json
-from unistore.converters.common.left_out import BOOKKEEPING
+from unistore.converters.common.columns import BOOKKEEPING
 from unistore.converters.files.hdf5 import attributes as hdf5_attributes
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5 import library as h5py

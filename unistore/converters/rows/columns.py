@@ -11,8 +11,7 @@ import numpy as np
 
 from unistore.converters.adapter.sources import common_length
 from unistore.converters.array import FieldOf
-from unistore.converters.common.columns import is_text, storable
-from unistore.converters.common.left_out import NOT_MAPPED
+from unistore.converters.common.columns import NOT_MAPPED, is_text, storable
 from unistore.converters.files.npy import NPY_NAME
 from unistore.converters.formats.images import encoding_of
 from unistore.converters.rows.grouping import group_files
