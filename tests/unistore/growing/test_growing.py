@@ -163,6 +163,34 @@ def test_known_sources_are_skipped_refused_or_replaced(
     check_values(opened(store), {**sources, **changed})
 
 
+@pytest.mark.parametrize("name", ["b.npz", "d.npz"], ids=["one of a part", "the only one of its part"])
+def test_a_removed_source_stays_removed_until_its_file_is_given_or_changes(
+    tmp_path: Path, store: Path, sources: dict[str, Any], name: str
+) -> None:
+    folder = tmp_path / "old"
+    shutil.move(tmp_path / "new" / "d.npz", folder)
+    unistore.append(folder, store)
+    unistore.remove(store, name)
+    left = {source: values for source, values in sources.items() if source != name}
+    same = unistore.append(folder, store)
+    assert (same.version, same.report, name in same.skipped) == (3, None, True)
+    os.utime(folder / name)  # its values are compared
+    same = unistore.append(folder, store)
+    assert (same.version, same.report, name in same.skipped) == (3, None, True)
+    check_values(opened(store), left)
+    assert unistore.append(folder / name, store).version == 4
+    check_values(opened(store), sources)
+    unistore.remove(store, name)
+    changed = write_source(folder, name.removesuffix(".npz"), 5)
+    appended = unistore.append(folder, store)
+    assert appended.report is not None
+    assert appended.report.notes[-1] == (
+        f"a removed source has other values now and came back: {name}; "
+        f"unistore remove {store} {name} removes it again"
+    )
+    check_values(opened(store), {**left, **changed})
+
+
 def test_copied_sources_are_known_by_their_values(
     tmp_path: Path, store: Path, sources: dict[str, Any]
 ) -> None:
