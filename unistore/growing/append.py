@@ -22,6 +22,7 @@ from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.detection import Claims
+from unistore.converters.files.paths import name_ends
 from unistore.converters.scan_types import Found, SourcePart, Stored
 from unistore.data.default_kind import natural_kind
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
 
 _REPLACE = AddOptions(("--replace",), "to replace the old one")
+_OTHER = "rename it if it is another source, or convert both into a new store from a folder that has both"
+_ABOVE = "convert all sources into a new store, because the names of this one begin at a folder inside"
 _FIX = "convert these sources into another store, then merge both with unistore compact STORE OTHER NEW"
 _SOME_FIX = (
     "append them together with a source that has fewer columns or smaller rows, or convert all together"
@@ -128,8 +131,7 @@ class _Sources:
             if known is None or self.replaces or known.size == size:
                 continue
             message = f"has {size:,} bytes, but the source of this name in the store has {known.size:,}"
-            other = "rename it, if it is another source"
-            problems.append(Problem(name, message, (_REPLACE, other), "changed", name))
+            problems.append(Problem(name, message, (_REPLACE, _OTHER), "changed", name))
         if problems:
             raise InputError(problems)
 
@@ -146,7 +148,7 @@ class _Sources:
         for name in rows:
             if name in self.known and name not in same and not self.replaces:
                 message = "has the name and size of a source in the store, but other values"
-                problems.append(Problem(name, message, _REPLACE, "changed", name))
+                problems.append(Problem(name, message, (_REPLACE, _OTHER), "changed", name))
         if problems:
             raise InputError(problems)
         return tuple(rows[name] for name in rows if name in same)
@@ -155,20 +157,22 @@ class _Sources:
         """Refuse sources that the store has under another name, as names begin at another folder."""
         longer: dict[str, list[str]] = defaultdict(list)
         for other in self.known:
-            for end in _ends(other):
+            for end in name_ends(other):
                 longer[end].append(other)
         pairs = {}
         for row, (name, size) in enumerate(_source_rows(new)):
             if name in self.known:
                 continue
-            for other in (*longer.get(name, ()), *(end for end in _ends(name) if end in self.known)):
+            for other in (*longer.get(name, ()), *(end for end in name_ends(name) if end in self.known)):
                 if self.known[other].size == size:
                     pairs[name, other] = self.known[other], row
         problems = []
         for name, other in self._same_values(new, pairs):
             message = f"has the same values as '{other}', which the store has already"
-            fix = AddOptions(("--exclude", name)), "give the folder from which the store was converted"
-            problems.append(Problem(name, message, fix, "changed", name))
+            is_above = len(name) > len(other)
+            folder = _ABOVE if is_above else "give the folder from which the store was converted"
+            fixes = folder, AddOptions(("--exclude", name))
+            problems.append(Problem(name, message, fixes, "changed", name))
         if problems:
             raise InputError(problems)
 
@@ -196,12 +200,6 @@ class _Sources:
 
 
 _Key = TypeVar("_Key")
-
-
-def _ends(name: str) -> list[str]:
-    """Return what is left of a name without the first of its folders, the first two, ..."""
-    parts = name.split("/")
-    return ["/".join(parts[first:]) for first in range(1, len(parts))]
 
 
 def _source_rows(store: Store) -> Iterable[tuple[str, int]]:

@@ -103,7 +103,7 @@ def with_mended(
         else:
             changed.append(part.name)
     new = [name for name in changes.new if name not in {*unchanged, *changed, *mended}]
-    return SourceChanges(new=[*new, *mended], changed=changed, missing=changes.missing)
+    return changes._replace(new=[*new, *mended], changed=changed)
 
 
 def _without(names: Iterable[str], others: Container[str]) -> list[str]:

@@ -205,14 +205,39 @@ def test_copied_sources_are_known_by_their_values(
     check_values(opened(store), sources)
 
 
+def test_a_source_of_another_folder_that_has_the_name_of_a_stored_one_is_not_only_offered_for_replacement(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    for values, problem in ((sources["a.npz"] + 1, "other values"), (sources["b.npz"], "bytes")):
+        (tmp_path / "day2").mkdir(exist_ok=True)
+        np.savez(tmp_path / "day2" / "a.npz", x=values, label=np.arange(len(values)) % 5)
+        with pytest.raises(unistore.InputError, match=problem) as caught:
+            unistore.append(tmp_path / "day2", store)
+        (replace, other) = caught.value.problems[0].fixes
+        assert str(replace) == "add --replace to replace the old one"
+        assert str(other).startswith("rename it if it is another source, or convert both")
+
+
+def test_a_source_under_a_shorter_name_is_refused(tmp_path: Path) -> None:
+    for day in ("day1", "day2"):
+        write_source(tmp_path / "all" / day, f"of_{day}")
+    unistore.convert(tmp_path / "all", tmp_path / "s.zarr")
+    with pytest.raises(unistore.InputError, match=r"Fix: give the folder from which the store was converted"):
+        unistore.append(tmp_path / "all" / "day1", tmp_path / "s.zarr")
+
+
 def test_a_source_under_a_longer_name_is_refused(tmp_path: Path, store: Path) -> None:
     shutil.copytree(tmp_path / "old", tmp_path / "all" / "day1")
     write_source(tmp_path / "all" / "day2", "e")
     shutil.copy(tmp_path / "old" / "a.npz", tmp_path / "all" / "day2" / "z.npz")
-    with pytest.raises(
-        unistore.InputError, match=r"day1/a\.npz: has the same values as 'a\.npz'.*--exclude day1/a\.npz"
-    ):
+    with pytest.raises(unistore.InputError) as caught:
         unistore.append(tmp_path / "all", store)
+    names = [problem.file for problem in caught.value.problems]
+    assert names == ["day1/a.npz", "day1/b.npz", "day1/c.npz"]
+    assert caught.value.problems[0].message == "has the same values as 'a.npz', which the store has already"
+    (fix, exclude) = caught.value.problems[0].fixes
+    assert str(fix).startswith("convert all sources into a new store, because the names of this one begin")
+    assert str(exclude) == "add --exclude day1/a.npz"
     assert [one.number for one in unistore.versions(store)] == [1]
 
 
