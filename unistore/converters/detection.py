@@ -51,7 +51,7 @@ REFUSED = "refused"
 EXCLUDED = "excluded"
 # Kinds of problems of a file that is not what its ending says. Others may be of sound files
 _DAMAGE = frozenset(
-    ("format", "truncated", "damaged", "corrupt", "empty", "header", "unclosed", "unwritten", "trailing")
+    ("format", "truncated", "damaged", "empty", "header", "unclosed", "unwritten", "trailing")
 )
 _EXAMPLES = 3
 _SHOWN = 3
