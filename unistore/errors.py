@@ -120,6 +120,8 @@ class GiveOptions:
         return printable(f"give {' and '.join(self.names)} {self.purpose}".rstrip())
 
 
+_MAX_LINES = 11  # of the message of a problem, as commands print it
+
 # A sentence, where neither options nor a command of known words help
 Fix: TypeAlias = str | AddOptions | GiveOptions | RunCommand
 # One, or several of which each helps, the usual one first
@@ -210,8 +212,16 @@ class Problem:
 
     @property
     def paragraph(self) -> str:
-        """The problem as commands print it: ``PLACE: PROBLEM.``, and ``fix: …`` on a line of its own."""
-        return f"{self._sentence}\n  fix: {self.advice}" if self.fix else self._sentence
+        """The problem as commands print it: ``PLACE: PROBLEM.``, and ``fix: …`` on a line of its own.
+
+        Of a long list, such as the lengths of all arrays of a file, it has the first lines.
+        """
+        lines = self._sentence.split("\n")
+        if len(lines) > _MAX_LINES:
+            lines[_MAX_LINES:] = [f"    and {len(lines) - _MAX_LINES:,} more (--json prints all)"]
+        if self.fix:
+            lines.append(f"  fix: {self.advice}")
+        return "\n".join(lines)
 
     @property
     def _sentence(self) -> str:

@@ -101,3 +101,13 @@ def test_a_paragraph_has_place_problem_and_an_indented_fix() -> None:
     assert problem.paragraph == "a.h5: is truncated: 20 bytes.\n  fix: copy it again"
     assert Problem("a.h5", "which are the coordinates?").paragraph == "a.h5: which are the coordinates?"
     assert Problem("a.h5", "columns differ:\n  x\n").paragraph == "a.h5: columns differ:\n  x"
+
+
+def test_a_paragraph_has_the_first_lines_of_a_long_list_and_json_has_all() -> None:
+    lines = [f"    x{number}  {number}" for number in range(86)]
+    problem = Problem("a.h5", "\n".join(["lengths differ:", *lines, "   "]), "add --map x=x0")
+    shown = problem.paragraph.splitlines()
+    assert shown[1:11] == lines[:10]
+    assert shown[11:] == ["    and 76 more (--json prints all)", "  fix: add --map x=x0"]
+    assert lines[-1] in problem.to_json()["message"]
+    assert lines[-1] in str(problem)

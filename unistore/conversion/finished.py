@@ -26,6 +26,7 @@ from unistore.conversion.split_rule import EXACT, share_text
 from unistore.conversion.splits import prepare_splits
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.detection import Claims, counted_scan
+from unistore.converters.files.paths import name_ends
 from unistore.errors import AddOptions, Fix, InputError, RunCommand, StoreError, first_few
 from unistore.store.names import copies_folder
 from unistore.store.reader import Store
@@ -158,9 +159,17 @@ def compared(
     """
     replacing: tuple[Fix, ...] = error.problems[0].fixes
     try:
-        new, changed, missing = source_changes(error.destination, converter, paths, claims)
+        changes = source_changes(error.destination, converter, paths, claims)
     except (InputError, StoreError, OSError):  # what is wrong with either is told by another command
         return error
+    new, changed, missing, longer = changes
+    if longer:
+        names = first_few([f"{name} was {before}" for name, before in longer.items()])
+        message = f"{error.problems[0].message}, with names that begin at another folder: {names}"
+        if not error.is_grown:
+            purpose = "to convert all sources again, because a store cannot rename them"
+            replacing = (AddOptions(("--overwrite",), purpose),)
+        return InputError.at(error.destination, message, replacing, "exists")
     counted = (
         (new, "new"),
         (changed, "changed or touched since"),
@@ -203,6 +212,9 @@ class SourceChanges(NamedTuple):
     new: list[str]  # given, and not in the store
     changed: list[str]  # in both, with other sizes or times of files
     missing: list[str]  # in the store, and not given
+    longer: dict[
+        str, str
+    ]  # given under a name with more folders: the name in the store; also new and missing
 
 
 def source_changes(
@@ -212,10 +224,17 @@ def source_changes(
     known = _stored_sources(destination)
     found = converter.find((claims or Claims(paths, converter)).listing, Exclusion(converter.exclude))
     given = {part.name: part.files for part in found.parts}
+    missing = {name: state for name, state in known.items() if name not in given}
+    longer = {}
+    for name, files in given.items():
+        for end in name_ends(name):
+            if name not in known and end in missing and missing[end].is_now(files):
+                longer[name] = end
     return SourceChanges(
         new=[name for name in given if name not in known],
         changed=[name for name in given if name in known and not known[name].is_now(given[name])],
-        missing=[name for name in known if name not in given],
+        missing=[*missing],
+        longer=longer,
     )
 
 

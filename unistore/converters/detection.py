@@ -46,11 +46,13 @@ if TYPE_CHECKING:
 TAKEN = "taken"
 LEFT_OUT = "left out"
 REFUSED = "refused"
+# How people read them, in terminals and on pages; stores and JSON have the words above
+SHOWN_VERDICTS = {TAKEN: "used", LEFT_OUT: "skipped", REFUSED: "failed"}
 # Reason for files that the user, or a problem, excludes
 EXCLUDED = "excluded"
 # Kinds of problems of a file that is not what its ending says. Others may be of sound files
 _DAMAGE = frozenset(
-    ("format", "truncated", "damaged", "corrupt", "empty", "header", "unclosed", "unwritten", "trailing")
+    ("format", "truncated", "damaged", "empty", "header", "unclosed", "unwritten", "trailing")
 )
 _EXAMPLES = 3
 _SHOWN = 3
@@ -135,11 +137,11 @@ def _name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
 
 
 def verdict_counts(verdicts: Sequence[CountReport]) -> str:
-    """``"12 taken, 3 left out"``: numbers of files."""
+    """``"12 used, 3 skipped"``: numbers of files."""
     counts = Counter({TAKEN: 0})
     for group in verdicts:  # which are in order: taken, left out, refused
         counts[group["verdict"]] += group["files"]
-    texts = [f"{count:,} {verdict}" for verdict, count in counts.items()]
+    texts = [f"{count:,} {SHOWN_VERDICTS[verdict]}" for verdict, count in counts.items()]
     return ", ".join(texts)
 
 

@@ -17,7 +17,7 @@ _TOGETHER = 16
 
 
 def count_labels(reader: SampleReader, key: str, chosen: Int64s, epoch: int, seed: int) -> dict[int, int]:
-    """Count how often each label occurs.
+    """Count labels for `Dataset.label_counts`.
 
     Parameters
     ----------
@@ -29,16 +29,6 @@ def count_labels(reader: SampleReader, key: str, chosen: Int64s, epoch: int, see
         Samples to read.
     epoch, seed : int
         Epoch and seed of random samples.
-
-    Returns
-    -------
-    dict of int to int
-        Label to count, in ascending order of labels.
-
-    Raises
-    ------
-    InputError
-        If the values are not integers.
     """
     counts: Counter[int] = Counter()
     for lo in range(0, len(chosen), _TOGETHER):
@@ -54,7 +44,7 @@ def count_labels(reader: SampleReader, key: str, chosen: Int64s, epoch: int, see
 
 
 def class_weights(key: str, counts: Mapping[int, int], classes: int | None) -> list[float]:
-    """Return the weight of each class: the mean count of the classes that occur, divided by its own.
+    """Return weights for `Dataset.class_weights`, which documents `classes`, the result and errors.
 
     Parameters
     ----------
@@ -62,18 +52,6 @@ def class_weights(key: str, counts: Mapping[int, int], classes: int | None) -> l
         Key of the labels, for messages.
     counts : mapping of int to int
         Label to count.
-    classes : int or None
-        Number of classes. None: the largest label plus 1.
-
-    Returns
-    -------
-    list of float
-        One number per class: 0 for classes that do not occur.
-
-    Raises
-    ------
-    InputError
-        If there are no labels, or labels outside 0 to ``classes - 1``.
     """
     if not counts:
         raise wrong_argument(key, "has no labels", "choose a key, split or subset with labels")

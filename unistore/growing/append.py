@@ -22,6 +22,7 @@ from unistore.conversion.settings import Settings
 from unistore.conversion.split_rule import SplitRule
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.detection import Claims
+from unistore.converters.files.paths import name_ends
 from unistore.converters.scan_types import Found, SourcePart, Stored
 from unistore.data.default_kind import natural_kind
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
@@ -34,7 +35,7 @@ from unistore.progress import resolve_progress
 from unistore.schemas.indices import main_bounds
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
-from unistore.store.versions import Part, describe_part
+from unistore.store.versions import Part, Version, describe_part
 from unistore.system.progress import Progress, ProgressLike, begin_items
 from unistore.system.types import Attributes, JsonObject, PathLike
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
 
 _REPLACE = AddOptions(("--replace",), "to replace the old one")
+_OTHER = "rename it if it is another source, or convert both into a new store from a folder that has both"
+_ABOVE = "convert all sources into a new store, because the names of this one begin at a folder inside"
 _FIX = "convert these sources into another store, then merge both with unistore compact STORE OTHER NEW"
 _SOME_FIX = (
     "append them together with a source that has fewer columns or smaller rows, or convert all together"
@@ -80,7 +83,7 @@ class Appended:
 class _Known(NamedTuple):
     """A source of the store."""
 
-    part: int  # number of its part in the version
+    store: Store
     number: int  # its number there
     size: int  # bytes of its files
     digest: bytes  # of its values; empty: it has no rows
@@ -91,17 +94,21 @@ class _Known(NamedTuple):
 class _Sources:
     """The sources that a store has, by name."""
 
-    stores: Sequence[Store]  # of the parts
-    known: Mapping[str, _Known]  # those of the version
-    removed: Mapping[str, _Known]  # those that the version leaves out
+    known: Mapping[str, _Known]  # those of the newest version
+    removed: Mapping[str, _Known]  # those that only older versions have
     replaces: bool
 
-    def is_stored(self, part: SourcePart, given: frozenset[str]) -> bool:
+    def without_given(self, found: Found, given: frozenset[str]) -> _Sources:
+        """Return the sources without removed ones whose own files are given: these come back."""
+        removed = dict(self.removed)
+        for part in found.parts:
+            if not given.isdisjoint(map(str, part.files)):
+                removed.pop(part.name, None)
+        return dataclasses.replace(self, removed=removed)
+
+    def is_stored(self, part: SourcePart) -> bool:
         """Return whether a source has the name of one that is known, and surely its files, unchanged."""
-        # what was removed comes back where its file is given, not with its folder
-        known = self.known.get(part.name)
-        if known is None and given.isdisjoint(map(str, part.files)):
-            known = self.removed.get(part.name)
+        known = self.known.get(part.name) or self.removed.get(part.name)
         return known is not None and known.state.is_now(part.files)
 
     def has_like(self, file_name: str, size: int) -> bool:
@@ -124,21 +131,24 @@ class _Sources:
             if known is None or self.replaces or known.size == size:
                 continue
             message = f"has {size:,} bytes, but the source of this name in the store has {known.size:,}"
-            other = "rename it, if it is another source"
-            problems.append(Problem(name, message, (_REPLACE, other), "changed", name))
+            problems.append(Problem(name, message, (_REPLACE, _OTHER), "changed", name))
         if problems:
             raise InputError(problems)
 
     def same_rows(self, new: Store) -> tuple[int, ...]:
-        """Return the sources of a new store that have the values of known ones. Refuse those with others."""
-        rows = {name: row for row, (name, _) in enumerate(_source_rows(new)) if name in self.known}
-        pairs = {name: (self.known[name], row) for name, row in rows.items()}
+        """Return the sources of a new store that have the values of known ones. Refuse those with others.
+
+        A removed source that has other values now is a new one.
+        """
+        by_name = {**self.removed, **self.known}
+        rows = {name: row for row, (name, _) in enumerate(_source_rows(new)) if name in by_name}
+        pairs = {name: (by_name[name], row) for name, row in rows.items()}
         same = self._same_values(new, pairs)
         problems = []
         for name in rows:
-            if name not in same and not self.replaces:
+            if name in self.known and name not in same and not self.replaces:
                 message = "has the name and size of a source in the store, but other values"
-                problems.append(Problem(name, message, _REPLACE, "changed", name))
+                problems.append(Problem(name, message, (_REPLACE, _OTHER), "changed", name))
         if problems:
             raise InputError(problems)
         return tuple(rows[name] for name in rows if name in same)
@@ -147,20 +157,22 @@ class _Sources:
         """Refuse sources that the store has under another name, as names begin at another folder."""
         longer: dict[str, list[str]] = defaultdict(list)
         for other in self.known:
-            for end in _ends(other):
+            for end in name_ends(other):
                 longer[end].append(other)
         pairs = {}
         for row, (name, size) in enumerate(_source_rows(new)):
             if name in self.known:
                 continue
-            for other in (*longer.get(name, ()), *(end for end in _ends(name) if end in self.known)):
+            for other in (*longer.get(name, ()), *(end for end in name_ends(name) if end in self.known)):
                 if self.known[other].size == size:
                     pairs[name, other] = self.known[other], row
         problems = []
         for name, other in self._same_values(new, pairs):
             message = f"has the same values as '{other}', which the store has already"
-            fix = AddOptions(("--exclude", name)), "give the folder from which the store was converted"
-            problems.append(Problem(name, message, fix, "changed", name))
+            is_above = len(name) > len(other)
+            folder = _ABOVE if is_above else "give the folder from which the store was converted"
+            fixes = folder, AddOptions(("--exclude", name))
+            problems.append(Problem(name, message, fixes, "changed", name))
         if problems:
             raise InputError(problems)
 
@@ -177,23 +189,17 @@ class _Sources:
 
     def _same_values(self, new: Store, pairs: Mapping[_Key, tuple[_Known, int]]) -> list[_Key]:
         """Return the keys of the pairs, a known source and the number of a new one, of the same values."""
-        by_part: dict[int, dict[_Key, tuple[int, int]]] = defaultdict(dict)
+        by_store: dict[Store, dict[_Key, tuple[int, int]]] = defaultdict(dict)
         for key, (known, row) in pairs.items():
-            by_part[known.part][key] = known.number, row
+            by_store[known.store][key] = known.number, row
         same: set[_Key] = set()
-        for part, numbers in by_part.items():
-            are_same = same_sources(self.stores[part], new, [*numbers.values()])
+        for store, numbers in by_store.items():
+            are_same = same_sources(store, new, [*numbers.values()])
             same.update(key for key, is_same in zip(numbers, are_same, strict=True) if is_same)
         return [key for key in pairs if key in same]
 
 
 _Key = TypeVar("_Key")
-
-
-def _ends(name: str) -> list[str]:
-    """Return what is left of a name without the first of its folders, the first two, ..."""
-    parts = name.split("/")
-    return ["/".join(parts[first:]) for first in range(1, len(parts))]
 
 
 def _source_rows(store: Store) -> Iterable[tuple[str, int]]:
@@ -207,18 +213,28 @@ def _source_digests(store: Store) -> list[bytes]:
     return [digest.tobytes() if count else b"" for digest, count in zip(digests, rows, strict=True)]
 
 
-def known_sources(growth: Growth) -> tuple[dict[str, _Known], dict[str, _Known]]:
-    """Return the sources of a version, and the sources that it does not have any more, by name."""
+def known_sources(stores: Iterable[Store], version: Version) -> tuple[dict[str, _Known], dict[str, _Known]]:
+    """Return the sources of a version, and other sources of the stores, by name.
+
+    Parameters
+    ----------
+    stores : iterable of Store
+        The stores of the version, and of older ones, the oldest first.
+    version : Version
+        The version.
+    """
+    removed_numbers = {part.seal: part.removed for part in version.parts}
     known: dict[str, _Known] = {}
     removed: dict[str, _Known] = {}
-    for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
-        left_out = frozenset(part.removed)
-        states = read_states(store.storage, part.seal.digest, part.sources).states
-        rows = zip(_source_rows(store), _source_digests(store), states, strict=True)
+    for store in stores:
+        names_and_sizes = [*_source_rows(store)]
+        states = read_states(store.storage, store.root.seal.digest, len(names_and_sizes)).states
+        rows = zip(names_and_sizes, _source_digests(store), states, strict=True)
+        left_out = frozenset(removed_numbers.get(store.root.seal, range(len(names_and_sizes))))
         for row, ((name, size), digest, state) in enumerate(rows):
             sources = removed if row in left_out else known
-            sources[name] = _Known(number, row, size, digest, state)
-    return known, removed
+            sources[name] = _Known(store, row, size, digest, state)
+    return known, {name: source for name, source in removed.items() if name not in known}
 
 
 def append(
@@ -247,7 +263,7 @@ def append(
         Files and folders. Names of sources begin at their common folder, so give the folder that was
         converted, or files in it. Sources that the store has are skipped: by name if the size and times
         of their files are unchanged, otherwise by their values, which are then read. Removed sources are
-        skipped, too, unless you give their files.
+        skipped, too, unless you give their files or their values have changed.
     store : path or URL
         Folder of the store, or its URL in an object store.
     replace : bool, default False
@@ -291,8 +307,9 @@ def append(
     paths = source_paths(sources)
     with resolve_progress(progress) as callbacks, growing(store, work) as growth:
         begin_items(callbacks, "comparing with the store")
-        sources_by_name, removed = known_sources(growth)
-        known = _Sources(stores=growth.stores, known=sources_by_name, removed=removed, replaces=replace)
+        stores = growth.stores_of_all_versions()
+        sources_by_name, removed = known_sources(stores, growth.version)
+        known = _Sources(known=sources_by_name, removed=removed, replaces=replace)
         options = growth.stores[0].root.options
         settings = Settings(
             codec=options.get("codec", "auto"),
@@ -306,7 +323,7 @@ def append(
             on_error=on_error,
         )
         converter = recorded_converter(growth.stores[0].family, options)
-        if skipped := skipped_since(growth.stores):
+        if skipped := skipped_since(stores):
             converter = including_mended(converter, paths, skipped)
         if check:
             _check_sources(converter, source_paths(check), known, growth.store)
@@ -325,7 +342,8 @@ def _append(
     store = growth.store
     claims = Claims(paths, converter)
     found = _sources_under(converter, claims)
-    stored_parts = [part for part in found.parts if known.is_stored(part, claims.listing.given)]
+    known = known.without_given(found, claims.listing.given)
+    stored_parts = [part for part in found.parts if known.is_stored(part)]
     skipped = tuple(part.name for part in stored_parts)
     exclusion = Exclusion(converter.exclude)
     names = frozenset(skipped)
@@ -367,8 +385,10 @@ def _append(
     parts = without_sources(growth, [known.known[name] for name in replaced], schemas)
     parts.append(describe_part(new, schemas, same))
     notes = report.notes
+    if came_back := [name for name in new_names if name in known.removed and name not in skipped]:
+        notes = (*notes, _came_back_note(came_back, store))
     if copies := known.copies(new, skipped, replaced):
-        fix = f"{shlex.join(('unistore', 'remove', str(store), copies[0][0]))} removes it again"
+        fix = _removes_again(store, copies[0][0])
         note = equal_sources_note(
             copies, are_split=len(new.split_names()) > 1, where=" in the store", fix=fix
         )
@@ -376,6 +396,15 @@ def _append(
     version = growth.commit(parts, schemas, new)
     report = dataclasses.replace(report, destination=f"{store}/{parts[-1].key}", notes=notes)
     return Appended(store=store, version=version.number, report=report, skipped=skipped, replaced=replaced)
+
+
+def _came_back_note(names: Sequence[str], store: str) -> str:
+    count = "a removed source has" if len(names) == 1 else f"{len(names):,} removed sources have"
+    return f"{count} other values now and came back: {first_few(names)}; {_removes_again(store, names[0])}"
+
+
+def _removes_again(store: str, name: str) -> str:
+    return f"{shlex.join(('unistore', 'remove', store, name))} removes it again"
 
 
 def _sources_under(converter: Converter, claims: Claims) -> Found:
@@ -407,7 +436,7 @@ def _check_sources(converter: Converter, folders: Sequence[Path], known: _Source
             problems.append(
                 Problem(name, f"is not in {first_few([*map(str, folders)])}", "", "missing", name)
             )
-        elif not known.replaces and not known.is_stored(found[name], claims.listing.given):
+        elif not known.replaces and not known.is_stored(found[name]):
             message = "has another size or modification time than when it was converted"
             words = ("verify", store, "--against", *map(str, folders))
             fixes = _REPLACE, RunCommand(words, "to compare its values")
@@ -470,13 +499,13 @@ def _contradict(before: Any, now: Any) -> bool:
 
 def without_sources(growth: Growth, sources: Iterable[_Known], schemas: list[Attributes]) -> list[Part]:
     """Return the parts of a version without some of its sources. Parts without any source are left out."""
-    removed: dict[int, set[int]] = {}
+    removed: dict[Store, set[int]] = defaultdict(set)
     for source in sources:
-        removed.setdefault(source.part, set()).add(source.number)
+        removed[source.store].add(source.number)
     parts = []
-    for number, (store, part) in enumerate(zip(growth.stores, growth.version.parts, strict=True)):
-        if number in removed:
-            left_out = tuple(sorted({*part.removed, *removed[number]}))
+    for store, part in zip(growth.stores, growth.version.parts, strict=True):
+        if store in removed:
+            left_out = tuple(sorted({*part.removed, *removed[store]}))
             if len(left_out) < part.sources:
                 parts.append(describe_part(store, schemas, left_out))
         else:

@@ -18,6 +18,7 @@ from unistore.store.names import TAGS, VERSIONS
 from unistore.store.reader import Store
 from unistore.store.versions import GrownStore, Part, Version, check_tag, first_version, open_stores
 from unistore.system.types import Attributes, PathLike
+from unistore.zarr3.storage import MAX_SHARED_FILES, OpenFiles
 
 
 class Growth:
@@ -31,6 +32,21 @@ class Growth:
         self.stores = opened.stores
         self.is_plain = opened.version is None
         self.version = opened.version or first_version(self.stores[0])
+
+    def stores_of_all_versions(self) -> list[Store]:
+        """Return the parts of all versions, the oldest first."""
+        newest = {part.key: store for part, store in zip(self.version.parts, self.stores, strict=True)}
+        if self.is_plain:
+            return [*newest.values()]
+        grown = GrownStore(self.store)
+        files = OpenFiles(MAX_SHARED_FILES)
+        stores: dict[str, Store] = {}
+        for number in range(1, self.version.number):
+            version = grown.read(number)
+            for part in version.parts:
+                if part.key not in stores:
+                    stores[part.key] = newest.get(part.key) or grown.store(version, part, files)
+        return [*(stores | newest).values()]
 
     def commit(
         self,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from unistore.converters.adapter.converter import Converter
 
 
-def skipped_since(stores: Iterable[Store]) -> dict[str, int]:
+def skipped_since(stores: Sequence[Store]) -> dict[str, int]:
     """Return when the scan began that left each source, or item of one, out, in ns since 1970.
 
     A source that several stores, parts of a version, have left out has the time of the last. 0: unknown.
@@ -34,13 +34,28 @@ def skipped_since(stores: Iterable[Store]) -> dict[str, int]:
     return since
 
 
+def still_skipped(stores: Sequence[Store]) -> tuple[dict[str, int], set[str]]:
+    """Return what `skipped_since` does of the sources that no store has, and the names of the others.
+
+    These were mended, and a later part of the version has them.
+    """
+    since = skipped_since(stores)
+    added: set[str] = set()
+    if since:
+        for store in stores:
+            added.update(name for name in store.text("sources/path") if name in since)
+    return {name: scanned for name, scanned in since.items() if name not in added}, added
+
+
 def including_mended(converter: Converter, paths: Sequence[Path], since: dict[str, int]) -> Converter:
     """Return a converter that no longer excludes the skipped sources whose files have changed since.
 
     Parameters
     ----------
-    converter, paths, since
-        As for `with_mended`; `since` may be empty.
+    converter, paths
+        As for `with_mended`.
+    since
+        What `skipped_since` returns.
     """
     found = converter.find(list_files(paths), Exclusion(_without(converter.exclude, since))).parts
     parts = {part.name: part for part in found}
@@ -55,7 +70,7 @@ def including_mended(converter: Converter, paths: Sequence[Path], since: dict[st
 def with_mended(
     changes: SourceChanges, converter: Converter, paths: Sequence[Path], since: dict[str, int]
 ) -> SourceChanges:
-    """Return changes in which skipped sources count as changed if their files are, and else not at all.
+    """Return changes in which skipped sources count as new if their files have changed, and else not at all.
 
     Parameters
     ----------
@@ -66,7 +81,7 @@ def with_mended(
     paths
         Where the sources are now.
     since
-        What `skipped_since` returns, of at least one source.
+        When the scan began that left each source out, of at least one; see `still_skipped`.
     """
     listing = list_files(paths)
     parts = converter.find(listing, Exclusion(_without(converter.exclude, since))).parts
@@ -74,6 +89,7 @@ def with_mended(
     for part in converter.find(listing, Exclusion(converter.exclude)).parts:
         if part.name not in since:
             read.update(part.files)
+    mended = []
     changed = list(changes.changed)
     unchanged = set()
     for part in parts:
@@ -82,10 +98,12 @@ def with_mended(
             continue
         if _is_unchanged(files, since.get(part.name, min(since.values()))):
             unchanged.add(part.name)
+        elif part.name in since:
+            mended.append(part.name)
         else:
             changed.append(part.name)
-    new = [name for name in changes.new if name not in {*unchanged, *changed}]
-    return SourceChanges(new=new, changed=changed, missing=changes.missing)
+    new = [name for name in changes.new if name not in {*unchanged, *changed, *mended}]
+    return changes._replace(new=[*new, *mended], changed=changed)
 
 
 def _without(names: Iterable[str], others: Container[str]) -> list[str]:

@@ -42,7 +42,7 @@ from unistore.errors import (
 from unistore.growing.append import append
 from unistore.growing.cached_stores import FOLDER, cache_folder, forget_opened, record_opened
 from unistore.growing.growth import growing
-from unistore.growing.skipped_sources import skipped_since, with_mended
+from unistore.growing.skipped_sources import still_skipped, with_mended
 from unistore.progress import resolve_progress
 from unistore.store.names import build_folder, growth_folder
 from unistore.store.versions import open_stores
@@ -93,8 +93,8 @@ def store_of_sources(sources: Sequence[PathLike], paths: Sequence[str], options:
         raise ConversionError(_cannot_write(error.error)) from error
     store, how = found
     request.record(store)
-    left_out = list(skipped_since(open_stores(str(store)).stores))
-    without = f" without {first_few(left_out)}, skipped because of errors" if left_out else ""
+    left_out, _ = still_skipped(open_stores(str(store)).stores)
+    without = f" without {first_few([*left_out])}, skipped because of errors" if left_out else ""
     _say(f"{request.shown}: {how}{without}: {store}")
     return str(store)
 
@@ -220,8 +220,9 @@ class _Request:
             # A scan adds to the excluded what others show, and what was given has its own store
             if converter.excluding(given.exclude) != given or self._split_list() != options.get("split_from"):
                 return None
+            skipped, added = still_skipped(opened.stores)
+            converter = converter.excluding(tuple(name for name in converter.exclude if name not in added))
             changes = source_changes(str(store), converter, self._paths)
-            skipped = skipped_since(opened.stores)
             return with_mended(changes, converter, self._paths, skipped) if skipped else changes
         except FailedReadError:
             raise

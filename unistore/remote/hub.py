@@ -250,10 +250,13 @@ def _reason(error: HfHubHTTPError, uri: HfUri) -> HubError:
     if isinstance(error, errors.DisabledRepoError):
         return HubError("the Hub has disabled access to this repository", "ask its owner")
     if isinstance(error, errors.RepositoryNotFoundError):
+        check = "check the name"
+        if uri.id.endswith(".zarr"):  # the store of a repository that was named without its first part
+            check = f"put the organisation before {uri.id}, if it is missing"
         if has_token:
-            fix = "check the name, or log in as a user who may read it: hf auth login"
-            return HubError("no such repository, or your token may not read it", fix)
-        return HubError("no such repository, or a private one", f"check the name, or {_LOG_IN}")
+            fix = f"{check}, or log in as a user who may read it: hf auth login"
+            return HubError(f"no such repository {uri.id!r}, or your token may not read it", fix)
+        return HubError(f"no such repository {uri.id!r}, or a private one", f"{check}, or {_LOG_IN}")
     if status == 401:
         return HubError("the Hub rejects your token", "log in again (hf auth login), or correct HF_TOKEN")
     if status == 403:

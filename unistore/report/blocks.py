@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unistore.converters.detection import TAKEN, verdict_counts
+from unistore.converters.detection import SHOWN_VERDICTS, TAKEN, verdict_counts
 from unistore.converters.families import Offer
 from unistore.errors import AddOptions, GiveOptions, Problem, merged, printable
 from unistore.report.suggestions import format_options
@@ -278,11 +278,11 @@ def verdict_table(verdicts: Sequence[CountReport]) -> list[Block]:
         if count["files"] > 1:
             example += ", …"
         reason = shortened(count["why"], _REASON_WIDTH)
-        rows.append((f"{count['files']:,}", count["verdict"], reason, example))
+        rows.append((f"{count['files']:,}", SHOWN_VERDICTS[count["verdict"]], reason, example))
     if further := counts[_MAX_REASONS:]:
         files = sum(count["files"] for count in further)
         rows.append((f"{files:,}", "", f"for {len(further)} more reasons", ""))
-    columns = ("files", "verdict", "because", "such as")
+    columns = ("files", "result", "because", "such as")
     return [Block("files that are not converted", columns=columns, rows=rows)] if rows else []
 
 

@@ -381,6 +381,23 @@ class GrownStore:
             msg = f"{self.path}: {key} is damaged: {error}. Fix: {fix}"
             raise CorruptionError(msg) from error
 
+    def store(self, version: Version, part: Part, files: OpenFiles, **cache: Any) -> Store:
+        """Return a part of a version, which opens on first use.
+
+        Parameters
+        ----------
+        version : Version
+            The version.
+        part : Part
+            One of its parts.
+        files : OpenFiles
+            The files that it and other stores keep open together.
+        **cache
+            Arguments of `Store` for local copies.
+        """
+        folder = f"{self.path.rstrip('/')}/{part.key}"
+        return Store(folder, files=files, listed=version.root(part), **cache)
+
 
 def _no_version(path: str, version: object, fix: str) -> InputError:
     return InputError(Problem(path, f"has no version {version!r}", fix, "version"))
@@ -495,13 +512,10 @@ def open_stores(path: str, version: VersionLike = None, **cache: Any) -> OpenedS
             raise
         listed = grown.read(version)
         files = OpenFiles(MAX_SHARED_FILES)
-        stores = []
-        for part in listed.parts:
-            folder = f"{grown.path.rstrip('/')}/{part.key}"
-            stores.append(Store(folder, files=files, listed=listed.root(part), **cache))
+        stores = tuple(grown.store(listed, part, files, **cache) for part in listed.parts)
         storage = open_storage(grown.path, files)
         place = place_of(path) if local_path(path) is not None else grown.path
-        return OpenedStores(path, place, tuple(stores), listed, with_copies(storage, **cache))
+        return OpenedStores(path, place, stores, listed, with_copies(storage, **cache))
     if version not in (None, 1, "1"):
         raise _no_version(path, version, "use 1, the only version of a store that never grew")
     return OpenedStores(path, store.place, (store,))

@@ -150,7 +150,7 @@ def test_an_image_that_claims_more_pixels_than_its_file_can_hold_is_refused(
     with pytest.raises(InputError) as error:
         read_header(path, "a")
     (problem,) = error.value.problems
-    assert (problem.location, problem.kind) == ("a", "corrupt")
+    assert (problem.location, problem.kind) == ("a", "damaged")
     assert "too few for the" in problem.message
 
 

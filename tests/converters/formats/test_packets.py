@@ -314,7 +314,7 @@ def test_a_record_that_cannot_be_decoded_is_an_error_that_names_its_row(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> Any:
-        raise InputError(Problem("row", "cannot be decoded", kind="corrupt"))
+        raise InputError(Problem("row", "cannot be decoded", kind="damaged"))
 
     monkeypatch.setattr("unistore.converters.formats.packets.images_in", refuse)
     video = KeptVideo(unistore.Store(store), GROUP)

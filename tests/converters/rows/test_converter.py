@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+import unistore
 from tests.support.converter_contract import check_contract
 from tests.support.family_converters import rows as rows_converter
 from unistore.converters.adapter.converter import Converter
@@ -49,6 +50,13 @@ def test_hdf5_files_are_joined_in_natural_order_with_groups_as_paths(tmp_path: P
     assert converted.finalized.sample_source.tolist() == [0, 1, 2]
     assert converted.finalized.sample_runs is not None
     assert converted.finalized.sample_runs.tolist() == [6, 7, 15], "no array of all rows"
+
+
+def test_the_note_names_the_first_of_many_columns(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **{f"x{number:02}": np.zeros(3, "f4") for number in range(30)})
+    report = unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr")
+    named = ", ".join(f"x{number:02}" for number in range(10))
+    assert report.notes == (f"plain arrays: 3 rows of {named} and 20 more from 1 file",)
 
 
 def test_npy_files_are_columns_of_a_split_or_parts_by_number(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,22 @@ def test_append_is_not_offered_if_no_source_is_new(folder: Path) -> None:
     problem = refused([folder / "1.npz"])
     assert problem.message.endswith("1 not given now (2.npz)")
     assert problem.fixes == (AddOptions(("--overwrite",), "to replace it by a store without 2.npz"),)
+
+
+def test_sources_whose_names_begin_at_another_folder_now_are_not_offered_for_append(folder: Path) -> None:
+    shutil.rmtree("a.zarr")
+    (folder / "monday").mkdir()
+    for name in ("1.npz", "2.npz"):
+        (folder / name).rename(folder / "monday" / name)
+    unistore.convert(folder, "a.zarr")
+    shutil.copytree(folder / "monday", folder / "tuesday")
+    problem = refused()
+    renamed = "monday/1.npz was 1.npz, monday/2.npz was 2.npz"
+    assert problem.message.endswith(f"with names that begin at another folder: {renamed}")
+    (fix,) = problem.fixes
+    assert isinstance(fix, AddOptions)
+    unistore.convert(folder, "a.zarr", overwrite=True)
+    assert unistore.Store("a.zarr").text("sources/path")[::2] == ["monday/1.npz", "tuesday/1.npz"]
 
 
 def test_a_split_that_is_not_given_again_is_reported_as_a_changed_option(folder: Path) -> None:

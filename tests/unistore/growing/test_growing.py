@@ -163,6 +163,34 @@ def test_known_sources_are_skipped_refused_or_replaced(
     check_values(opened(store), {**sources, **changed})
 
 
+@pytest.mark.parametrize("name", ["b.npz", "d.npz"], ids=["one of a part", "the only one of its part"])
+def test_a_removed_source_stays_removed_until_its_file_is_given_or_changes(
+    tmp_path: Path, store: Path, sources: dict[str, Any], name: str
+) -> None:
+    folder = tmp_path / "old"
+    shutil.move(tmp_path / "new" / "d.npz", folder)
+    unistore.append(folder, store)
+    unistore.remove(store, name)
+    left = {source: values for source, values in sources.items() if source != name}
+    same = unistore.append(folder, store)
+    assert (same.version, same.report, name in same.skipped) == (3, None, True)
+    os.utime(folder / name)  # its values are compared
+    same = unistore.append(folder, store)
+    assert (same.version, same.report, name in same.skipped) == (3, None, True)
+    check_values(opened(store), left)
+    assert unistore.append(folder / name, store).version == 4
+    check_values(opened(store), sources)
+    unistore.remove(store, name)
+    changed = write_source(folder, name.removesuffix(".npz"), 5)
+    appended = unistore.append(folder, store)
+    assert appended.report is not None
+    assert appended.report.notes[-1] == (
+        f"a removed source has other values now and came back: {name}; "
+        f"unistore remove {store} {name} removes it again"
+    )
+    check_values(opened(store), {**left, **changed})
+
+
 def test_copied_sources_are_known_by_their_values(
     tmp_path: Path, store: Path, sources: dict[str, Any]
 ) -> None:
@@ -177,14 +205,39 @@ def test_copied_sources_are_known_by_their_values(
     check_values(opened(store), sources)
 
 
+def test_a_source_of_another_folder_that_has_the_name_of_a_stored_one_is_not_only_offered_for_replacement(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    for values, problem in ((sources["a.npz"] + 1, "other values"), (sources["b.npz"], "bytes")):
+        (tmp_path / "day2").mkdir(exist_ok=True)
+        np.savez(tmp_path / "day2" / "a.npz", x=values, label=np.arange(len(values)) % 5)
+        with pytest.raises(unistore.InputError, match=problem) as caught:
+            unistore.append(tmp_path / "day2", store)
+        (replace, other) = caught.value.problems[0].fixes
+        assert str(replace) == "add --replace to replace the old one"
+        assert str(other).startswith("rename it if it is another source, or convert both")
+
+
+def test_a_source_under_a_shorter_name_is_refused(tmp_path: Path) -> None:
+    for day in ("day1", "day2"):
+        write_source(tmp_path / "all" / day, f"of_{day}")
+    unistore.convert(tmp_path / "all", tmp_path / "s.zarr")
+    with pytest.raises(unistore.InputError, match=r"Fix: give the folder from which the store was converted"):
+        unistore.append(tmp_path / "all" / "day1", tmp_path / "s.zarr")
+
+
 def test_a_source_under_a_longer_name_is_refused(tmp_path: Path, store: Path) -> None:
     shutil.copytree(tmp_path / "old", tmp_path / "all" / "day1")
     write_source(tmp_path / "all" / "day2", "e")
     shutil.copy(tmp_path / "old" / "a.npz", tmp_path / "all" / "day2" / "z.npz")
-    with pytest.raises(
-        unistore.InputError, match=r"day1/a\.npz: has the same values as 'a\.npz'.*--exclude day1/a\.npz"
-    ):
+    with pytest.raises(unistore.InputError) as caught:
         unistore.append(tmp_path / "all", store)
+    names = [problem.file for problem in caught.value.problems]
+    assert names == ["day1/a.npz", "day1/b.npz", "day1/c.npz"]
+    assert caught.value.problems[0].message == "has the same values as 'a.npz', which the store has already"
+    (fix, exclude) = caught.value.problems[0].fixes
+    assert str(fix).startswith("convert all sources into a new store, because the names of this one begin")
+    assert str(exclude) == "add --exclude day1/a.npz"
     assert [one.number for one in unistore.versions(store)] == [1]
 
 

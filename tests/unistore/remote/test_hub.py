@@ -203,7 +203,18 @@ def test_a_url_in_a_path_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("url", "token", "message", "fix"),
     [
-        (URL, "", "no such repository, or a private one", "check the name, or log in: hf auth login"),
+        (
+            URL,
+            "",
+            f"no such repository {NAME.removeprefix('datasets/')!r}, or a private one",
+            "check the name, or log in: hf auth login",
+        ),
+        (
+            "hf://datasets/squad/train.zarr",
+            "",
+            "no such repository 'squad/train.zarr', or a private one",
+            "put the organisation before squad/train.zarr, if it is missing, or log in: hf auth login",
+        ),
         (
             URL,
             "hf_of_another_user",

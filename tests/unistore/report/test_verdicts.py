@@ -46,7 +46,7 @@ def test_each_printed_command_makes_a_store_of_its_own(mixed: Path, capsys: Any)
         assert call(*words[1:]) == 0
         samples.append(unistore.inspect(words[4]).details["samples"]["count"])
     assert samples == [1, 3, 3]
-    assert "files: 1 taken, 11 left out" in capsys.readouterr().out
+    assert "files: 1 used, 11 skipped" in capsys.readouterr().out
 
 
 def test_inspect_counts_files_by_result_and_reason(mixed: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_command_leaves_folders_of_plain_arrays_out(
 @pytest.mark.parametrize("kinds", [1, 7, 30])
 def test_the_table_is_short_and_fits_80_columns(kinds: int) -> None:
     verdicts = [
-        {"verdict": "left out", "why": f"{number} " + "long " * 30, "files": number, "examples": ["n" * 50]}
+        {"verdict": "refused", "why": f"{number} " + "long " * 30, "files": number, "examples": ["n" * 50]}
         for number in range(1, kinds + 1)
     ]
     (block,) = verdict_table(verdicts)
@@ -114,5 +114,5 @@ def test_the_table_is_short_and_fits_80_columns(kinds: int) -> None:
     assert max(map(len, text.splitlines())) <= 85
     assert len(block.rows) == min(kinds, 9)
     assert sum(int(row[0]) for row in block.rows) == sum(range(kinds + 1))
-    assert verdict_counts(verdicts) == f"0 taken, {sum(range(kinds + 1))} left out"
+    assert verdict_counts(verdicts) == f"0 used, {sum(range(kinds + 1))} failed"
     assert verdict_table([{"verdict": "taken", "why": "ct", "files": 2, "examples": []}]) == []

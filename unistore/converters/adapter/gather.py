@@ -35,7 +35,7 @@ from unistore.converters.opened import Format
 from unistore.converters.protocol import Finalized, Scan, SourceArrays, Sources
 from unistore.converters.scan_types import Parts
 from unistore.converters.schema import Column, Schema, array_of, bare_name
-from unistore.errors import AddOptions, Fixes, InputError, Problem, first_few, printable
+from unistore.errors import AddOptions, Fixes, InputError, Problem, first_few
 from unistore.schemas.tables import Field, IndexValues, Table, bounds_field, lazy_text_arrays, offsets_of
 from unistore.system.packed import view
 from unistore.system.sizes import count_of
@@ -44,6 +44,7 @@ from unistore.system.types import Int64s, JsonObject, Shape
 # Bytes that reading all values of a source takes beside what its format says
 _DERIVING = 4 * BLOCK_BYTES
 _ALIKE = 256
+_SHOWN_COLUMNS = 10  # that the note of a scan names
 SIZES = "sizes/"  # before a column, how many values each row has
 ROWS = "rows"  # how many rows each sample has, of a further table behind a slash
 
@@ -210,7 +211,7 @@ def gather_sources(
         form = merged[table][name]
         merged[table][name] = form._replace(attributes={**form.attributes, **names})
     what = plugin.summary.partition(":")[0]
-    columns_shown = printable(", ".join(schema.columns))
+    columns_shown = first_few([*schema.columns], _SHOWN_COLUMNS)
     rows = f"{seen.rows[main]} {schema.table} of {columns_shown}"
     splits = sorted({split for split in sources.splits if split is not None})
     estimated = dict.fromkeys(schema.derived, max(seen.rows.values()))

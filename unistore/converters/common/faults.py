@@ -18,6 +18,7 @@ from unistore.system.foreign import NO_FAULTS
 # Kind of the problem of a file that the disk or its rights do not give: nothing is known of its content
 UNREADABLE = "unreadable"
 CHECK_DISK = "check the disk and the permissions of the file, then run again"
+_CLOSE_WRITER = "wait until that program has closed the file, or stop it, then run again"
 
 # Fixes of a file that ends early or contradicts itself, and of one that was written wrong
 COPY_AGAIN = "copy or download it again"
@@ -57,6 +58,8 @@ def is_unreadable(error: InputError) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """Return the text of an error on one line. Of HDF5's, what the system said."""
+    if _is_locked(error):
+        return "another program has it open for writing (HDF5 is unable to lock the file)"
     said_by_system = _SYSTEM_ERROR.search(str(error))
     return said_by_system[1] if said_by_system else " ".join(str(error).split())
 
@@ -77,11 +80,19 @@ def as_problem(location: Location | str, source: str = "") -> Iterator[None]:
             message = f"cannot be read in the available memory: {named}"
             kind = OUT_OF_MEMORY
         trace = "".join(format_exception(error))
-        problem = Problem.at(location, message, _fix(error), kind, source)
+        problem = Problem.at(location, message, fix_of(error), kind, source)
         raise InputError(replace(problem, trace=trace)) from error
 
 
-def _fix(error: BaseException) -> str:
+def _is_locked(error: BaseException) -> bool:
+    # HDF5 names the lock in its text only; locks that a file system lacks have another error of the system
+    return isinstance(error, BlockingIOError) and "unable to lock file" in str(error)
+
+
+def fix_of(error: BaseException) -> str:
+    """Return what to do about an error of a library that reads a source."""
+    if _is_locked(error):
+        return _CLOSE_WRITER
     if is_out_of_memory(error):
         return MORE_MEMORY
     if is_read_error(error):

@@ -353,7 +353,7 @@ def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, Arra
                     problems += error.problems
             if not problems and sum(info.compress_size for info in archive.infolist()) > size:
                 message = "its members overlap, as in a zip bomb"
-                problems.append(Problem(where, message, COPY_AGAIN, "corrupt"))
+                problems.append(Problem(where, message, COPY_AGAIN, "damaged"))
         except OSError as error:
             raise _unreadable(where, error) from error
         except zipfile.BadZipFile as error:
@@ -377,7 +377,7 @@ def _member(
     if info.flag_bits & 0x1:
         raise InputError.at(where, "is encrypted", "save it without a password, with np.savez", "encrypted")
     if not 0 <= info.header_offset < size:  # seeking there would look like a fault of the disk
-        raise InputError.at(where, "is damaged: it begins outside of the file", COPY_AGAIN, "corrupt")
+        raise InputError.at(where, "is damaged: it begins outside of the file", COPY_AGAIN, "damaged")
     with _reading(where):
         stream = open_member(file, archive, info)
         header = _header_from(stream.read, where)
@@ -386,7 +386,7 @@ def _member(
         packed = min(info.compress_size, size)
         if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_DEFLATE_RATIO * packed:
             message = f"states {info.file_size:,} bytes, but {packed:,} compressed bytes cannot contain them"
-            raise InputError.at(where, message, COPY_AGAIN, "corrupt")
+            raise InputError.at(where, message, COPY_AGAIN, "damaged")
         return _CompressedValues(header, where, stream)
     header = header._replace(offset=_start_of_member(file, info) + header.offset)
     if header.offset + header.nbytes > size:
@@ -449,7 +449,7 @@ def _damaged(where: Where, error: Exception) -> InputError:
     """Return the error of a damaged archive, for which zipfile takes a failing disk, too."""
     if isinstance(error.__context__, OSError):
         return _unreadable(where, error.__context__)
-    return InputError.at(where, f"is damaged: {error}", COPY_AGAIN, "corrupt")
+    return InputError.at(where, f"is damaged: {error}", COPY_AGAIN, "damaged")
 
 
 def _native(rows: AnyArray) -> AnyArray:

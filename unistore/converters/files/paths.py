@@ -41,6 +41,15 @@ for _split, _words in _SPLIT_WORDS.items():
     _SPLITS |= dict.fromkeys(_words, _split)
 
 
+def name_ends(name: str) -> list[str]:
+    """Return what is left of the name of a source without the first of its folders, the first two, ...
+
+    For example, ``a/b/c.h5`` has the ends ``b/c.h5`` and ``c.h5``.
+    """
+    parts = name.split("/")
+    return ["/".join(parts[first:]) for first in range(1, len(parts))]
+
+
 def natural_key(text: str) -> bytes:
     """Return a sort key that puts ``demo_2`` before ``demo_10`` and keeps the files of a folder together.
 

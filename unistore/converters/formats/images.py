@@ -146,13 +146,13 @@ def header_of(file: IO[bytes], where: Where) -> ImageHeader:
         message = f"its header is damaged: it states {extent} pixels of an unknown colour type"
         if header.colour is not None:
             message = f"its header is damaged: it states {extent} pixels"
-        raise InputError.at(where, message, _FIX, "corrupt")
+        raise InputError.at(where, message, _FIX, "damaged")
     if header.least > size:  # before memory is allocated
         raise InputError.at(
             where,
             f"is damaged: it has {size:,} bytes, too few for the {extent} pixels that its header states",
             _FIX,
-            "corrupt",
+            "damaged",
         )
     return header
 
@@ -239,7 +239,7 @@ def _check_chunks(data: bytes, where: Where) -> None:
                 where,
                 f"is damaged: the checksum of its chunk {kind!r} at byte {position:,} does not match",
                 _FIX,
-                "corrupt",
+                "damaged",
             )
         position = end + 4
 
@@ -266,7 +266,7 @@ def decode(image: UInt8s | bytes, where: Where, *, exact: bool = False, swapped:
             raise
         reason = f": {error.err}"
     if pixels is None:
-        raise InputError.at(where, f"cannot be decoded{reason}", _FIX, "corrupt")
+        raise InputError.at(where, f"cannot be decoded{reason}", _FIX, "damaged")
     if not swapped and pixels.ndim > 2:
         pixels = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB if pixels.shape[-1] == 3 else cv2.COLOR_BGRA2RGBA)
     return pixels

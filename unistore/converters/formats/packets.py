@@ -114,7 +114,7 @@ def images_in(
         yield from _decoded(record.tobytes(), numbers, size)
     except wrong as error:
         raise InputError.at(
-            where, f"contains a video that cannot be decoded: {error}", "convert the source again", "corrupt"
+            where, f"contains a video that cannot be decoded: {error}", "convert the source again", "damaged"
         ) from error
 
 

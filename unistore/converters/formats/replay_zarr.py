@@ -141,7 +141,7 @@ class _ZarrArray:
             if is_out_of_memory(error):
                 raise
             raise self._hierarchy.file.problem(
-                f"{name} is damaged: {error}", WRITE_AGAIN, "corrupt"
+                f"{name} is damaged: {error}", WRITE_AGAIN, "damaged"
             ) from error
         chunk: AnyArray = np.frombuffer(content, self.dtype).reshape(self.chunks, order=self._order)
         return chunk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from unistore.converters.files.hdf5.file import (
     read_rows,
 )
 from unistore.converters.files.hdf5.tree import follow, walk
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Location, Problem
 
 
 @pytest.fixture
@@ -36,6 +37,24 @@ def refused(path: Path) -> Problem:
         pass
     (problem,) = caught.value.problems
     return problem
+
+
+def test_a_file_that_another_program_has_open_for_writing_is_an_error_that_says_so(whole: Path) -> None:
+    with h5py.File(whole.with_name("virtual.h5"), "w") as file:
+        layout = h5py.VirtualLayout((5,), "i8")
+        layout[:] = h5py.VirtualSource(whole, "b", (5,))
+        file.create_virtual_dataset("b", layout)
+    with whole.open("rb") as writer, open_hdf5(whole.with_name("virtual.h5")) as virtual:
+        fcntl.flock(writer, fcntl.LOCK_EX)  # as HDF5 does while it writes
+        with pytest.raises(BlockingIOError, match="unable to lock file"):
+            h5py.File(whole)
+        with pytest.raises(InputError) as caught:
+            read_rows(virtual["b"], Location("virtual.h5"), 0, 5)
+        problems = [refused(whole), *caught.value.problems]
+    for problem in problems:
+        assert problem.kind == "unreadable"
+        assert "another program has it open for writing" in problem.message
+        assert problem.fix == "wait until that program has closed the file, or stop it, then run again"
 
 
 @pytest.mark.parametrize(

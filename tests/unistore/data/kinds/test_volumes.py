@@ -82,7 +82,7 @@ def test_the_row_of_metadata_csv_is_delivered_if_requested(tmp_path: Path) -> No
         np.save(tmp_path / "set" / "processed" / name / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
     table = tmp_path / "set" / "metadata.csv"
     table.write_text('\ufeffcase_id,age,said\nb,40,"x, ""y"""\na,7,ä\n', encoding="utf-8")
-    assert "4 taken" in str(unistore.inspect(tmp_path / "set"))
+    assert "4 used" in str(unistore.inspect(tmp_path / "set"))
     report = unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
     assert "1 file: metadata.csv has no row with this name" in report.notes
     assert not report.skipped

@@ -35,6 +35,7 @@ from unistore.converters.common.faults import (
     UNREADABLE,
     WRITE_AGAIN,
     as_problem,
+    fix_of,
     is_out_of_memory,
     is_read_error,
     reason_of,
@@ -118,7 +119,7 @@ def _diagnose(path: Path, location: Location, error: Exception) -> Problem:
     if pointer is not None:
         return pointer
     if is_read_error(error):
-        return Problem.at(location, f"cannot be read: {reason_of(error)}", CHECK_DISK, UNREADABLE)
+        return Problem.at(location, f"cannot be read: {reason_of(error)}", fix_of(error), UNREADABLE)
     reason = str(error)
     if "signature not found" in reason:
         if not any(head):
@@ -323,7 +324,7 @@ def _reading(dataset: h5py.Dataset, location: Location, what: str) -> Iterator[N
         yield
     except FAILURES as error:
         if is_read_error(error):
-            problem = Problem.at(location, f"{what}: {reason_of(error)}", CHECK_DISK, UNREADABLE)
+            problem = Problem.at(location, f"{what}: {reason_of(error)}", fix_of(error), UNREADABLE)
         elif is_out_of_memory(error):
             problem = Problem.at(
                 location, f"{what} in the available memory: {error}", MORE_MEMORY, OUT_OF_MEMORY
