@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,9 @@ def test_a_golden_store_is_compared_with_its_sources_and_repaired(name: str, tmp
     store = tmp_path / "store.zarr"
     shutil.copytree(STORES / f"{name}.zarr", store)
     assert unistore.verify(store, against=sources).ok
+    made_with = attributes_of(store)["created_with"]["numcodecs"]
+    if metadata.version("numcodecs") != made_with:
+        pytest.skip(f"files are made again to the same bytes by numcodecs {made_with}, which wrote them")
     shards = [path for path in store.glob("**/c/**/*") if path.is_file()]
     whole = {path: path.read_bytes() for path in shards}
     for path in shards:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import unistore
+from tests.support.needs_torch import needs_torch
 from tests.support.programs import printed
 from unistore import plugin
 
@@ -376,6 +377,7 @@ def test_import_unistore_is_light() -> None:
     assert not loaded_by("import unistore") & (HEAVY | {"numpy", "numcodecs"})
 
 
+@needs_torch
 def test_the_dataset_needs_neither_dask_nor_h5py_nor_zarr() -> None:
     loaded = loaded_by(
         "import unistore; unistore.Dataset; unistore.collate; unistore.Patches; unistore.Shuffle"

@@ -13,6 +13,7 @@ import pytest
 
 import unistore
 from tests.support.programs import printed
+from unistore.system.extras import is_installed
 
 ROOT = Path(unistore.__file__).parent.parent
 DESIGN = (ROOT / "docs" / "design.md").read_text()
@@ -97,6 +98,8 @@ print(json.dumps({"loaded": loaded, **{name: sorted(walk.files) for name, walk i
 
 @pytest.fixture(scope="module")
 def walks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    if not is_installed("torch"):
+        pytest.skip("torch is not installed")
     folder = tmp_path_factory.mktemp("walks")
     np.save(folder / "rows.npy", np.arange(400, dtype=np.float32).reshape(100, 4))
     arguments = [str(folder / "rows.npy"), str(folder / "rows.zarr"), str(ROOT)]

@@ -47,12 +47,13 @@ def read_all(path: Path) -> None:
 def test_a_store_has_what_tensorflow_datasets_returns(tmp_path: Path) -> None:
     store = tmp_path / "toy.zarr"
     unistore.convert(SAMPLES / "toy", store)
-    dump = np.load(SAMPLES / "toy.npz")
+    with np.load(SAMPLES / "toy.npz") as loaded:
+        dump = dict(loaded)
     for split, lengths in LENGTHS.items():
         steps = unistore.Dataset(store, unistore.Transitions(), split=split)
         assert len(steps) == sum(lengths)
         samples = list(steps)
-        names = [name.partition("/")[2] for name in dump.files if name.startswith(f"{split}/")]
+        names = [name.partition("/")[2] for name in dump if name.startswith(f"{split}/")]
         assert [sample[TEXT] for sample in samples] == dump[f"{split}/{TEXT}"].tolist()
         for name in set(names) - {TEXT}:
             key = {"is_terminal": "terminated"}.get(name, name.replace("/", "."))
@@ -78,7 +79,7 @@ def test_the_format_keeps_its_promises(train: Path) -> None:
         for episode, stop in enumerate(stops):
             start = stop - LENGTHS["train"][episode]
             group = f"data/episode_{episode}"
-            for name in [name.removeprefix("train/") for name in dump.files if name.startswith("train/")]:
+            for name in [name.removeprefix("train/") for name in dump if name.startswith("train/")]:
                 if name in ("observation/image", "observation/depth"):
                     expected[f"{group}/{name}"] = found.arrays[f"{group}/{name}"][:]
                 else:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.needs_torch import needs_torch
 from tests.support.programs import call, printed
 from unistore.cli.main import cli
-from unistore.system.extras import is_installed
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_arguments_of_doctor_reach_the_library(
     ]
 
 
-@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+@needs_torch
 def test_doctor_prints_the_recommended_line_for_a_store(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

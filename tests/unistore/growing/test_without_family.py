@@ -18,9 +18,9 @@ import zarr
 import unistore
 from tests.support import cases
 from tests.support.golden_stores import STORES
+from tests.support.needs_torch import needs_torch
 from tests.support.programs import printed
 from tests.support.store_files import attributes_of, tree
-from unistore.system.extras import is_installed
 
 Make = Callable[[Path], cases.Case]
 
@@ -71,7 +71,7 @@ def drawn(page: Path) -> list[str]:
     return [json.loads(view[4 : 4 + int.from_bytes(view[:4], "little")])["widget"] for view in packed]
 
 
-@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+@needs_torch
 @pytest.mark.parametrize(
     "family",
     [pytest.param(name, marks=() if name in QUICK else pytest.mark.nightly) for name in CASES],

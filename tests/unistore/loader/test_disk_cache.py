@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.support.needs_torch import needs_torch
 from unistore.errors import InputError
 from unistore.loader import cache as loader_cache
-from unistore.system.extras import is_installed
 
 GOLDEN = Path(__file__).parents[2] / "data" / "golden"
 KINDS: dict[str, tuple[str, Any, Any]] = {
@@ -100,7 +100,7 @@ def train(path: Path, cache: Path, log: Path) -> None:
     check_equal(batches(unistore.Dataset(path, cache_dir=cache), cache="disk"), expected)
 
 
-@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+@needs_torch
 def test_processes_share_one_file(make_dataset: Callable[..., unistore.Dataset], tmp_path: Path) -> None:
     path = Path(make_dataset().store.path)
     fork = multiprocessing.get_context("fork")

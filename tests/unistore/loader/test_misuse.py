@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.needs_torch import needs_torch
 from tests.support.programs import in_child
 from tests.unistore.loader.conftest import Batched
 from unistore.errors import LoaderError
 from unistore.loader import Loader
-from unistore.system.extras import is_installed
 
 OVER = "this iteration has ended"
 
 
-@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+@needs_torch
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_threads_share_one_iterator(workers: int) -> None:
     seen: list[int] = []
@@ -51,7 +51,7 @@ def run_together(jobs: list[Callable[[], None]]) -> None:
     assert not failed
 
 
-@pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+@needs_torch
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_thread_may_close_what_another_one_iterates(workers: int) -> None:
     loader = Loader(Batched(20_000), 8, shuffle=True, num_workers=workers)
@@ -87,6 +87,7 @@ def test_a_forked_child_is_told_and_may_iterate_anew(workers: int) -> None:
         assert sorted(first + rest) == list(range(200))
 
 
+@needs_torch
 def test_a_child_forked_while_a_thread_waits_for_a_batch_does_not_wait() -> None:
     with Loader(Batched(), 8, shuffle=True, num_workers=0) as loader:
         assert loader._lock.acquire()  # what a thread would hold

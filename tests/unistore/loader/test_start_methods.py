@@ -14,6 +14,7 @@ import types
 import numpy as np
 import pytest
 
+from tests.support.needs_torch import needs_torch
 from tests.unistore.loader.conftest import Batched
 from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
 
@@ -67,6 +68,7 @@ SCRIPT = """
 """
 
 
+@needs_torch
 def test_every_start_method_works_whatever_the_parent_was_doing(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.support.needs_torch import needs_torch
 from tests.unistore.conftest import StoreMaker
 from unistore import DoctorReport, doctor
 from unistore.report.doctor import Machine, advise, inspect_machine, remarks
@@ -117,6 +118,7 @@ def measured_line(store: Path, sent: Connection) -> None:
     sent.send(doctor(store, measure=True, seconds=0.02).line)
 
 
+@needs_torch
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
 def test_a_daemonic_process_is_recommended_no_workers(store: Path) -> None:
     received, sent = multiprocessing.Pipe(duplex=False)

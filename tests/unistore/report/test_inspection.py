@@ -17,6 +17,7 @@ import zarr
 import unistore
 from tests.support.cases import REAL, Case
 from tests.support.executors import Stopping
+from tests.support.needs_torch import needs_torch
 from tests.support.programs import call, printed
 from tests.support.store_files import attributes_of
 from unistore.cli.main import cli
@@ -71,6 +72,7 @@ def test_figures_of_a_store_equal_zarr_and_the_files(make_case: MakeCase, family
     assert json.loads(json.dumps(about)) == about
 
 
+@needs_torch
 def test_the_snippets_of_every_family_run_unchanged(make_case: MakeCase, tmp_path: Path) -> None:
     """Each pasted into a file of its own and run as a script."""
     for family, name in FAMILIES.items():

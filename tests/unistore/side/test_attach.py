@@ -17,6 +17,7 @@ import pytest
 
 import unistore
 from tests.support import cases
+from tests.support.needs_torch import needs_torch
 from tests.support.programs import call
 from tests.support.progress import CountedProgress
 from tests.support.store_files import flip
@@ -250,6 +251,7 @@ def die_at(path: Path, sample: int) -> None:
     unistore.attach(path, "prediction", value, overwrite=True)
 
 
+@needs_torch
 @pytest.mark.timeout(60)
 def test_a_killed_process_leaves_the_old_one(golden: Callable[[str], Path]) -> None:
     path = golden("rows.zarr")

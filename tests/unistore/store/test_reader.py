@@ -18,6 +18,7 @@ import zarr
 
 import unistore
 from tests.support.golden_stores import STORES
+from tests.support.needs_torch import needs_torch
 from tests.support.programs import call, in_child
 from unistore.converters.common.exported import sources_of
 from unistore.errors import CorruptionError, StoreError
@@ -153,6 +154,7 @@ def test_a_damaged_group_document_is_an_error(path: Path) -> None:
         Store(path).group("rows/deep")
 
 
+@needs_torch
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("was_read", [False, True])
 def test_a_shard_deleted_before_a_fork_is_an_error_unless_already_open(path: Path, was_read: bool) -> None:
