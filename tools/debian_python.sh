@@ -6,6 +6,7 @@
 set -euo pipefail
 suite=${1:?a suite of Debian: trixie or sid}
 cd "$(dirname "$0")/.."
+command -v debootstrap >/dev/null || { echo "debootstrap is not installed: apt-get install debootstrap"; exit 1; }
 root=$PWD/build/debian-$suite
 if ! [ -e "$root/.ready" ]; then
   rm -rf "$root"
