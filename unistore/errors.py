@@ -27,6 +27,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+_MAX_LINES = 11  # of the message of a problem, as commands print it
+
 
 class Location(NamedTuple):
     """A place in a file. As text, for example ``"scans/a.h5: data/x row 5"``.
@@ -119,8 +121,6 @@ class GiveOptions:
     def __str__(self) -> str:
         return printable(f"give {' and '.join(self.names)} {self.purpose}".rstrip())
 
-
-_MAX_LINES = 11  # of the message of a problem, as commands print it
 
 # A sentence, where neither options nor a command of known words help
 Fix: TypeAlias = str | AddOptions | GiveOptions | RunCommand
