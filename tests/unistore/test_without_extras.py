@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.extras import SOURCES
+from tests.support.needs_torch import needs_torch
 from tests.support.waiting import patience
 from unistore.system.extras import EXTRAS
 
@@ -51,6 +52,7 @@ def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
+@needs_torch
 def test_every_extra_of_the_project_is_listed_with_the_libraries_that_it_installs() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS) == set(declared) - NOT_OF_USERS
