@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 _MAX_LINES = 11  # of the message of a problem, as commands print it
+_LIBRARIES = {"torch": "PyTorch", "cv2": "OpenCV", "av": "PyAV"}  # whose modules have other names
 
 
 class Location(NamedTuple):
@@ -594,6 +595,26 @@ def writing_failed(error: OSError, where: Path) -> WritingError:
     return WritingError(named(error, where))
 
 
+def missing_library(module: str, extra: str) -> tuple[str, str]:
+    """Return that a library is not installed, as the end of a sentence, and the fix.
+
+    Parameters
+    ----------
+    module : str
+        The module that is imported: ``"cv2"``, ``"pyarrow.parquet"``.
+    extra : str
+        The extra of unistore that installs it.
+
+    Examples
+    --------
+    >>> from unistore.errors import missing_library
+    >>> missing_library("cv2", "images")
+    ('OpenCV, which is not installed', "pip install 'unistore[images]'")
+    """
+    package = module.partition(".")[0]
+    return f"{_LIBRARIES.get(package, package)}, which is not installed", f"pip install 'unistore[{extra}]'"
+
+
 def import_fault(module: str, extra: str, error: ImportError) -> tuple[str, str]:
     """Return why a library cannot be imported, as the end of a sentence, and the fix.
 
@@ -610,7 +631,7 @@ def import_fault(module: str, extra: str, error: ImportError) -> tuple[str, str]
     """
     is_missing = isinstance(error, ModuleNotFoundError) and error.name is not None
     if is_missing and f"{module}.".startswith(f"{error.name}."):
-        return f"{module}, which is not installed", f"pip install 'unistore[{extra}]'"
+        return missing_library(module, extra)
     reason = " ".join(str(error).split())
     fix = f"install it again, and check it with: python -c 'import {module}'"
     return f"{module}, which cannot be imported: {reason}", fix

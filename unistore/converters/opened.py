@@ -194,7 +194,7 @@ class SourceFile:
             return import_module(module)
         except ImportError as error:
             fault, fix = import_fault(module, extra, error)
-            raise self.problem(f"needs the library {fault}", fix, "library") from error
+            raise self.problem(f"needs {fault}", fix, "library") from error
 
     def beside(self, name: str) -> SourceFile:
         """Return another file by its path relative to the folder of this one.

@@ -282,7 +282,7 @@ def doctor(
     if store is None:
         advice = advise(machine, None)
         return DoctorReport(machine=machine, store=None, advice=advice, remarks=list(remarks(machine, None)))
-    require_torch("doctor times Loaders, which need")
+    require_torch("timing Loaders needs")
     from unistore.data.dataset import Dataset
 
     opened = open_stores(os.fspath(store), version)

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from unistore.errors import MissingLibraryError
-
-# Libraries whose modules have other names
-_LIBRARIES = {"torch": "PyTorch", "cv2": "OpenCV", "av": "PyAV"}
+from unistore.errors import MissingLibraryError, missing_library
 
 
 class Extra(NamedTuple):
@@ -72,6 +69,6 @@ def require(module: str, what: str, extra: str) -> None:
         If it is not installed. The message begins with `what`, such as ``"a.zarr needs"``.
     """
     if not is_installed(module):
-        library = _LIBRARIES.get(module, module)
-        msg = f"{what} {library}, which is not installed. Fix: pip install 'unistore[{extra}]'"
+        fault, fix = missing_library(module, extra)
+        msg = f"{what} {fault}. Fix: {fix}"
         raise MissingLibraryError(msg)

@@ -25,7 +25,7 @@ def test_a_library_that_is_not_installed_is_installed_by_pip(monkeypatch: pytest
     fault = "no_such_library, which is not installed"
     assert import_fault("no_such_library", "lidar", import_of("no_such_library")) == (fault, INSTALL)
     inner = "no_such_library.inner"
-    assert import_fault(inner, "lidar", import_of(inner)) == (f"{inner}, which is not installed", INSTALL)
+    assert import_fault(inner, "lidar", import_of(inner)) == (fault, INSTALL)
     monkeypatch.setitem(sys.modules, "hidden_library", None)
     assert import_fault("hidden_library", "lidar", import_of("hidden_library"))[1] == INSTALL
 
@@ -51,7 +51,7 @@ def test_a_broken_library_gives_its_own_reason(
         file.library("broken_library", "lidar")
     (problem,) = caught.value.problems
     assert problem.kind == "library"
-    assert problem.message.startswith(f"needs the library broken_library, which cannot be imported: {reason}")
+    assert problem.message.startswith(f"needs broken_library, which cannot be imported: {reason}")
     assert "not installed" not in problem.message
     # the command of the fix fails in the same way
     assert "python -c 'import broken_library'" in problem.advice

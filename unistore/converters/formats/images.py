@@ -14,7 +14,7 @@ import numpy as np
 
 from unistore.converters.common.faults import is_out_of_memory
 from unistore.converters.files.formats import lfs_pointer_problem
-from unistore.errors import InputError, Problem, Where
+from unistore.errors import InputError, Problem, Where, missing_library
 from unistore.system.extras import is_installed, require
 from unistore.system.foreign import opening
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
@@ -102,8 +102,8 @@ def check_opencv(where: Where) -> None:
         If it is not, for the image at `where`, of kind ``library``.
     """
     if not is_installed("cv2"):
-        message = "is an image, and OpenCV, which decodes images, is not installed"
-        raise InputError.at(where, message, "pip install 'unistore[images]'", "library")
+        fault, fix = missing_library("cv2", "images")
+        raise InputError.at(where, f"is an image, and decoding it needs {fault}", fix, "library")
 
 
 def encoding_of(image: UInt8s | bytes) -> Literal["png", "jpeg"] | None:
