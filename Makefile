@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE  # the suite starts hundreds of processes, whic
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal --ignore tests/unistore/report/test_browser.py
+TESTS  := -m pytest -n logical --maxprocesses 4 --dist worksteal --ignore tests/unistore/report/test_browser.py
+PYTEST := $(BIN)/python $(TESTS)
 
 test: $(READY)
 	$(PYTEST) -m "not nightly"
@@ -153,7 +154,7 @@ without-torch:
 	$(PYTHON) -m venv build/without-torch
 	build/without-torch/bin/python -m pip install --quiet --disable-pip-version-check --editable \
 	  '.[images,filters,medical,lidar,bags,events,robots,cloud,hub,cluster,test-tools]'
-	build/without-torch/bin/python -m pytest -n logical --dist worksteal -m "not nightly" --ignore tests/unistore/report/test_browser.py
+	build/without-torch/bin/python $(TESTS) -m "not nightly"
 
 clean:
 	rm -rf $(VENV) demo-out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

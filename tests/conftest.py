@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.needs_torch import WITHOUT_TORCH
 from tests.support.state_machines import HISTORIES
 from tests.support.waiting import patience
 from unistore.store.names import SOURCES
@@ -32,7 +33,6 @@ from unistore.zarr3 import durable
 if TYPE_CHECKING:
     from tests.support.cases import Case
 
-WITHOUT_TORCH = "torch is not installed"
 
 patient: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("thorough", max_examples=1000, **patient)  # pytest --hypothesis-profile=thorough

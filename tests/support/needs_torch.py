@@ -6,4 +6,6 @@ import pytest
 
 from unistore.system.extras import is_installed
 
-needs_torch = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
+WITHOUT_TORCH = "torch is not installed"
+
+needs_torch = pytest.mark.skipif(not is_installed("torch"), reason=WITHOUT_TORCH)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.support.needs_torch import WITHOUT_TORCH
 from tests.support.programs import printed
 from unistore.system.extras import is_installed
 
@@ -99,7 +100,7 @@ print(json.dumps({"loaded": loaded, **{name: sorted(walk.files) for name, walk i
 @pytest.fixture(scope="module")
 def walks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     if not is_installed("torch"):
-        pytest.skip("torch is not installed")
+        pytest.skip(WITHOUT_TORCH)
     folder = tmp_path_factory.mktemp("walks")
     np.save(folder / "rows.npy", np.arange(400, dtype=np.float32).reshape(100, 4))
     arguments = [str(folder / "rows.npy"), str(folder / "rows.zarr"), str(ROOT)]
