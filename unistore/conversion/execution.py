@@ -25,7 +25,7 @@ def execute(conversion: Conversion, split: SplitRule | None) -> Report:
     settings = conversion.settings
     steps = estimate(conversion.inputs.converter, scan, settings.budget)
     steps.peak(settings.limit, 0)
-    # An object store does not tell how much room it has, a continued conversion how much it took.
+    # The free space of an object store is unknown, and so is the part that an earlier run has used.
     if not build.in_bucket and not build.journal.of("plan"):
         check_space(build.output_path, provisional_tables(scan), conversion.progress)
     new_store = conversion.plan(split)

@@ -212,9 +212,8 @@ class SourceChanges(NamedTuple):
     new: list[str]  # given, and not in the store
     changed: list[str]  # in both, with other sizes or times of files
     missing: list[str]  # in the store, and not given
-    longer: dict[
-        str, str
-    ]  # given under a name with more folders: the name in the store; also new and missing
+    # name in the store by the name given, which has more folders before it; both are also new and missing
+    longer: dict[str, str]
 
 
 def source_changes(
@@ -225,13 +224,14 @@ def source_changes(
     found = converter.find((claims or Claims(paths, converter)).listing, Exclusion(converter.exclude))
     given = {part.name: part.files for part in found.parts}
     missing = {name: state for name, state in known.items() if name not in given}
+    new = [name for name in given if name not in known]
     longer = {}
-    for name, files in given.items():
+    for name in new:
         for end in name_ends(name):
-            if name not in known and end in missing and missing[end].is_now(files):
+            if end in missing and missing[end].is_now(given[name]):
                 longer[name] = end
     return SourceChanges(
-        new=[name for name in given if name not in known],
+        new=new,
         changed=[name for name in given if name in known and not known[name].is_now(given[name])],
         missing=[*missing],
         longer=longer,

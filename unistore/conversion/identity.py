@@ -81,7 +81,7 @@ def equal_sources(digests: UInt8s, rows: Int64s) -> Iterator[tuple[int, int]]:
     digests
         Of the values of each source, (sources, 16) uint8.
     rows
-        How many rows each has. Sources without any are told from no other.
+        Number of rows of each source, (sources,) int64. Sources without rows are not compared.
     """
     numbers = np.flatnonzero(rows)
     keys = np.ascontiguousarray(digests[numbers]).view("V16").reshape(-1)

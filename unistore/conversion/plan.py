@@ -357,7 +357,7 @@ class Plan:
         return {array.field.path: array.field.axes for array in self.arrays()}
 
     def with_codecs(self, codecs: Mapping[str, str]) -> Plan:
-        """Return the plan with the chosen codec of each column by path, ``fast`` where none was."""
+        """Return the plan with a codec for each column, by path. Other columns get ``fast``."""
         tables = tuple(
             table.with_codecs(lambda array: codecs.get(array.field.path, "fast")) for table in self.tables
         )

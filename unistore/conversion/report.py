@@ -73,7 +73,7 @@ class Report:
 
     @classmethod
     def from_json(cls, plain: JsonObject) -> Report:
-        """Return the report of its fields as JSON."""
+        """Return a report from the JSON of its fields, in which tuples are lists."""
         lists = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
         return cls(**{**plain, **lists})
 

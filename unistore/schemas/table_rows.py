@@ -1,4 +1,4 @@
-"""Which rows tables have, which of them each source has, and what attributes say of that, by the rules."""
+"""The rows of tables and of their sources, and the attributes that relate arrays, all from the rules."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def relations(axes: Mapping[str, Sequence[str]], rules: Mapping[str, ArraySpec])
     for path in axes:
         of_same_rows[counting_array(path, rules)].append(path)
     attributes: dict[str, JsonObject] = defaultdict(dict)
-    # Rows are told by samples where they can be, else by sources
+    # Offsets of samples come before offsets of sources: the first ones that divide an array are named
     for path in sorted(axes, key=lambda path: path.startswith("sources/")):
         spec = rules[path]
         if isinstance(spec.offsets_of, Limit):

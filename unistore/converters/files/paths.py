@@ -293,7 +293,7 @@ Fits = Callable[[Path], bool]  # whether a file is one that is looked for
 
 
 class Folders:
-    """Files in folders, without hidden ones and those outside of what the user gave.
+    """Files in folders. Hidden files, and files outside of the given paths, are not seen.
 
     A folder is searched once, not for each of its files.
     """
@@ -311,7 +311,7 @@ class Folders:
 
     def has(self, path: str) -> bool:
         """Return whether there is a file. Its folder is not listed for it."""
-        # Most of what is asked for is not there, and text is faster than a Path.
+        # Most paths that are asked for do not exist, and text is faster than a Path.
         return os.path.exists(path) and is_inside(Path(path), self._roots)  # noqa: PTH110
 
     def _files(self, folder: Path) -> Iterator[Path]:
@@ -338,7 +338,7 @@ class Folders:
 
 
 class ListedFolders(Folders):
-    """Folders that hold some files alone."""
+    """Folders that contain only the given files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         super().__init__()
