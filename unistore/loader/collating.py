@@ -51,6 +51,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 def prepare_process() -> None:
     """Prepare a new worker process: it ignores Ctrl-C, and numeric libraries use one thread."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked while the process was started
     for name in _ONE_THREAD:
         os.environ[name] = "1"
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -442,7 +442,7 @@ class LoaderWorker:
         )
         self.process = process
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _interrupt_held(context):
                 # Python 3.12 warns of forking while other threads run; workers touch nothing that these hold
                 warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
                 process.start()
@@ -464,6 +464,22 @@ class LoaderWorker:
         """Return whether one more task can be sent without blocking."""
         queued = sum(sent.indices.nbytes for _, sent in self.sent)
         return not self.sent or queued + request.indices.nbytes <= QUEUED_BYTES
+
+
+@contextlib.contextmanager
+def _interrupt_held(context: BaseContext) -> Iterator[None]:
+    # Ctrl-C reaches the workers too. A new one inherits this mask, and ends it once it ignores the signal
+    method = context.get_start_method()
+    if method == "forkserver":  # whose server would give its mask to processes of others
+        yield
+        return
+    if method == "spawn":
+        context.Semaphore()  # has multiprocessing start its resource tracker now: that ends the mask
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def pickle_config(config: BatchConfig) -> bytes | None:

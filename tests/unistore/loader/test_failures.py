@@ -148,6 +148,43 @@ def test_workers_go_with_their_parent_at_ctrl_c(data, tmp_path):
     assert "KeyboardInterrupt" in errors.read_text()
 
 
+INTERRUPTED_AT_ITS_START = {
+    "fork": """
+        os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGINT))
+    """,
+    "spawn": """
+        hook = Path(sys.argv[1], "sitecustomize.py")
+        hook.write_text(
+            "import os, signal, sys\\n"
+            "if '--multiprocessing-fork' in sys.orig_argv:\\n"
+            "    os.kill(os.getpid(), signal.SIGINT)\\n"
+        )
+        os.environ["PYTHONPATH"] = os.pathsep.join([sys.argv[1], os.environ.get("PYTHONPATH", "")])
+    """,
+}
+
+
+@pytest.mark.parametrize("method", INTERRUPTED_AT_ITS_START)
+def test_ctrl_c_does_not_reach_a_worker_that_is_being_started(tmp_path, method):
+    script = """
+        import os
+        import signal
+        import sys
+        from pathlib import Path
+        from tests.unistore.loader.conftest import *
+        from unistore.loader import Loader
+    """
+    ending = f"""
+        with Loader(Batched(), 10, num_workers=1, multiprocessing_context="{method}") as loader:
+            print(sum(len(batch["index"]) for batch in loader))
+        print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    """
+    parts = (script, INTERRUPTED_AT_ITS_START[method], ending)
+    command = [sys.executable, "-c", "".join(map(textwrap.dedent, parts)), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["200", "False"], "")
+
+
 def test_workers_go_with_a_parent_that_is_killed(data):  # as Python ends at once by SIGTERM, too
     reader, writer = os.pipe()
     parent = os.fork()
