@@ -125,6 +125,7 @@ class FakeHub:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or a body waits 40 ms for the acknowledgement of its head
     hub: ClassVar[FakeHub]
 
     def serve(self) -> None:

@@ -210,6 +210,7 @@ class Proxy:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or a body waits 40 ms for the acknowledgement of its head
     proxy: ClassVar[Proxy]
     upstream: ClassVar[str]
 
