@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial, reduce
-from itertools import chain, product
-from math import prod
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, cast
-
-import numpy as np
+from functools import reduce
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unistore.conversion.convert import check_exist, source_paths
-from unistore.conversion.executors.local import Executor, Serial, parallel_map
+from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.executors.processes import Processes
-from unistore.converters.families import specs_of
-from unistore.converters.registry import family_of, find_family
+from unistore.converters.registry import find_family
 from unistore.errors import (
     InputError,
     NoStoreError,
     Problem,
     RunCommand,
     StoreError,
-    UnsupportedError,
     without_fix,
 )
 from unistore.integrity.compare import Receipt, compare
-from unistore.integrity.files import UNKNOWN_FAMILY, check_files, is_warning
+from unistore.integrity.files import check_files, is_warning
+from unistore.integrity.structure import check_structure
+from unistore.integrity.values import RULES, run_rules
 from unistore.progress import resolve_progress
 from unistore.remote.url import local_path
-from unistore.schemas.array_specs import SOURCE_BOUNDS, ArrayInfo, ArraySpec, offsets_errors
-from unistore.schemas.declared_rules import ArraySpecs, is_kept, resolved
-from unistore.schemas.indices import RowsOfSources, whole
-from unistore.schemas.recorded_rules import RecordedSpecs, RuleError, StatedRules, StoreRoot
-from unistore.schemas.rules import Rule, RuleView, UnreadableError, broken
-from unistore.schemas.table_rows import counting_array, source_offsets
-from unistore.schemas.tables import offsets_of, text_values
+from unistore.schemas.rules import RuleView
 from unistore.store.listing import describe_arrays
-from unistore.store.manifest import Entry
-from unistore.store.names import REPORT, ROOT, STATISTICS, VERSIONS
+from unistore.store.names import ROOT, VERSIONS
 from unistore.store.reader import Store
 from unistore.store.shard_cache import temporary_copies
 from unistore.store.side_tables import read_side_table, side_names
@@ -49,252 +39,11 @@ from unistore.store.versions import OpenedStores, describe_part, find_grown, ope
 from unistore.system.arguments import MAX_WORKERS, Arguments, matches_type
 from unistore.system.progress import NO_PROGRESS, Progress, ProgressLike
 from unistore.system.types import JsonObject, PathLike, VersionLike
-from unistore.zarr3.documents import DocumentError, parse_document
-from unistore.zarr3.metadata import ArrayMetadata, shard_key
-from unistore.zarr3.storage import Storage
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from unistore.conversion.executors.dask_executor import Dask
-
-_FIX = "convert the sources again; if the problem comes back, report it"
-
-
-def check_structure(
-    storage: Storage,
-    root: StoreRoot,
-    root_document: bytes,
-    entries: Mapping[str, Entry],
-    sound: frozenset[str],
-) -> list[Problem]:
-    """Return every contradiction between the root, the manifest, the documents of arrays and the schema.
-
-    Parameters
-    ----------
-    storage : Storage
-        Files of the store.
-    root : StoreRoot
-        What its root states.
-    root_document : bytes
-        The document of its root.
-    entries : mapping of str to Entry
-        Entries of the manifest, by key.
-    sound : frozenset of str
-        Keys of the intact files. Only these are read.
-    """
-    problems: list[Problem] = []
-    metadata: dict[str, ArrayMetadata] = {}
-    documents: JsonObject = {}
-    keys = [key for key in entries if key.endswith(f"/{ROOT}")]
-    for key in filter(sound.__contains__, keys):
-        path = key.removesuffix(f"/{ROOT}")
-        try:
-            document = documents[path] = parse_document(storage.get(key))
-            if path in root.fields:
-                metadata[path] = ArrayMetadata.from_json(document, f"{storage}: array {path!r}")
-        except (DocumentError, StoreError, UnsupportedError) as error:
-            problems.append(_wrong(key, str(error)))
-    if len(documents) == len(keys):
-        consolidated = {"kind": "inline", "must_understand": False, "metadata": documents}
-        if parse_document(root_document).get("consolidated_metadata") != consolidated:
-            problems.append(
-                _wrong(ROOT, "its copies of the documents of groups and arrays differ from these")
-            )
-    problems += _manifest_problems(root.fields, metadata, entries)
-    if len(metadata) == len(root.fields):
-        problems += _schema_problems(metadata, root)
-    return problems
-
-
-def _wrong(location: str, message: str) -> Problem:
-    return Problem(location, message, _FIX, "metadata")
-
-
-def _manifest_problems(
-    fields: Collection[str], metadata: Mapping[str, ArrayMetadata], entries: Mapping[str, Entry]
-) -> Iterator[Problem]:
-    expected: dict[str, tuple[str, tuple[int, int] | None]] = {}  # what each file is, and its rows
-    for path in fields:
-        expected[f"{path}/{ROOT}"] = f"the root lists the array {path}", None
-    for path, array in metadata.items():
-        if prod(array.shards) > len(entries):
-            missing = f"has {prod(array.shards):,} shards of shape {array.shard_shape}"
-            yield _wrong(path, f"{missing}, but the manifest has {len(entries):,} files")
-            continue
-        step = array.shard_shape[0]
-        shards = product(*map(range, array.shards)) if 0 not in array.shape else ()
-        for coordinates in shards:
-            lo = coordinates[0] * step
-            rows = (lo, min(array.shape[0], lo + step))
-            expected[f"{path}/{shard_key(coordinates)}"] = f"belongs to the array {path}", rows
-    for key, (what, shard_rows) in expected.items():
-        if key not in entries:
-            yield _wrong(key, f"is not in the manifest, but {what}")
-        elif shard_rows is not None and entries[key].rows != shard_rows:
-            yield _wrong(key, f"has the rows {shard_rows}, but the manifest states {entries[key].rows}")
-    known = {REPORT, *expected}
-    for path in fields:
-        known.update(f"{group}/{ROOT}" for group in PurePosixPath(path).parents)
-    unknown = tuple(f"{path}/" for path in fields if path not in metadata)
-    for key in entries:
-        if key not in known and not key.startswith(unknown):
-            yield _wrong(key, "is in the manifest, but does not belong to an array")
-
-
-def _schema_problems(metadata: Mapping[str, ArrayMetadata], root: StoreRoot) -> Iterator[Problem]:
-    arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
-    problems: list[Problem] = []
-    declared: Mapping[str, ArraySpec] = {}
-    try:
-        specs: ArraySpecs = specs_of(family_of(root))
-        problems += specs.problems(arrays, root.sample_count)
-        declared = resolved(specs, arrays).rules()
-    except InputError as unknown:
-        for problem in unknown.problems:
-            yield Problem(ROOT, f"{problem.file}: {problem.message}", problem.fix, UNKNOWN_FAMILY)
-    try:
-        rules = RecordedSpecs(StatedRules(root.fields, ROOT))
-        problems += rules.problems(arrays, root.sample_count)
-        problems += _table_problems(root, rules.rules())
-        other = [path for path, rule in declared.items() if not is_kept(rule, rules.of(path))]
-        problems += [
-            Problem(path, "has a rule in the root that differs from the rule of its family") for path in other
-        ]
-    except RuleError as error:
-        problems.append(Problem(ROOT, error.reason))
-    for problem in dict.fromkeys(problems):
-        yield replace(problem, fix=problem.fix or _FIX, kind="schema")
-
-
-def _table_problems(root: StoreRoot, rules: Mapping[str, ArraySpec]) -> Iterator[Problem]:
-    """Yield tables whose rows no offsets divide by source, and columns that have other rows."""
-    for table in dict.fromkeys([*root.tables, root.sample_table, root.main_table]):
-        path = source_offsets(table)
-        rule = rules[path] if path in rules else ArraySpec()
-        first = str(rule.offsets_of)
-        if rule.rows != (SOURCE_BOUNDS, 0) or not first.startswith(f"{table}/"):
-            yield Problem(path, f"is not an array whose rule divides the rows of {table} by source")
-            continue
-        for name in root.tables.get(table, ()):
-            if counting_array(f"{table}/{name}", rules) != counting_array(first, rules):
-                yield Problem(f"{table}/{name}", f"is a column of {table}, but its rule counts other rows")
-
-
-# Value rules of every store (offsets, text, sources, splits), and running rules.
-
-
-def indices(view: RuleView) -> Iterator[Problem]:
-    """Check that offsets, codes and extents stay inside the arrays that they index, and text is UTF-8."""
-    for path in view.store.paths():
-        spec = view.spec(path)
-        if spec.bounds_values:
-            yield from (broken(path, error) for error in spec.value_errors(view.whole(path), view.shape))
-    for path in view.store.specs.texts():
-        yield from _not_text(view, f"{path}/data")
-
-
-def _not_text(view: RuleView, path: str) -> Iterator[Problem]:
-    # Nothing if offsets are wrong, which `indices` reports
-    values = view.whole(path)
-    offsets = view.whole(f"{path.removesuffix('/data')}/offsets")
-    if any(offsets_errors(offsets, len(values), "")):
-        return
-    try:
-        text_values(values, offsets)
-    except UnicodeDecodeError as error:
-        yield broken(path, f"is not UTF-8: {error}")
-
-
-def sources(view: RuleView) -> Iterator[Problem]:
-    """Check that numbers of sources agree with the offsets that divide rows by source."""
-    store = view.store
-    rows = RowsOfSources(store)
-    is_complete = True
-    for path in store.paths():
-        rule = view.spec(path)
-        message = "assigns other rows to the sources than the offsets of their table do"
-        try:
-            if rule.indexes == (SOURCE_BOUNDS, -1):
-                counts = rows.of(path)
-                expected = np.repeat(np.arange(len(counts)), counts)
-                is_right = np.array_equal(whole(store, path), expected)
-            elif rule.divides is not None and path != SOURCE_BOUNDS:
-                divided = np.diff(whole(store, path)[offsets_of(rows.of(path))])
-                is_right = np.array_equal(divided, rows.of(rule.divides))
-            else:
-                continue
-            if not is_right:
-                yield broken(path, message)
-        except InputError:  # ranges that may hold several sources
-            continue
-        except (
-            StoreError,
-            UnreadableError,
-            UnsupportedError,
-            IndexError,
-        ):  # reported by `indices`, or as damage
-            is_complete = False
-    if not is_complete:
-        raise UnreadableError("sources")
-
-
-def splits(view: RuleView) -> Iterator[Problem]:
-    """Check that there is one split code per sample, and a name for every code."""
-    try:
-        names = view.store.split_names()
-    except StoreError as error:
-        yield broken("splits", str(error))
-        return
-    (count,) = view.shape("splits/code")
-    if count != view.store.sample_count:
-        yield broken("splits/code", f"has {count:,} rows, but there are {view.store.sample_count:,} samples")
-    most = max((int(codes.max()) for _, codes in view.blocks("splits/code")), default=0)
-    if most >= max(1, len(names)):
-        yield broken("splits/code", f"contains the code {most}, but there are only {len(names)} names")
-
-
-def statistics(view: RuleView) -> Iterator[Problem]:
-    """Check that stored statistics describe the values of the store."""
-    from unistore.data.statistics import kept_problem
-
-    store = cast("Store", view.store)
-    if store.storage.size(STATISTICS) is None:
-        return
-    for path in view.store.paths():
-        view.array(path)
-    try:
-        problem = kept_problem(store)
-    except InputError as error:  # nothing installed says what the samples are
-        raise UnreadableError(STATISTICS) from error
-    if problem is not None:
-        yield Problem(STATISTICS, problem, RunCommand(("statistics", store.path)), "statistics")
-
-
-RULES: tuple[Rule, ...] = (indices, sources, splits, statistics)
-
-
-def run_rules(
-    view: RuleView, rules: Sequence[Rule], executor: Executor, progress: Progress = NO_PROGRESS
-) -> tuple[list[Problem], list[str]]:
-    """Return problems of all rules, and the names of rules that damaged arrays left unchecked."""
-    problems: list[Problem] = []
-    unchecked: list[str] = []
-    ask = parallel_map(executor, progress, "checking values")
-    answers = ask(partial(_problems_of, view), rules)
-    for rule, (of_rule, is_complete) in zip(rules, answers, strict=True):
-        problems += of_rule
-        unchecked += [] if is_complete else [rule.__name__]
-    return problems, unchecked
-
-
-def _problems_of(view: RuleView, rule: Rule) -> tuple[list[Problem], bool]:
-    problems: list[Problem] = []
-    try:
-        problems.extend(rule(view))
-    except UnreadableError:
-        return problems, False
-    return problems, True
 
 
 def make_executor(
