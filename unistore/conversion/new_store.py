@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from unistore.conversion.build import Journal
 from unistore.conversion.identity import equal_sources, equal_sources_note, source_digests
+from unistore.conversion.journal import Journal
 from unistore.conversion.keys import SourceStates
 from unistore.conversion.plan import (
     ArrayPlan,

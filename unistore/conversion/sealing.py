@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from unistore.conversion.build import Journal
 from unistore.conversion.job import SHARD, ShardRecord, index_rows, metadata_of, write_column
+from unistore.conversion.journal import Journal
 from unistore.conversion.keys import SourceStates
 from unistore.conversion.plan import ArrayPlan, Plan
 from unistore.conversion.running_statistics import Moments

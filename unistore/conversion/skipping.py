@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from unistore.conversion.build import Journal
+from unistore.conversion.journal import Journal
 from unistore.converters.detection import Claims
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import ParallelMap, Scan, serial_map

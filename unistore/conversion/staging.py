@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from unistore.conversion.build import Journal, wait_turn
+from unistore.conversion.build import wait_turn
+from unistore.conversion.journal import Journal
 from unistore.conversion.lock import Lock, check_plain
 from unistore.errors import InputError, Problem, first_few
 from unistore.remote.client import RemoteObject

@@ -19,8 +19,8 @@ import pytest
 from tests.support.executors import Disturbing
 from tests.support.waiting import patience, wait_until
 from unistore.conversion import lock
-from unistore.conversion.build import Journal
 from unistore.conversion.executors.local import Serial
+from unistore.conversion.journal import Journal
 from unistore.conversion.lock import Lock, owner_of
 from unistore.conversion.run import run
 from unistore.errors import ConversionError
@@ -281,6 +281,6 @@ def test_a_journal_that_fails_is_named_and_keeps_its_steps(
 def test_a_journal_whose_folder_the_disk_refuses_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unistore.conversion.build.sync_folder", io_error)
+    monkeypatch.setattr("unistore.conversion.journal.sync_folder", io_error)
     with pytest.raises(ConversionError, match=r"journal\.jsonl: cannot be written: Input/output error"):
         Journal(tmp_path / "journal.jsonl")

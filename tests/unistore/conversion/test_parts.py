@@ -21,10 +21,10 @@ from tests.support.store_files import tree
 from tests.support.waiting import wait_until
 from unistore.cli.main import main
 from unistore.conversion import build
-from unistore.conversion.build import Journal
 from unistore.conversion.clean import clean
 from unistore.conversion.convert import make_converter
 from unistore.conversion.executors.local import STOP, AskJob, Serial
+from unistore.conversion.journal import Journal
 from unistore.conversion.lock import Lock, LockedError
 from unistore.conversion.new_store import NewStore
 from unistore.conversion.run import run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tests.support.store_files import full_disk
-from unistore.conversion.build import Journal
+from unistore.conversion.journal import Journal
 from unistore.conversion.run import run
 from unistore.conversion.spill import SpilledBatch, SpillWriter
 from unistore.errors import ConversionError

@@ -25,7 +25,7 @@ SHARD = 1024
 SLOW = f"""
 import sys, time
 import unistore.conversion.plan
-from unistore.conversion.build import Journal
+from unistore.conversion.journal import Journal
 from unistore.cli.main import main
 unistore.conversion.plan.SHARD = {SHARD}
 append = Journal.append
