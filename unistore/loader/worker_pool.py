@@ -474,7 +474,8 @@ def _interrupt_held(context: BaseContext) -> Iterator[None]:
         yield
         return
     if method == "spawn":
-        context.Semaphore()  # has multiprocessing start its resource tracker now: that ends the mask
+        with contextlib.suppress(ImportError, OSError):  # which a system without semaphores raises
+            context.Semaphore()  # has multiprocessing start its resource tracker now: that ends the mask
     held = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
