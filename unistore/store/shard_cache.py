@@ -145,7 +145,9 @@ class ShardCache:
                 return False
             _write_verified(part, checksum, size, pieces or fetch(), name)
             os.fchmod(part, 0o600 | (os.fstat(folder).st_mode & _OTHERS_READ))
-            os.replace(checksum + PART, checksum, src_dir_fd=folder, dst_dir_fd=folder)  # the lock stays
+            # or who evicts meanwhile may list one name and look for the other
+            with _locked_file("lock", folder):
+                os.replace(checksum + PART, checksum, src_dir_fd=folder, dst_dir_fd=folder)
         return True
 
     def _has_valid_copy(self, folder: int, checksum: str, size: int | None) -> bool:

@@ -83,6 +83,36 @@ def read_at_random(url: str, cache: str, limit: str, seed: str, truth: str) -> N
         assert np.array_equal(array.read_rows(rows), expected[rows])
 
 
+def test_a_copy_that_is_finished_while_another_evicts_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = [bytes([number]) * 600 for number in range(2)]
+    names = [xxhash.xxh3_128_hexdigest(content) for content in contents]
+    reserved, listed = threading.Event(), threading.Event()
+
+    def fetch() -> Iterator[bytes]:
+        yield contents[0][:300]
+        reserved.set()
+        listed.wait(30)
+        yield contents[0][300:]
+
+    def list_and_wait(folder: int) -> list[str]:
+        found = listdir(folder)
+        if reserved.is_set():
+            listed.set()
+            first.join(0.5)  # it ends only if it may rename its copy now
+        return found
+
+    listdir = os.listdir
+    first = threading.Thread(target=ShardCache(tmp_path, 1000).ensure, args=(names[0], 600, fetch, "first"))
+    first.start()
+    assert reserved.wait(30)
+    monkeypatch.setattr("unistore.store.shard_cache.os.listdir", list_and_wait)
+    assert not ShardCache(tmp_path, 1000).ensure(names[1], 600, lambda: [contents[1]], "second")
+    first.join()
+    assert copies(tmp_path) == {names[0]: contents[0]}
+
+
 @pytest.mark.parametrize("limit", ["1GB", "30kB"])
 def test_several_processes_share_a_cache_within_its_limit(
     proxy: Any, uploaded: str, tmp_path: Path, sources: Path, truth: Any, limit: str
