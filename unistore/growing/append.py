@@ -28,14 +28,14 @@ from unistore.data.default_kind import natural_kind
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, StoreError, first_few
-from unistore.growing.growth import Growth, growing
+from unistore.growing.growth import GrownPart, Growth, growing
 from unistore.growing.same import same_sources
 from unistore.growing.skipped_sources import including_mended, skipped_since
 from unistore.progress import resolve_progress
 from unistore.schemas.indices import main_bounds
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
-from unistore.store.versions import Part, Version, describe_part
+from unistore.store.versions import Part, describe_part
 from unistore.system.progress import Progress, ProgressLike, begin_items
 from unistore.system.types import Attributes, JsonObject, PathLike
 
@@ -213,24 +213,21 @@ def _source_digests(store: Store) -> list[bytes]:
     return [digest.tobytes() if count else b"" for digest, count in zip(digests, rows, strict=True)]
 
 
-def known_sources(stores: Iterable[Store], version: Version) -> tuple[dict[str, _Known], dict[str, _Known]]:
-    """Return the sources of a version, and other sources of the stores, by name.
+def known_sources(parts: Iterable[GrownPart]) -> tuple[dict[str, _Known], dict[str, _Known]]:
+    """Return the sources that the newest version has, and other sources of the parts, by name.
 
     Parameters
     ----------
-    stores : iterable of Store
-        The stores of the version, and of older ones, the oldest first.
-    version : Version
-        The version.
+    parts : iterable of GrownPart
+        The parts of the newest version, and of older ones, the oldest first.
     """
-    removed_numbers = {part.seal: part.removed for part in version.parts}
     known: dict[str, _Known] = {}
     removed: dict[str, _Known] = {}
-    for store in stores:
+    for store, removed_numbers in parts:
         names_and_sizes = [*_source_rows(store)]
         states = read_states(store.storage, store.root.seal.digest, len(names_and_sizes)).states
         rows = zip(names_and_sizes, _source_digests(store), states, strict=True)
-        left_out = frozenset(removed_numbers.get(store.root.seal, range(len(names_and_sizes))))
+        left_out = frozenset(removed_numbers)
         for row, ((name, size), digest, state) in enumerate(rows):
             sources = removed if row in left_out else known
             sources[name] = _Known(store, row, size, digest, state)
@@ -307,8 +304,8 @@ def append(
     paths = source_paths(sources)
     with resolve_progress(progress) as callbacks, growing(store, work) as growth:
         begin_items(callbacks, "comparing with the store")
-        stores = growth.stores_of_all_versions()
-        sources_by_name, removed = known_sources(stores, growth.version)
+        parts = growth.parts_of_all_versions()
+        sources_by_name, removed = known_sources(parts)
         known = _Sources(known=sources_by_name, removed=removed, replaces=replace)
         options = growth.stores[0].root.options
         settings = Settings(
@@ -323,7 +320,7 @@ def append(
             on_error=on_error,
         )
         converter = recorded_converter(growth.stores[0].family, options)
-        if skipped := skipped_since(stores):
+        if skipped := skipped_since([part.store for part in parts]):
             converter = including_mended(converter, paths, skipped)
         if check:
             _check_sources(converter, source_paths(check), known, growth.store)

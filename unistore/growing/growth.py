@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +24,13 @@ from unistore.system.types import Attributes, PathLike
 from unistore.zarr3.storage import MAX_SHARED_FILES, OpenFiles
 
 
+class GrownPart(NamedTuple):
+    """A store of a version, and the numbers of its sources that the newest version does not have."""
+
+    store: Store
+    removed: Collection[int]
+
+
 class Growth:
     """A store that this process has locked, its newest version, and the place of the next one."""
 
@@ -33,20 +43,26 @@ class Growth:
         self.is_plain = opened.version is None
         self.version = opened.version or first_version(self.stores[0])
 
-    def stores_of_all_versions(self) -> list[Store]:
-        """Return the parts of all versions, the oldest first."""
-        newest = {part.key: store for part, store in zip(self.version.parts, self.stores, strict=True)}
-        if self.is_plain:
-            return [*newest.values()]
+    def parts(self) -> list[GrownPart]:
+        """Return the parts of the newest version. Two of them may be the same store."""
+        pairs = zip(self.stores, self.version.parts, strict=True)
+        return [GrownPart(store, part.removed) for store, part in pairs]
+
+    def parts_of_all_versions(self) -> list[GrownPart]:
+        """Return the parts of the newest version, and the other stores of older ones, the oldest first."""
+        newest: dict[str, list[GrownPart]] = defaultdict(list)
+        for own, part in zip(self.parts(), self.version.parts, strict=True):
+            newest[part.key].append(own)
+        every: dict[str, list[GrownPart]] = {}
         grown = GrownStore(self.store)
         files = OpenFiles(MAX_SHARED_FILES)
-        stores: dict[str, Store] = {}
-        for number in range(1, self.version.number):
-            version = grown.read(number)
+        older = () if self.is_plain else range(1, self.version.number)
+        for version in map(grown.read, older):
             for part in version.parts:
-                if part.key not in stores:
-                    stores[part.key] = newest.get(part.key) or grown.store(version, part, files)
-        return [*(stores | newest).values()]
+                if part.key not in every:
+                    store = grown.store(version, part, files)
+                    every[part.key] = newest.get(part.key, [GrownPart(store, range(part.sources))])
+        return [*chain.from_iterable((every | newest).values())]
 
     def commit(
         self,

@@ -17,6 +17,7 @@ import unistore
 from unistore.cli.main import main
 from unistore.growing.growth import Growth, growing
 from unistore.store.manifest import sign_root
+from unistore.store.versions import open_stores
 from unistore.zarr3 import durable
 from unistore.zarr3.joined import UnalikeError
 from unistore.zarr3.storage import LocalStorage, OpenFiles
@@ -620,3 +621,25 @@ def test_a_group_of_other_attributes_in_a_part_is_told(tmp_path: Path, store: Pa
     document.write_text(json.dumps({**json.loads(document.read_text()), "attributes": {"level": 3}}))
     with pytest.raises(UnalikeError, match="rows has other attributes than in the first store"):
         together.store.group("rows")
+
+
+def test_a_store_that_is_two_parts_of_a_version_keeps_the_sources_of_each(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    folder = tmp_path / "old"
+    write_source(folder, "d", 11)
+    write_source(folder, "e", 9)
+    age(folder)
+    unistore.append([folder / "d.npz", folder / "e.npz"], store)
+    unistore.remove(store, "d.npz")
+    os.utime(folder / "e.npz")  # its values are compared, so that both are converted again
+    assert unistore.append([folder / "d.npz", folder / "e.npz"], store).skipped == ("e.npz",)
+    version = open_stores(str(store)).version
+    assert version is not None
+    assert [part.removed for part in version.parts] == [(), (0,), (1,)]
+    assert version.parts[1].seal == version.parts[2].seal
+    removed = unistore.remove(store, ["e.npz"])
+    assert removed.sources == ("e.npz",)
+    check_values(opened(store), sources)
+    again = unistore.append(folder, store)
+    assert (again.report, sorted(again.skipped)) == (None, [*sources, "e.npz"])
