@@ -364,7 +364,7 @@ def _append(
             check=known.check,
             progress=progress,
         )
-    new = Store(growth.new_store)
+    new = growth.stored(Store(growth.new_store))
     try:
         same = known.same_rows(new)
         known.check_names(new)

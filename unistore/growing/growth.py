@@ -6,6 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from unistore.errors import ConversionError, InputError, NoStoreError, writing_f
 from unistore.growing.folder import FolderPlace, Place
 from unistore.remote.url import local_path, require_local_path
 from unistore.store.listing import Listing, describe_arrays, extended
-from unistore.store.names import TAGS, VERSIONS
+from unistore.store.names import TAGS, VERSIONS, part_folder
 from unistore.store.reader import Store
 from unistore.store.versions import GrownStore, Part, Version, check_tag, first_version, open_stores
 from unistore.system.types import Attributes, PathLike
@@ -64,6 +65,18 @@ class Growth:
                     every[part.key] = newest.get(part.key, [GrownPart(store, range(part.sources))])
         return [*chain.from_iterable((every | newest).values())]
 
+    def stored(self, new: Store) -> Store:
+        """Return the store of an older version that has the same files as a new one, else the new one.
+
+        Their roots may differ, for example in the versions of libraries.
+        """
+        try:
+            present = Store(f"{self.place.root}/{part_folder(new.root.seal.digest)}".rstrip("/"))
+        except NoStoreError:
+            return new
+        is_same = replace(present.root.seal, root=new.root.seal.root) == new.root.seal
+        return present if is_same else new
+
     def commit(
         self,
         parts: Sequence[Part],
@@ -79,7 +92,7 @@ class Growth:
         schemas : sequence of mapping
             Schemas of the parts.
         new : Store, optional
-            The new store, if it is the last part. None: no store is new.
+            The new store, if it is the last part, as `stored` returns it. None: no store is new.
 
         Returns
         -------

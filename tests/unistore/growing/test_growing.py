@@ -15,6 +15,7 @@ import pytest
 
 import unistore
 from unistore.cli.main import main
+from unistore.conversion.plan import versions
 from unistore.growing.growth import Growth, growing
 from unistore.store.manifest import sign_root
 from unistore.store.versions import open_stores
@@ -643,3 +644,16 @@ def test_a_store_that_is_two_parts_of_a_version_keeps_the_sources_of_each(
     check_values(opened(store), sources)
     again = unistore.append(folder, store)
     assert (again.report, sorted(again.skipped)) == (None, [*sources, "e.npz"])
+
+
+def test_a_removed_source_comes_back_after_an_upgrade(
+    tmp_path: Path, store: Path, sources: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unistore.append(tmp_path / "new", store)
+    unistore.remove(store, "d.npz")
+    upgraded = {**versions(), "numcodecs": "99.0"}
+    monkeypatch.setattr("unistore.conversion.new_store.versions", lambda: upgraded)  # a root states them
+    assert unistore.append(tmp_path / "new" / "d.npz", store).version == 4
+    check_values(opened(store), sources)
+    check_values(opened(store, version=2), sources)
+    assert unistore.verify(store).ok
