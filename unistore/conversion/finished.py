@@ -30,7 +30,7 @@ from unistore.converters.files.paths import name_ends
 from unistore.errors import AddOptions, Fix, InputError, RunCommand, StoreError, first_few
 from unistore.store.names import copies_folder
 from unistore.store.reader import Store
-from unistore.store.versions import open_stores
+from unistore.store.versions import OpenedPart, open_stores
 from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import count_of
 from unistore.system.types import JsonObject
@@ -162,7 +162,7 @@ def compared(
         changes = source_changes(error.destination, converter, paths, claims)
     except (InputError, StoreError, OSError):  # what is wrong with either is told by another command
         return error
-    new, changed, missing, longer = changes
+    new, changed, missing, longer, removed = changes
     if longer:
         names = first_few([f"{name} was {before}" for name, before in longer.items()])
         message = f"{error.problems[0].message}, with names that begin at another folder: {names}"
@@ -174,6 +174,7 @@ def compared(
         (new, "new"),
         (changed, "changed or touched since"),
         (missing, "not given now"),
+        (removed, "removed from it"),
     )
     differing = [f"{len(names):,} {state} ({first_few(names)})" for names, state in counted if names]
     append = ("convert", *error.sources, error.destination, "--append")
@@ -214,17 +215,33 @@ class SourceChanges(NamedTuple):
     missing: list[str]  # in the store, and not given
     # name in the store by the name given, which has more folders before it; both are also new and missing
     longer: dict[str, str]
+    removed: list[str]  # given with their folder, and only in older versions: an append leaves them out
+
+    @property
+    def are_any(self) -> bool:
+        """Whether a store of the given paths would have other sources, apart from removed ones."""
+        return bool(self.new or self.changed or self.missing)
 
 
 def source_changes(
     destination: str, converter: Converter, paths: Sequence[Path], claims: Claims | None = None
 ) -> SourceChanges:
     """Return which sources are new, changed or missing since a store was made. Values are not read."""
-    known = _stored_sources(destination)
-    found = converter.find((claims or Claims(paths, converter)).listing, Exclusion(converter.exclude))
+    opened = open_stores(destination)
+    known = _stored_sources(opened.opened_parts())
+    listing = (claims or Claims(paths, converter)).listing
+    found = converter.find(listing, Exclusion(converter.exclude))
     given = {part.name: part.files for part in found.parts}
     missing = {name: state for name, state in known.items() if name not in given}
     new = [name for name in given if name not in known]
+    removed = []
+    if new:
+        before = _stored_sources([OpenedPart(store, ()) for store, _ in opened.parts_of_all_versions()])
+        for name in new:
+            is_named = not listing.given.isdisjoint(map(str, given[name]))
+            if name in before and before[name].is_now(given[name]) and not is_named:
+                removed.append(name)
+        new = [name for name in new if name not in removed]
     longer = {}
     for name in new:
         for end in name_ends(name):
@@ -235,14 +252,14 @@ def source_changes(
         changed=[name for name in given if name in known and not known[name].is_now(given[name])],
         missing=[*missing],
         longer=longer,
+        removed=removed,
     )
 
 
-def _stored_sources(destination: str) -> dict[str, SourceState]:
-    """Return the state of the files of each source of a store, or of the newest version of a grown one."""
-    opened = open_stores(destination)
+def _stored_sources(parts: Sequence[OpenedPart]) -> dict[str, SourceState]:
+    """Return the state of the files of each source that is not removed."""
     known: dict[str, SourceState] = {}
-    for store, removed in zip(opened.stores, opened.removed, strict=True):
+    for store, removed in parts:
         names = store.text("sources/path")
         states = read_states(store.storage, store.root.seal.digest, len(names)).states
         for row, (name, state) in enumerate(zip(names, states, strict=True)):

@@ -28,14 +28,14 @@ from unistore.data.default_kind import natural_kind
 from unistore.data.kinds.protocol import MASK_SUFFIX, PRESENT_SUFFIX
 from unistore.data.parts import DatasetPart, bind_parts
 from unistore.errors import AddOptions, InputError, Problem, RunCommand, StoreError, first_few
-from unistore.growing.growth import GrownPart, Growth, growing
+from unistore.growing.growth import Growth, growing
 from unistore.growing.same import same_sources
 from unistore.growing.skipped_sources import including_mended, skipped_since
 from unistore.progress import resolve_progress
 from unistore.schemas.indices import main_bounds
 from unistore.store.joined import OF_SOURCES
 from unistore.store.reader import Store
-from unistore.store.versions import Part, describe_part
+from unistore.store.versions import OpenedPart, Part, describe_part
 from unistore.system.progress import Progress, ProgressLike, begin_items
 from unistore.system.types import Attributes, JsonObject, PathLike
 
@@ -213,12 +213,12 @@ def _source_digests(store: Store) -> list[bytes]:
     return [digest.tobytes() if count else b"" for digest, count in zip(digests, rows, strict=True)]
 
 
-def known_sources(parts: Iterable[GrownPart]) -> tuple[dict[str, _Known], dict[str, _Known]]:
+def known_sources(parts: Iterable[OpenedPart]) -> tuple[dict[str, _Known], dict[str, _Known]]:
     """Return the sources that the newest version has, and other sources of the parts, by name.
 
     Parameters
     ----------
-    parts : iterable of GrownPart
+    parts : iterable of OpenedPart
         The parts of the newest version, and of older ones, the oldest first.
     """
     known: dict[str, _Known] = {}
@@ -304,7 +304,7 @@ def append(
     paths = source_paths(sources)
     with resolve_progress(progress) as callbacks, growing(store, work) as growth:
         begin_items(callbacks, "comparing with the store")
-        parts = growth.parts_of_all_versions()
+        parts = growth.opened.parts_of_all_versions()
         sources_by_name, removed = known_sources(parts)
         known = _Sources(known=sources_by_name, removed=removed, replaces=replace)
         options = growth.stores[0].root.options

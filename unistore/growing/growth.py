@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +19,6 @@ from unistore.store.names import TAGS, VERSIONS, part_folder
 from unistore.store.reader import Store
 from unistore.store.versions import GrownStore, Part, Version, check_tag, first_version, open_stores
 from unistore.system.types import Attributes, PathLike
-from unistore.zarr3.storage import MAX_SHARED_FILES, OpenFiles
-
-
-class GrownPart(NamedTuple):
-    """A store of a version, and the numbers of its sources that the newest version does not have."""
-
-    store: Store
-    removed: Collection[int]
 
 
 class Growth:
@@ -39,31 +28,10 @@ class Growth:
         self.place = place
         self.store = place.store
         self.new_store = place.new_store
-        opened = open_stores(place.store)
-        self.stores = opened.stores
-        self.is_plain = opened.version is None
-        self.version = opened.version or first_version(self.stores[0])
-
-    def parts(self) -> list[GrownPart]:
-        """Return the parts of the newest version. Two of them may be the same store."""
-        pairs = zip(self.stores, self.version.parts, strict=True)
-        return [GrownPart(store, part.removed) for store, part in pairs]
-
-    def parts_of_all_versions(self) -> list[GrownPart]:
-        """Return the parts of the newest version, and the other stores of older ones, the oldest first."""
-        newest: dict[str, list[GrownPart]] = defaultdict(list)
-        for own, part in zip(self.parts(), self.version.parts, strict=True):
-            newest[part.key].append(own)
-        every: dict[str, list[GrownPart]] = {}
-        grown = GrownStore(self.store)
-        files = OpenFiles(MAX_SHARED_FILES)
-        older = () if self.is_plain else range(1, self.version.number)
-        for version in map(grown.read, older):
-            for part in version.parts:
-                if part.key not in every:
-                    store = grown.store(version, part, files)
-                    every[part.key] = newest.get(part.key, [GrownPart(store, range(part.sources))])
-        return [*chain.from_iterable((every | newest).values())]
+        self.opened = open_stores(place.store)
+        self.stores = self.opened.stores
+        self.is_plain = self.opened.version is None
+        self.version = self.opened.version or first_version(self.stores[0])
 
     def stored(self, new: Store) -> Store:
         """Return the store of an older version that has the same files as a new one, else the new one.

@@ -107,7 +107,7 @@ def remove(store: PathLike, pattern: str | Sequence[str]) -> Removed:
     check.raise_problems()
     patterns = [pattern] if isinstance(pattern, str) else list(pattern)
     with growing(store) as growth:
-        known, _ = known_sources(growth.parts())
+        known, _ = known_sources(growth.opened.opened_parts())
         chosen: dict[str, None] = {}
         problems = []
         for name_or_pattern in patterns:

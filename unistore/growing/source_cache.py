@@ -140,14 +140,14 @@ class _Request:
         if store is None or build_folder(store).exists():
             return None
         changes = self._changes(store)
-        return None if changes is None or any(changes) else (store, "found")
+        return None if changes is None or changes.are_any else (store, "found")
 
     def make(self) -> tuple[Path, str]:
         """Return the store and how it was made: appended to if sources only came, else converted."""
         store = self._newest() or self._path(1)
         if os.path.lexists(store) and not build_folder(store).exists():
             changes = self._changes(store)
-            if changes is not None and not any(changes):  # another process has made it meanwhile
+            if changes is not None and not changes.are_any:  # another process has made it meanwhile
                 return store, "found"
             if self._damage:
                 _say(f"{self._damage}; to remove it: unistore cache remove {store.name}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -410,6 +411,13 @@ def check_tag(name: str) -> None:
         raise InputError(Problem("--tag", f"{name!r} cannot be the name of a version", fix, "option"))
 
 
+class OpenedPart(NamedTuple):
+    """A store of a version, and the numbers of its sources that the version does not have any more."""
+
+    store: Store
+    removed: Collection[int]
+
+
 class OpenedStores(NamedTuple):
     """The stores that a path opens.
 
@@ -449,6 +457,27 @@ class OpenedStores(NamedTuple):
         if self.version is None:
             return (self.stores[0].sample_count,)
         return tuple(part.left for part in self.version.parts)
+
+    def opened_parts(self) -> list[OpenedPart]:
+        """Return the stores of the version. Two of them may be the same."""
+        return list(map(OpenedPart, self.stores, self.removed))
+
+    def parts_of_all_versions(self) -> list[OpenedPart]:
+        """Return the stores of the version and of older ones, the oldest first."""
+        if self.version is None:
+            return self.opened_parts()
+        own: dict[str, list[OpenedPart]] = defaultdict(list)
+        for opened, listed in zip(self.opened_parts(), self.version.parts, strict=True):
+            own[listed.key].append(opened)
+        every: dict[str, list[OpenedPart]] = {}
+        grown = GrownStore(self.place)
+        files = OpenFiles(MAX_SHARED_FILES)
+        for version in map(grown.read, range(1, self.version.number)):
+            for part in version.parts:
+                if part.key not in every:
+                    store = grown.store(version, part, files)
+                    every[part.key] = own.get(part.key, [OpenedPart(store, range(part.sources))])
+        return [*chain.from_iterable((every | own).values())]
 
     def row_of(self, sample: int) -> tuple[Store, int]:
         """Return the store of a sample of the version, and its row there. IndexError if there is none."""

@@ -79,6 +79,22 @@ def test_append_is_not_offered_if_no_source_is_new(folder: Path) -> None:
     assert problem.fixes == (AddOptions(("--overwrite",), "to replace it by a store without 2.npz"),)
 
 
+def test_a_removed_source_is_not_offered_for_append(folder: Path) -> None:
+    write(folder, 5)
+    unistore.append(folder, "a.zarr")
+    removals = {"2.npz": "1 removed from it (2.npz)", "5.npz": "2 removed from it (2.npz, 5.npz)"}
+    for name, removed in removals.items():
+        unistore.remove("a.zarr", name)
+        problem = refused()
+        assert problem.message.endswith(f"made from other sources: {removed}")
+        assert not any("--append" in str(fix) for fix in problem.fixes)
+    assert unistore.append(folder, "a.zarr").report is None
+    problem = refused([folder / "2.npz"])
+    assert "1 new (2.npz)" in problem.message
+    assert call(*fix_of(problem).arguments) == 0
+    np.testing.assert_array_equal(rows_of(Path("a.zarr")), np.repeat([1.0, 2.0], [4, 6]))
+
+
 def test_sources_whose_names_begin_at_another_folder_now_are_not_offered_for_append(folder: Path) -> None:
     shutil.rmtree("a.zarr")
     (folder / "monday").mkdir()

@@ -86,6 +86,16 @@ def test_how_a_conversion_runs_is_no_other_store(folder: Path, cache: Path) -> N
     assert len(stores(cache)) == 1
 
 
+def test_a_source_that_was_removed_from_its_store_is_not_added_each_time(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dataset = unistore.Dataset(folder)
+    unistore.remove(dataset.path, unistore.Store(dataset.path).text("sources/path")[0])
+    capfd.readouterr()
+    assert unistore.Dataset(folder).version == 2
+    assert capfd.readouterr().err == f"unistore: {folder}: found: {dataset.path}\n"
+
+
 def test_files_that_came_are_a_version(folder: Path, cache: Path) -> None:
     before = unistore.Dataset(folder)
     write(folder / "c.npz", 3)
