@@ -197,7 +197,7 @@ def compared(
             fixes.append(RunCommand(compact, "to change the codec without the sources"))
     else:
         origin = "the same sources and options"
-        if open_stores(error.destination).stores[0].root.created_with != versions():
+        if _first_store(error.destination).root.created_with != versions():
             origin += " by another version of unistore or of its libraries"
         verify = ("verify", error.destination, "--against", *error.sources)
         fixes.append(RunCommand(verify, "to compare values"))
@@ -268,11 +268,18 @@ def _stored_sources(parts: Sequence[OpenedPart]) -> dict[str, SourceState]:
     return known
 
 
+def _first_store(destination: str) -> Store:
+    """Return a store, or the first part of a version, with its root: a version does not state options."""
+    store = open_stores(destination).stores[0]
+    store.array("sources/bytes")  # reads the root
+    return store
+
+
 def _changed_options(
     destination: str, converter: Converter, paths: Sequence[Path], settings: Settings, claims: Claims | None
 ) -> list[str]:
     """Return how the options of a conversion differ from those of the store, a line for each."""
-    store = open_stores(destination).stores[0]
+    store = _first_store(destination)
     with Processes() as executor:
         scan = scan_valid_sources(
             converter, paths, skip=False, ask=parallel_map(executor), claims=claims

@@ -95,6 +95,13 @@ def test_a_removed_source_is_not_offered_for_append(folder: Path) -> None:
     np.testing.assert_array_equal(rows_of(Path("a.zarr")), np.repeat([1.0, 2.0], [4, 6]))
 
 
+def test_options_of_a_versioned_store_are_compared_with_those_of_its_first_part(folder: Path) -> None:
+    write(folder, 5)
+    unistore.append(folder, "a.zarr")
+    assert refused().message.endswith("made from the same sources and options")
+    assert refused(codec="small").message.endswith("with other options: --codec was auto, is small")
+
+
 def test_sources_whose_names_begin_at_another_folder_now_are_not_offered_for_append(folder: Path) -> None:
     shutil.rmtree("a.zarr")
     (folder / "monday").mkdir()
