@@ -135,7 +135,8 @@ def _report_if_same(
 
 def _changed_at(path: Path, *, is_copy: bool) -> int:
     # Copies of sources in a bucket have the modification times of their objects; all else of them is new
-    state = path.stat()
+    # A link that leads nowhere, such as the lock of an editor, has times of its own
+    state = path.stat() if path.exists() else path.lstat()
     if is_copy:
         return 0 if S_ISDIR(state.st_mode) else state.st_mtime_ns
     return max(state.st_mtime_ns, state.st_ctime_ns)

@@ -442,7 +442,12 @@ def test_the_family_is_detected_once(rows: Path, store: Path, capsys: pytest.Cap
     assert not store.with_name(BUILD).exists()
 
 
-def test_a_job_that_comes_late_reports_the_store_that_the_others_finished(rows: Path, store: Path) -> None:
+@pytest.mark.parametrize("link", [None, ".#0.npz"], ids=["", "with the lock of an editor"])
+def test_a_job_that_comes_late_reports_the_store_that_the_others_finished(
+    rows: Path, store: Path, link: str | None
+) -> None:
+    if link is not None:
+        (rows / link).symlink_to("somebody@host.1234")  # leads nowhere
     for part in ("1/2", "2/2"):
         finished = convert(rows, store, part=part)
     late = convert(rows, store, part="2/2")
