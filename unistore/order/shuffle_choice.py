@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sized
 from typing import Literal
 
@@ -18,6 +17,7 @@ from unistore.order.sequences import (
     uniform_blocks,
 )
 from unistore.system.arguments import wrong_argument
+from unistore.system.caller import warn_caller
 from unistore.system.types import Int64s
 
 # Kinds that a user names.
@@ -64,19 +64,17 @@ def shuffled(
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
     if kind is True and ascending and getattr(data, "shuffles_in_blocks", False):
         kind = "blocks"
-        warnings.warn(
+        warn_caller(
             "shuffle=True shuffles blocks of samples here, because a full shuffle would decode many samples "
             'for each one that it delivers. To silence this, give shuffle="blocks", or shuffle="full" for a '
-            "full shuffle",
-            stacklevel=4,
+            "full shuffle"
         )
     if kind in (True, "full"):
         requests = getattr(data, "shuffled_requests", 0)
         if requests >= MANY_REQUESTS:
-            warnings.warn(
+            warn_caller(
                 f"a full shuffle of this store in a bucket makes about {requests:,} requests per epoch. "
-                "Give the dataset a cache_dir, which keeps a copy of each object",
-                stacklevel=4,
+                "Give the dataset a cache_dir, which keeps a copy of each object"
             )
         sequence: EpochSequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
         return sequence if chosen is None else Subset(sequence, chosen)

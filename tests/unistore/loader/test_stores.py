@@ -84,6 +84,13 @@ def small_rows(tmp_path_factory):
         yield unistore.Dataset(folder / "rows.zarr")
 
 
+@pytest.mark.parametrize("make", [lambda data: Loader(data, 100, shuffle=True), unistore.Shuffle])
+def test_the_warning_of_a_shuffle_in_blocks_names_a_line_outside_of_unistore(small_rows, make):
+    with pytest.warns(UserWarning, match='shuffle="full" for a full shuffle') as warned:
+        make(small_rows)
+    assert [warning.filename for warning in warned] == [__file__]
+
+
 def test_small_rows_are_shuffled_in_blocks(small_rows, nothing_left):
     assert small_rows.shuffles_in_blocks
     with pytest.warns(UserWarning, match='shuffle="full" for a full shuffle'):
