@@ -30,7 +30,7 @@ from unistore.growing.sources import KeptSource, kept_sources, numbers_in
 from unistore.progress import resolve_progress
 from unistore.remote.url import is_url
 from unistore.schemas.indices import sample_sources, table_columns
-from unistore.schemas.recorded_rules import StatedFamily
+from unistore.schemas.recorded_rules import StatedFamily, skipped_entries
 from unistore.schemas.table_rows import table_of_offsets
 from unistore.schemas.tables import Field, OwnForm, Table, text_arrays
 from unistore.store.joined import FIX, SelectedSources, UnitedStores, joined_attributes
@@ -301,7 +301,9 @@ def compact(
             message = "no source is in this split and meets all conditions"
             raise InputError(Problem(folders[0], message, "remove or widen a condition", "option"))
         _check_names(kept)
-        options["exclude"] = _excluded(stores, left_out)
+        options |= {"exclude": _excluded(stores, left_out), "skipped": _skipped(stores, kept)}
+        if not options["skipped"]:
+            del options["skipped"]
         united = unite(stores, kept, options.get("columns"))
         converter = StoredSources(SelectedSources(united, numbers_in(united, kept)), kept, largest_index)
         chosen = codec or options.pop("codec", "auto")
@@ -394,16 +396,23 @@ def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
     options: JsonObject = dict(every[0])
     if "columns" in options:
         options["columns"] = columns or options["columns"]
-    skipped: list[Any] = []
-    for own in every:
-        skipped += own.get("skipped", ())
     digests = []
     for one in opened:
         version = one.version
         digests.append(one.stores[0].root.seal.digest if version is None else version.digest)
     of_values = {name: value for name, value in options.get("found", {}).items() if name != "codecs"}
     options["found"] = {**of_values, "compacted": digests[0] if len(digests) == 1 else digests}
-    return {**options, "skipped": skipped} if skipped else options
+    return options
+
+
+def _skipped(stores: Sequence[Store], kept: Sequence[KeptSource]) -> list[JsonObject]:
+    """Return what stores state as skipped, without the sources that were mended and added since."""
+    skipped: list[JsonObject] = []
+    for part, store in enumerate(stores):
+        added = {source.name for source in kept if source.part != part}
+        entries = skipped_entries(store.root.options)
+        skipped += [entry.to_json() for entry in entries if not entry.is_among(added)]
+    return skipped
 
 
 def _excluded(stores: Sequence[Store], left_out: Sequence[Sequence[int]]) -> list[str]:

@@ -23,7 +23,6 @@ from unistore.conversion.new_store import NewStore
 from unistore.conversion.plan import ShardTask, versions
 from unistore.conversion.sealing import merged_statistics
 from unistore.conversion.settings import Settings
-from unistore.conversion.skipping import skipped_sources
 from unistore.conversion.split_rule import SplitRule
 from unistore.conversion.steps import Conversion
 from unistore.converters.families import restorer_of
@@ -46,6 +45,7 @@ from unistore.errors import (
     printable,
     refusal,
 )
+from unistore.schemas.recorded_rules import skipped_entries
 from unistore.schemas.tables import HDF5_ATTRIBUTES, SOURCE_FILES, IndexValues, text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
@@ -446,7 +446,9 @@ def compare(
         comparison.compare_files()
     if findings.problems:
         return findings.problems, None
-    skipped = skipped_sources(store.root.options)
+    # A source that was mended and appended since is in another part
+    entries = skipped_entries(store.root.options)
+    skipped = {entry.left_out for entry in entries if not entry.is_among(others)}
     receipt = Receipt(
         values=findings.values,
         files=len(findings.files),

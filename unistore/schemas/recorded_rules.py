@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -84,6 +84,10 @@ class SkippedEntry(NamedTuple):
             left_out=entry["left_out"],
             row=entry.get("row"),
         )
+
+    def is_among(self, sources: Collection[str]) -> bool:
+        """Return whether it is one of the sources of these names, or an item of one."""
+        return self.left_out in sources or self.left_out.partition(": ")[0] in sources
 
     def to_json(self) -> JsonObject:
         """Return the JSON object, which has a row only if the problem is of one."""

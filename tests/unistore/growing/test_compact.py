@@ -318,3 +318,27 @@ def test_compaction_after_appends_and_a_removal_takes_the_rows_of_the_kept_sourc
         expected = np.concatenate([np.load(source)["x"] for source in sources[1:]])
         np.testing.assert_array_equal(compacted.array("rows/x").read(), expected)
     assert unistore.verify(tmp_path / "version.zarr", against=tmp_path / "src").receipt is not None
+
+
+def test_a_mended_source_that_was_appended_is_skipped_no_more(tmp_path: Path) -> None:
+    store = tmp_path / "s.zarr"
+    one = tmp_path / "one.zarr"
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b", "c"):
+        np.savez(tmp_path / "in" / f"{name}.npz", x=np.ones((4, 2), "f4"))
+    for name in ("b", "c"):
+        os.truncate(tmp_path / "in" / f"{name}.npz", 100)
+    unistore.convert(tmp_path / "in", store, on_error="skip")
+    np.savez(tmp_path / "in" / "b.npz", x=np.zeros((3, 2), "f4"))
+    unistore.append(tmp_path / "in", store, on_error="skip")
+    report = unistore.compact(store, one)
+    assert [entry["left_out"] for entry in report.skipped] == ["c.npz"]
+    for path in (store, one):
+        receipt = unistore.verify(path, against=tmp_path / "in").receipt
+        assert receipt is not None
+        assert receipt.left_out == ("c.npz",)
+    assert unistore.Store(one).text("sources/path") == ["a.npz", "b.npz"]
+    np.savez(tmp_path / "in" / "c.npz", x=np.zeros((5, 2), "f4"))
+    unistore.append(tmp_path / "in", store)
+    assert unistore.compact(store, one, overwrite=True).skipped == ()
+    assert "skipped" not in unistore.inspect(one).to_json()["options"]
