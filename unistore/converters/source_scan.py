@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, compress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -555,15 +555,25 @@ class _FamilyScan:
         return Problem(", ".join(map(str, roots)), message, fixes, "family")
 
     def _is_excluded(self, path: str) -> bool:
-        """Return whether a file is stored, or the user excludes it by its name below a given folder."""
+        """Return whether a file is stored, or one of its names is excluded."""
         if path in self._stored.files:
             return True
         return bool(self._exclusion) and any(map(self._exclusion.covers, self._names(path)))
 
     def _names(self, path: str) -> list[str]:
-        """Return the names of a file below each of the given folders that it lies in."""
-        folders = [folder for folder in self._claims.folders if Path(path).is_relative_to(folder)]
-        return [printable(Path(path).relative_to(folder).as_posix()) for folder in folders]
+        """Return the names of a file: below each given folder that it lies in, and as a source."""
+        roots = [root for root in (*self._claims.folders, self._root) if Path(path).is_relative_to(root)]
+        return [printable(Path(path).relative_to(root).as_posix()) for root in roots]
+
+    @cached_property
+    def _root(self) -> Path:
+        """The folder at which names of sources begin, unless suitable files are left to other families."""
+        suitable = filter(self._may_be_source, self._claims.paths)
+        folders = {os.path.dirname(path) for path in suitable}  # noqa: PTH120  text is faster
+        return Path(os.path.commonpath(folders) if folders else os.sep)
+
+    def _may_be_source(self, path: str) -> bool:
+        return path in self._given or may_have_ending(path, self._converter.suffixes)
 
 
 def _notes(left_out: Sequence[LeftOutFile], *, unnamed: bool) -> list[str]:

@@ -303,3 +303,31 @@ def test_on_error_skip_exits_with_3_and_lists_the_skipped_files(
     assert call(*command, "--on-error", "skip", "--dry-run", "--json") == 3
     plain = json.loads(capsys.readouterr().out)
     assert [entry["left_out"] for entry in plain["options"]["skipped"]] == ["1.h5"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        (("x/a.npz", "x/d.npz"), "d.npz"),
+        (("x/a.npz", "y/d.npz"), "y/d.npz"),
+        (("x/a.npz", "y"), "y/d.npz"),
+        (("x/a.npz", "x/sub", "y/d.npz"), "y/d.npz"),
+    ],
+)
+def test_a_damaged_file_is_skipped_by_the_name_of_its_source_whatever_was_given(
+    tmp_path: Path, given: tuple[str, ...], name: str
+) -> None:
+    for file in ("x/a.npz", "x/sub/b.npz"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        np.savez(tmp_path / file, x=np.ones((3, 2)))
+    for file in ("x/d.npz", "y/d.npz"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(b"PK\3\4 and no more")
+    sources = [tmp_path / path for path in given]
+    with pytest.raises(InputError) as caught:
+        convert(sources, tmp_path / "a.zarr")
+    assert [problem.source for problem in caught.value.problems] == [name]
+    report = convert(sources, tmp_path / "a.zarr", on_error="skip")
+    assert [entry["left_out"] for entry in report.skipped] == [name]
+    excluded = convert(sources, tmp_path / "b.zarr", exclude=[name])
+    assert (excluded.sources, excluded.skipped) == (report.sources, ())
