@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,12 +180,13 @@ class _Sources:
         self, new: Store, skipped: Collection[str], replaced: Collection[str]
     ) -> list[tuple[str, str]]:
         """Return the names of new sources that have the values of known ones, each with that of the known."""
-        by_digest: dict[bytes, str] = {}
-        for name, known in self.known.items():
-            if known.digest and name not in replaced:
-                by_digest.setdefault(known.digest, name)
-        pairs = zip(new.text("sources/path"), map(by_digest.get, _source_digests(new)), strict=True)
-        return [(name, other) for name, other in pairs if other is not None and name not in skipped]
+        kept = {name: known for name, known in self.known.items() if name not in replaced}
+        return [(name, other) for name, other in _equal_in(kept, new) if name not in skipped]
+
+    def copies_of_removed(self, new: Store, skipped: Collection[str]) -> list[tuple[str, str]]:
+        """Return the names of new sources that have the values of removed ones of other names, and those."""
+        pairs = _equal_in(self.removed, new)
+        return [(name, other) for name, other in pairs if name not in (other, *skipped)]
 
     def _same_values(self, new: Store, pairs: Mapping[_Key, tuple[_Known, int]]) -> list[_Key]:
         """Return the keys of the pairs, a known source and the number of a new one, of the same values."""
@@ -211,6 +212,17 @@ def _source_digests(store: Store) -> list[bytes]:
     digests = store.array("sources/hash").read()
     rows = np.diff(main_bounds(store)).tolist()
     return [digest.tobytes() if count else b"" for digest, count in zip(digests, rows, strict=True)]
+
+
+def _equal_in(sources: Mapping[str, _Known], new: Store) -> Iterator[tuple[str, str]]:
+    """Yield the name of each new source that has the values of one of these, and the name of that one."""
+    by_digest: dict[bytes, str] = {}
+    for name, known in sources.items():
+        if known.digest:
+            by_digest.setdefault(known.digest, name)
+    for name, digest in zip(new.text("sources/path"), _source_digests(new), strict=True):
+        if digest in by_digest:
+            yield name, by_digest[digest]
 
 
 def known_sources(parts: Iterable[OpenedPart]) -> tuple[dict[str, _Known], dict[str, _Known]]:
@@ -384,6 +396,8 @@ def _append(
     notes = report.notes
     if came_back := [name for name in new_names if name in known.removed and name not in skipped]:
         notes = (*notes, _came_back_note(came_back, store))
+    if renamed := known.copies_of_removed(new, skipped):
+        notes = (*notes, _renamed_note(renamed, store))
     if copies := known.copies(new, skipped, replaced):
         fix = _removes_again(store, copies[0][0])
         note = equal_sources_note(
@@ -400,8 +414,15 @@ def _came_back_note(names: Sequence[str], store: str) -> str:
     return f"{count} other values now and came back: {first_few(names)}; {_removes_again(store, names[0])}"
 
 
+def _renamed_note(pairs: Sequence[tuple[str, str]], store: str) -> str:
+    count = "a source has" if len(pairs) == 1 else f"{len(pairs):,} sources have"
+    shown = first_few([f"{name} = {other}" for name, other in pairs])
+    return f"{count} the values of a removed one: {shown}; {_removes_again(store, pairs[0][0])}"
+
+
 def _removes_again(store: str, name: str) -> str:
-    return f"{shlex.join(('unistore', 'remove', store, name))} removes it again"
+    end_of_options = ("--",) if name.startswith("-") else ()
+    return f"{shlex.join(('unistore', 'remove', store, *end_of_options, name))} removes it again"
 
 
 def _sources_under(converter: Converter, claims: Claims) -> Found:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.support import programs
 from unistore.cli.main import main
 from unistore.conversion.plan import versions
 from unistore.growing.growth import Growth, growing
@@ -191,6 +192,23 @@ def test_a_removed_source_stays_removed_until_its_file_is_given_or_changes(
         f"unistore remove {store} {name} removes it again"
     )
     check_values(opened(store), {**left, **changed})
+
+
+def test_a_removed_source_that_comes_back_under_another_name_is_noted(
+    tmp_path: Path, store: Path, sources: dict[str, Any]
+) -> None:
+    unistore.remove(store, ["b.npz", "c.npz"])
+    (tmp_path / "all" / "day2").mkdir(parents=True)
+    shutil.copy(tmp_path / "old" / "b.npz", tmp_path / "all" / "day2")
+    shutil.copy(tmp_path / "old" / "c.npz", tmp_path / "all" / "-c.npz")
+    appended = unistore.append(tmp_path / "all", store)
+    assert appended.report is not None
+    assert appended.report.notes[-1] == (
+        "2 sources have the values of a removed one: -c.npz = c.npz, day2/b.npz = b.npz; "
+        f"unistore remove {store} -- -c.npz removes it again"
+    )
+    assert programs.call("remove", store, "--", "-c.npz") == 0
+    check_values(opened(store), {"a.npz": sources["a.npz"], "day2/b.npz": sources["b.npz"]})
 
 
 def test_copied_sources_are_known_by_their_values(
