@@ -40,6 +40,7 @@ from unistore.store.names import (
     FIRST_VERSION,
     FORMAT_VERSION,
     MANIFEST,
+    PARTS,
     ROOT,
     SIDE_TABLES,
     TAGS,
@@ -464,7 +465,7 @@ class OpenedStores(NamedTuple):
 
     def parts_of_all_versions(self) -> list[OpenedPart]:
         """Return the stores of the version and of older ones, the oldest first."""
-        if self.version is None:
+        if self.version is None or self._has_all_parts():
             return self.opened_parts()
         own: dict[str, list[OpenedPart]] = defaultdict(list)
         for opened, listed in zip(self.opened_parts(), self.version.parts, strict=True):
@@ -478,6 +479,14 @@ class OpenedStores(NamedTuple):
                     store = grown.store(version, part, files)
                     every[part.key] = own.get(part.key, [OpenedPart(store, range(part.sources))])
         return [*chain.from_iterable((every | own).values())]
+
+    def _has_all_parts(self) -> bool:
+        """Return whether the folder has no part of other versions. False in a bucket: it lists all files."""
+        folder = local_path(self.place)
+        if folder is None or self.version is None:
+            return False
+        names = os.listdir(folder / PARTS)  # noqa: PTH208  text is faster
+        return {f"{PARTS}/{name}" for name in names} <= {part.key for part in self.version.parts}
 
     def row_of(self, sample: int) -> tuple[Store, int]:
         """Return the store of a sample of the version, and its row there. IndexError if there is none."""
