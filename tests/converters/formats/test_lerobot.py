@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,44 @@ def test_tasks_of_a_table_with_a_named_index_are_read(tmp_path: Path) -> None:
     with opened(root) as named, opened(SAMPLES / "v3") as unnamed:
         assert named.of_groups == unnamed.of_groups
         assert named.of_groups[""]["tasks"] == table["__index_level_0__"].to_pylist()
+
+
+def renumber_tasks(root: Path, numbers: Sequence[int]) -> None:
+    """Give the tasks of a dataset of version 2.1 other numbers, in `meta/` and in the rows."""
+    lines = [{"task_index": new, "task": f"do task {old}"} for old, new in enumerate(numbers)]
+    (root / "meta/tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for path in root.glob("data/*/*.parquet"):
+        table = pq.read_table(path)
+        place = table.column_names.index("task_index")
+        column = pa.array([numbers[old] for old in table["task_index"].to_pylist()])
+        pq.write_table(table.set_column(place, "task_index", column), path)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (0, 5), (1, 0), (-1, 0)])
+def test_tasks_are_found_by_their_numbers(v21: Path, numbers: tuple[int, int], tmp_path: Path) -> None:
+    """Their place in meta/tasks.jsonl is another one if a dataset is a part of a larger one."""
+    renumber_tasks(v21, numbers)
+    unistore.convert(v21, tmp_path / "toy.zarr", workers=0)
+    steps = unistore.Dataset(tmp_path / "toy.zarr", unistore.Transitions())
+    expected = np.repeat([f"do task {task}" for task in (0, 1, 0)], LENGTHS)
+    assert [sample["task"] for sample in steps] == expected.tolist()
+    unistore.export(tmp_path / "toy.zarr", tmp_path / "exported", to="lerobot")
+    with opened(tmp_path / "exported") as dataset:
+        texts = np.concatenate([dataset.arrays[f"data/episode_00000{number}/task"][:] for number in range(3)])
+    assert texts.tolist() == expected.tolist()
+
+
+def test_a_task_that_is_listed_twice_is_one_unless_its_texts_differ(v21: Path) -> None:
+    tasks = v21 / "meta/tasks.jsonl"
+    tasks.write_text(tasks.read_text() * 2)
+    with opened(v21) as dataset:
+        assert dataset.arrays["data/episode_000001/task"][:].tolist() == ["do task 1"] * LENGTHS[1]
+    tasks.write_text(tasks.read_text().replace("do task 1", "do task 2", 1))
+    with (
+        pytest.raises(InputError, match="two texts for the task_index 1: 'do task 2' and 'do task 1'"),
+        opened(v21),
+    ):
+        pass
 
 
 def test_a_changed_value_is_noticed(v21: Path, tmp_path: Path) -> None:

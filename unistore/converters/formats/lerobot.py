@@ -247,7 +247,12 @@ class _DatasetMeta:
         names = dict.fromkeys(episode.table for episode in episodes)
         largest = max(map(self._beside, names), key=lambda table: table.size, default=None)
         numbers = dict.fromkeys(_NUMBERS, "because it follows from the order of the rows")
-        metadata = {"tasks": tasks, **{name: self.info.get(name) for name in _METADATA}}
+        texts_of_tasks = list(tasks.values())
+        is_numbered_from_0 = list(tasks) == list(range(len(tasks)))
+        metadata = {
+            "tasks": texts_of_tasks if is_numbered_from_0 else {str(index): tasks[index] for index in tasks},
+            **{name: self.info.get(name) for name in _METADATA},
+        }
         return OpenFile(
             arrays=arrays,
             metadata=metadata,
@@ -330,23 +335,22 @@ class _DatasetMeta:
                 column = ParquetColumn(open_table, feature.name, *rows, feature.stored, feature.row_shape)
                 yield path, Array(column, components=feature.components)
 
-    def _task_texts(self, tasks: Sequence[str], indices: Array, lo: int, hi: int) -> AnyArray:
+    def _task_texts(self, tasks: Mapping[int, str], indices: Array, lo: int, hi: int) -> AnyArray:
         texts = np.empty(hi - lo, object)
         for row, number in enumerate(indices[lo:hi].tolist()):
-            if not 0 <= number < len(tasks):
+            if number not in tasks:
                 raise self.file.problem(
-                    f"its rows contain the task_index {number}, but meta/tasks lists {len(tasks):,} tasks",
+                    f"its rows contain the task_index {number}, which meta/tasks does not list",
                     _DAMAGED,
                     "missing",
                 )
             texts[row] = tasks[number]
         return texts
 
-    def _from_tables(self) -> tuple[list[str], list[_Episode]]:
+    def _from_tables(self) -> tuple[dict[int, str], list[_Episode]]:
         """Read tasks and episodes of version 3, of which files hold many."""
-        rows = sorted(self._rows_of("meta/tasks.parquet"), key=itemgetter("task_index"))
-        text = _TASK if rows and _TASK in rows[0] else _UNNAMED_INDEX
-        tasks = [row[text] for row in rows]
+        rows = self._rows_of("meta/tasks.parquet")
+        tasks = self._tasks(rows, _TASK if rows and _TASK in rows[0] else _UNNAMED_INDEX)
         folder = self.file.path.parent
         tables = sorted(path.relative_to(folder) for path in folder.glob("episodes/*/*.parquet"))
         first_rows: dict[str, int] = {}
@@ -366,10 +370,20 @@ class _DatasetMeta:
         path = self._path_of("video_path", {**_place(row, name), "video_key": camera})
         return _Stretch(path, float(row[f"{name}/from_timestamp"]))
 
-    def _from_lines(self) -> tuple[list[str], list[_Episode]]:
+    def _tasks(self, rows: Sequence[JsonObject], text: str) -> dict[int, str]:
+        """Return the texts of tasks by their numbers, in the order of these."""
+        tasks: dict[int, str] = {}
+        for row in sorted(rows, key=itemgetter(_TASK_INDEX)):
+            number = row[_TASK_INDEX]
+            if tasks.setdefault(number, row[text]) != row[text]:
+                texts = f"{tasks[number]!r} and {row[text]!r}"
+                message = f"meta/tasks has two texts for the task_index {number}: {texts}"
+                raise self.file.problem(message, "correct meta/tasks", "value")
+        return tasks
+
+    def _from_lines(self) -> tuple[dict[int, str], list[_Episode]]:
         """Read tasks and episodes of version 2.1, of which each has its own files."""
-        lines = sorted(self._lines_of("meta/tasks.jsonl"), key=itemgetter("task_index"))
-        tasks = [line["task"] for line in lines]
+        tasks = self._tasks(self._lines_of("meta/tasks.jsonl"), _TASK)
         episodes = []
         for line in self._lines_of("meta/episodes.jsonl"):
             number = line["episode_index"]
@@ -405,7 +419,7 @@ class _DatasetMeta:
 
         return _PLACEHOLDER.sub(filled, self.info[template])
 
-    def _check(self, episodes: Sequence[_Episode], tasks: Sequence[str]) -> None:
+    def _check(self, episodes: Sequence[_Episode], tasks: Mapping[int, str]) -> None:
         """Refuse episodes that are missing or out of order, and tasks that nobody names."""
         numbers = [episode.number for episode in episodes]
         stated = int(self.info["total_episodes"])
@@ -416,7 +430,7 @@ class _DatasetMeta:
             counts = f"states {stated:,} episodes, and meta/ lists {len(numbers):,}"
             message = f"{counts}; the first that is missing or out of order is number {wrong}"
             raise self.file.problem(message, _DAMAGED, "missing")
-        known_tasks = set(tasks)
+        known_tasks = set(tasks.values())
         for episode in episodes:
             unknown = [task for task in episode.tasks if task not in known_tasks]
             if unknown:
