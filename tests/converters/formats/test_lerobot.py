@@ -242,6 +242,21 @@ def test_a_missing_video_frame_is_an_error_that_names_its_time(
         dataset.arrays[f"data/episode_00000{episode}/observation.images.top"][:]
 
 
+@pytest.mark.parametrize("key", ["is_depth_map", "video.is_depth_map"])
+def test_a_video_of_depths_is_an_error_until_it_is_ignored(dataset: Path, key: str, tmp_path: Path) -> None:
+    """Its frames have 12 bits and would be read as colours of 8."""
+    camera = "observation.images.top"
+    info = json.loads((dataset / "meta/info.json").read_text())
+    info["features"][camera]["info"] = {key: True}
+    change_info(dataset, features=info["features"])
+    with pytest.raises(InputError, match=rf"{camera}: is a video of depths.*add --ignore {camera}"):
+        unistore.convert(dataset, tmp_path / "toy.zarr", workers=0)
+    unistore.convert(dataset, tmp_path / "toy.zarr", workers=0, ignore=camera)
+    sample = unistore.Dataset(tmp_path / "toy.zarr", unistore.Transitions())[0]
+    assert "observation.images.wrist" in sample
+    assert camera not in sample
+
+
 def test_damaged_files_are_named(dataset: Path) -> None:
     for path in sorted(dataset.rglob("*")):
         if path.suffix not in (".parquet", ".mp4") or path.is_dir():

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -22,11 +23,11 @@ import numpy as np
 from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
-from unistore.converters.formats.lazy import LazyRows
+from unistore.converters.formats.lazy import LazyRows, Unread
 from unistore.converters.formats.parquet import ParquetColumn, ParquetFile, Tables, open_parquet
 from unistore.converters.formats.video import Frames, decoder_memory
 from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
-from unistore.errors import OF_ROWS, InputError, Problem
+from unistore.errors import OF_ROWS, AddOptions, InputError, Problem, location_of
 from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Dtype, JsonObject, Shape
 
@@ -58,6 +59,7 @@ class _Feature(NamedTuple):
     dtype: str
     shape: Shape
     axes: Sequence[str]
+    is_depth: bool
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -81,6 +83,12 @@ class _Feature(NamedTuple):
     def image_size(self) -> tuple[int, int]:
         sizes = dict(zip(self.axes, self.shape, strict=True))
         return sizes["height"], sizes["width"]
+
+
+def _is_depth(description: Metadata) -> bool:
+    """Return whether the frames of a feature are distances. Older datasets begin the key with ``video.``."""
+    info = description.get("info") or {}
+    return bool(info.get("is_depth_map") or info.get("video.is_depth_map"))
 
 
 def _names(stated: Any) -> Sequence[str]:
@@ -219,6 +227,7 @@ class _DatasetMeta:
                 str(description["dtype"]),
                 tuple(map(int, description["shape"])),
                 _names(description.get("names")),
+                _is_depth(description),
             )
             for name, description in self.info["features"].items()
         ]
@@ -324,7 +333,9 @@ class _DatasetMeta:
         open_table = partial(tables.open, self._beside(episode.table))
         for feature in self.features:
             path = f"{episode.group}/{feature.name}"
-            if feature.dtype == "video":
+            if feature.dtype == "video" and feature.is_depth:
+                yield path, self._unread_depth(episode, feature)
+            elif feature.dtype == "video":
                 stretch = episode.videos[feature.name]
                 video = self._beside(stretch.path)
                 yield path, Frames(video, feature.image_size, stretch.start, episode.length, self.rate)
@@ -334,6 +345,15 @@ class _DatasetMeta:
                 rows = episode.first_row, episode.length
                 column = ParquetColumn(open_table, feature.name, *rows, feature.stored, feature.row_shape)
                 yield path, Array(column, components=feature.components)
+
+    def _unread_depth(self, episode: _Episode, feature: _Feature) -> Array:
+        """Frames of depth have more than 8 bits, which stand for distances: they are no colours."""
+        location = location_of(self.file.name, f"{episode.group}/{feature.name}")
+        fix = AddOptions(("--ignore", glob.escape(feature.name)), "to skip it")
+        return Unread(
+            episode.length,
+            Problem.at(location, "is a video of depths, which is not supported", fix, "format"),
+        )
 
     def _task_texts(self, tasks: Mapping[int, str], indices: Array, lo: int, hi: int) -> AnyArray:
         texts = np.empty(hi - lo, object)
