@@ -7,7 +7,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -144,6 +146,86 @@ def test_texts_that_differ_a_step_are_kept_a_step(train: Path) -> None:
         rows = found.arrays[f"data/episode_0/{TEXT}"][:].tolist()
     assert rows[0] == b"pick 9"
     assert set(rows[1:]) == {b"pick 0"}
+
+
+def varint(number: int) -> bytes:
+    head, rest = number & 0x7F, number >> 7
+    return bytes([head | 0x80]) + varint(rest) if rest else bytes([head])
+
+
+def field(number: int, content: bytes) -> bytes:
+    """Return a field of bytes of a protocol buffer."""
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def write_episode(folder: Path, features: dict[str, Any], lists: dict[str, bytes]) -> None:
+    """Write a data set of one episode, from lists of values that are protocol buffers."""
+    steps = {"sequence": {"feature": {"featuresDict": {"features": features}}}}
+    text = json.dumps({"featuresDict": {"features": {"steps": steps}}})
+    (folder / "features.json").write_text(text)
+    entries = [
+        field(1, field(1, f"steps/{name}".encode()) + field(2, values)) for name, values in lists.items()
+    ]
+    raw = field(1, b"".join(entries))
+    length = len(raw).to_bytes(8, "little")
+    checksums = [masked_crc(part).to_bytes(4, "little") for part in (length, raw)]
+    (folder / TRAIN).write_bytes(length + checksums[0] + raw + checksums[1])
+
+
+def floats(values: np.ndarray) -> bytes:
+    return field(2, field(1, values.astype("<f4").tobytes()))
+
+
+def tensor(dtype: str, *shape: int) -> dict[str, Any]:
+    stated = {"dtype": dtype, "encoding": "none", "shape": {"dimensions": list(map(str, shape))}}
+    return {"pythonClassName": "tensor_feature.Tensor", "tensor": stated}
+
+
+def float_image() -> dict[str, Any]:
+    stated = {"dtype": "float32", "encodingFormat": "png", "shape": {"dimensions": ["-1", "-1", "1"]}}
+    return {"pythonClassName": "image_feature.Image", "image": stated}
+
+
+def png_of_floats(image: np.ndarray) -> bytes:
+    """Encode as TensorFlow Datasets does: the four bytes of a float32 are red, green, blue and alpha."""
+    bytes_of_pixels = image.astype("<f4").view("u1").reshape(*image.shape[:2], 4)
+    return cv2.imencode(".png", cv2.cvtColor(bytes_of_pixels, cv2.COLOR_RGBA2BGRA))[1].tobytes()
+
+
+def test_images_of_floats_are_read_as_floats(tmp_path: Path) -> None:
+    depth = np.random.default_rng(0).normal(size=(3, 4, 5, 1)).astype("f4")
+    depth[0, 0, 0] = np.inf
+    files = field(1, b"".join(field(1, png_of_floats(image)) for image in depth))
+    lists = {"action": floats(np.arange(6)), "depth": files}
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    write_episode(folder, {"action": tensor("float32", 2), "depth": float_image()}, lists)
+    with opened(folder / TRAIN) as found:
+        array = found.arrays["data/episode_0/depth"]
+        np.testing.assert_array_equal(array[1:3], depth[1:])
+    unistore.convert(folder, tmp_path / "toy.zarr", workers=0)
+    steps = unistore.Dataset(tmp_path / "toy.zarr", unistore.Transitions())
+    np.testing.assert_array_equal(np.stack([steps[row]["depth"].numpy() for row in range(3)]), depth)
+    assert unistore.verify(tmp_path / "toy.zarr", against=folder).receipt is not None
+
+
+def test_images_of_floats_that_differ_in_size_are_an_error(tmp_path: Path) -> None:
+    images = [np.zeros((4, 5, 1)), np.zeros((4, 6, 1))]
+    files = field(1, b"".join(field(1, png_of_floats(image)) for image in images))
+    lists = {"action": floats(np.arange(4)), "depth": files}
+    write_episode(tmp_path, {"action": tensor("float32", 2), "depth": float_image()}, lists)
+    with pytest.raises(
+        InputError, match=r"image 1 of steps/depth of record 0 has the shape \(4, 6, 4\), not"
+    ):
+        read_all(tmp_path / TRAIN)
+
+
+def test_a_dtype_that_numpy_does_not_have_is_left_out_by_name(tmp_path: Path) -> None:
+    lists = {"action": floats(np.arange(6)), "scale": floats(np.arange(3))}
+    write_episode(tmp_path, {"action": tensor("float32", 2), "scale": tensor("bfloat16")}, lists)
+    with opened(tmp_path / TRAIN) as found:
+        assert found.left_out == {"scale": "because its type bfloat16 is not supported"}
+        assert found.arrays["data/episode_0/action"].shape == (3, 2)
 
 
 def masked_crc(raw: bytes) -> int:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from math import prod
 from mmap import ACCESS_READ, mmap
 from struct import Struct
@@ -23,6 +24,7 @@ from unistore.converters.array import Array
 from unistore.converters.claims import Claim, no, sure
 from unistore.converters.common.columns import ANY_TEXT
 from unistore.converters.common.faults import WRITE_AGAIN
+from unistore.converters.formats.images import decode, header_of
 from unistore.converters.formats.lazy import LazyRows
 from unistore.converters.opened import Format, Metadata, OpenFile, SourceFile
 from unistore.system.types import AnyArray, Dtype, Int64s, JsonObject, Shape, UInt8s
@@ -35,6 +37,11 @@ _FEATURES = "features.json"
 _STEPS = "steps/"
 _SPLIT = re.compile(r".*-(\w+)\.tfrecord")
 _TEXT = "text"
+# Images of one float32 a pixel, of which each is stored as the four bytes of a pixel of a PNG
+_FLOAT_IMAGE = "float image"
+_FLOAT_BYTES = 4
+# Of TensorFlow, which NumPy does not have
+_UNREAD_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4")
 
 _DTYPES = {"image": np.dtype(object), _TEXT: ANY_TEXT}  # of features that are bytes
 
@@ -111,8 +118,11 @@ def _opened(
             elif not is_step:
                 metadata[name] = record.values(feature, 1, 0, 1).tolist()
             if is_step:
-                read = partial(record.values, feature, length)
-                rows = LazyRows((length, *feature.shape), feature.stored, read)
+                if feature.kind == _FLOAT_IMAGE:
+                    rows = record.float_images(feature, length)
+                else:
+                    read = partial(record.values, feature, length)
+                    rows = LazyRows((length, *feature.shape), feature.stored, read)
                 arrays[f"{group}/{name}"] = Array(rows)
         of_groups[group] = metadata
     split = _SPLIT.match(file.path.name)
@@ -150,15 +160,17 @@ def _flat(said: Metadata, name: str) -> Iterator[_StatedFeature]:
     elif _TEXT in said:
         yield _StatedFeature(name, _TEXT, "", ())
     elif "image" in said:
-        yield _StatedFeature(name, "image", "", ())
+        kind = _FLOAT_IMAGE if said["image"].get("dtype") == "float32" else "image"
+        yield _StatedFeature(name, kind, "float32", ())
     elif said.get("tensor", {}).get("encoding") == "none":
         tensor = said["tensor"]
         shape = tuple(map(int, tensor["shape"].get("dimensions", ())))
         if tensor["dtype"] == "string":
             yield _StatedFeature(name, "unread" if shape else _TEXT, "string", ())
             return
-        is_fixed = min(shape, default=0) >= 0
-        yield _StatedFeature(name, "tensor" if is_fixed else "unread", str(np.dtype(tensor["dtype"])), shape)
+        is_read = min(shape, default=0) >= 0 and tensor["dtype"] not in _UNREAD_DTYPES
+        dtype = str(np.dtype(tensor["dtype"])) if is_read else tensor["dtype"]
+        yield _StatedFeature(name, "tensor" if is_read else "unread", dtype, shape)
     else:
         yield _StatedFeature(name, "unread", said["pythonClassName"].rpartition(".")[2], ())
 
@@ -248,6 +260,31 @@ class _Record:
             raw = np.frombuffer(self._content[one.start : one.stop], np.uint8).copy()
             parts.append(raw.view("<f4") if self._lists[name].field == 2 else _from_varints(raw))
         return np.concatenate(parts[1:] or parts)
+
+    def float_images(self, feature: _StatedFeature, length: int) -> LazyRows:
+        """Return images of one float32 a pixel, (length, height, width, 1), of the size of the first."""
+        where = f"{self._file.name}: {feature.name} of record {self.number}"
+        places = list(self._values(feature.name))
+        if len(places) != length:
+            message = f"{feature.name} of record {self.number} has {len(places):,} images, not {length:,}"
+            raise self._file.problem(message, WRITE_AGAIN, "shape")
+        height = width = 0
+        if places:
+            header = header_of(BytesIO(self._content[places[0].start : places[0].stop]), where)
+            height, width = header.height, header.width
+
+        def read(lo: int, hi: int) -> AnyArray:
+            images = np.empty((hi - lo, height, width, 1), np.float32)
+            for row, place in enumerate(places[lo:hi]):
+                pixels = decode(bytes(self._content[place.start : place.stop]), where, exact=True)
+                if pixels.shape != (height, width, _FLOAT_BYTES) or pixels.dtype != np.uint8:
+                    message = f"image {lo + row} of {feature.name} of record {self.number} has the shape "
+                    message += f"{pixels.shape}, not {(height, width, _FLOAT_BYTES)}"
+                    raise self._file.problem(message, WRITE_AGAIN, "shape")
+                images[row] = np.ascontiguousarray(pixels).view("<f4")
+            return images
+
+        return LazyRows((length, height, width, 1), np.dtype(np.float32), read)
 
     def values(self, feature: _StatedFeature, length: int, lo: int, hi: int) -> AnyArray:
         if feature.kind in _DTYPES:
