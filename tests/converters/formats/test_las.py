@@ -236,6 +236,46 @@ def test_a_piped_file_that_was_cut_is_refused(tmp_path: Path) -> None:
         opened.arrays["x"][:]
 
 
+def file_of_stated_points(path: Path, version: str, stated: int, evlrs: bool = False) -> laspy.LasData:
+    """Write 20 points, of which the header states another number."""
+    header = laspy.LasHeader(point_format=3, version=version)
+    header.scales = [0.01] * 3
+    las = laspy.LasData(header)
+    las.X, las.Y, las.Z = np.random.default_rng(0).integers(0, 9999, (3, 20))
+    if evlrs:
+        las.evlrs = VLRList([laspy.VLR("unistore", 1, "", b"x" * 500)])
+    las.write(path)
+    content = bytearray(path.read_bytes())
+    content[107:111] = (stated if version != "1.4" else 20).to_bytes(4, "little")
+    if version == "1.4":
+        content[247:255] = stated.to_bytes(8, "little")
+    path.write_bytes(content)
+    return las
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3", "1.4"])
+def test_a_header_that_states_no_points_before_points_is_an_error(version: str, tmp_path: Path) -> None:
+    """Writers that are interrupted leave 0; others set only the older number of LAS 1.4."""
+    file_of_stated_points(tmp_path / "a.las", version, 0)
+    with pytest.raises(
+        InputError, match=r"states 0 points, but the bytes behind it are those of 20\. Fix: correct"
+    ):
+        convert(tmp_path / "a.las", tmp_path / "a.zarr", "point-cloud", workers=0)
+
+
+@pytest.mark.parametrize("evlrs", [False, True])
+def test_points_that_the_header_does_not_state_are_noted(evlrs: bool, tmp_path: Path) -> None:
+    las = file_of_stated_points(tmp_path / "a.las", "1.4", 7, evlrs)
+    report = convert(tmp_path / "a.las", tmp_path / "a.zarr", "point-cloud", workers=0)
+    assert any("states 7 points" in note and "could be 13" in note for note in report.notes)
+    assert unistore.Dataset(tmp_path / "a.zarr")[0]["intensity"].shape == (7,)
+    export(tmp_path / "a.zarr", tmp_path / "exported")
+    assert (tmp_path / "exported/a.las").read_bytes() == (tmp_path / "a.las").read_bytes()
+    file_of_stated_points(tmp_path / "a.las", "1.4", len(las.X), evlrs)
+    report = convert(tmp_path / "a.las", tmp_path / "b.zarr", "point-cloud", workers=0)
+    assert not any("could be" in note for note in report.notes)
+
+
 @pytest.mark.nightly
 def test_every_file_of_laspy_has_its_values() -> None:
     folder = Path(laspy.__file__).parent

@@ -31,6 +31,10 @@ _RECORD_BEHIND = 60  # and of one behind the points
 _STEP = 1 << 19  # points that are compressed at a time
 _PIPED = (1 << 64) - 1  # place of the table in a file that was piped, whose last bytes say it
 _INSTEAD = "read the store instead"
+# Where a header of version 1.3 or later says at which byte waveforms begin, 0 if there are none
+_WAVEFORMS = 227
+_WITH_WAVEFORMS = 3
+_COUNT_FIX = "correct the number of points in its header, as lasinfo -repair_counters does"
 _FIRST_EVLR = 235  # where a header says at which byte the records behind the points begin
 _WKT = ("LASF_Projection", 2112)
 _EPSG_KEYS = (3072, 2048, 4096)  # GeoTIFF keys of the projected, the geographic and the vertical system
@@ -64,6 +68,14 @@ class Las(Format):
                 "offset": header.offsets.tolist(),
                 "gps_time_type": header.global_encoding.gps_time_type.name.lower(),
             }
+            notes = {}
+            more = self._points_beyond(file, header, end)
+            if more and not header.point_count:
+                message = f"its header states 0 points, but the bytes behind it are those of {more:,}"
+                raise file.problem(message, _COUNT_FIX, "damaged")
+            if more:
+                stated = f"the header states {header.point_count:,} points, so the bytes behind them"
+                notes["x"] = f"{file.name}: {stated} are not read as points, of which they could be {more:,}"
             left_out = {}
             behind = b""
             if file.size - end > _MOST:
@@ -76,13 +88,23 @@ class Las(Format):
                     metadata["before"] = b64encode(file.head(header.offset_to_point_data)).decode()
                     metadata["behind"] = b64encode(behind).decode()
             metadata["crs"] = _crs(header)
-            yield OpenFile(_arrays(file, reader), metadata, memory=_HELD, left_out=left_out)
+            yield OpenFile(_arrays(file, reader), metadata, memory=_HELD, left_out=left_out, notes=notes)
 
     def _end_of_points(self, file: SourceFile, header: Any) -> int:
         if header.are_points_compressed:
             raise file.problem("contains compressed points, as only .laz files do", "rename it to .laz")
         end: int = header.offset_to_point_data + header.point_count * header.point_format.size
         return end
+
+    def _points_beyond(self, file: SourceFile, header: Any, end: int) -> int:
+        """Return how many points fit between those that the header states and what follows them."""
+        follows = [file.size]
+        if header.number_of_evlrs:
+            follows.append(header.start_of_first_evlr)
+        if header.version.minor >= _WITH_WAVEFORMS:
+            follows.append(_number(file, _WAVEFORMS, 8) or file.size)
+        beyond: int = max(0, min(follows) - end) // header.point_format.size
+        return beyond
 
     def write(self, path: Path, arrays: NamedArrays, metadata: Metadata) -> None:
         """Write the bytes around the points as they were, and the points."""
@@ -123,6 +145,10 @@ class Laz(Las):
             table = _number(file, file.size - 8, 8)
         file.check_size(table)
         return header.start_of_first_evlr if header.number_of_evlrs else file.size
+
+    def _points_beyond(self, file: SourceFile, header: Any, end: int) -> int:
+        """Return 0: nothing says how many points the chunks have."""
+        return 0
 
     def _write_points(self, out: IO[bytes], header: Any, records: AnyArray) -> None:
         file = SourceFile(Path(out.name), Path(out.name).name)
