@@ -287,6 +287,54 @@ def test_images_that_change_their_size_are_an_error(tmp_path: Path) -> None:
         unistore.convert(tmp_path / "run", tmp_path / "a.zarr", workers=0)
 
 
+def set_field(field: int, **values: Any) -> Any:
+    """Return a change of a field of all clouds."""
+
+    def change(number: int, message: Any) -> None:
+        for name, value in values.items():
+            setattr(message.fields[field], name, value)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_field(3, name="x"), "its fields are x, y, z, x, ring, of which two have the same name"),
+        (set_field(3, datatype=0), "its field 'intensity' has the unknown datatype 0"),
+        (set_field(3, offset=21), "its field 'intensity' begins at byte 21, but a point has 24 bytes"),
+    ],
+)
+def test_fields_of_points_that_contradict_each_other_are_a_problem_of_their_topic(
+    change: Any, message: str, tmp_path: Path
+) -> None:
+    robot = bags.Robot()
+    changed(robot, "lidar", change)
+    robot.folder(tmp_path / "run")
+    assert f"lidar/points: {message}" in problems_of(tmp_path)
+    scan = scan_sources(trajectory(ignore=("lidar/points",)), [tmp_path])
+    assert "clock lidar: observation/lidar/header_stamp" in " ".join(scan.notes)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_fields_of_points_with_another_count_than_1_are_named_in_a_note(count: int, tmp_path: Path) -> None:
+    robot = bags.Robot()
+    changed(robot, "lidar", set_field(3, count=count))
+    path = robot.folder(tmp_path / "run") / "metadata.yaml"
+    with Rosbag().open(SourceFile(path, path.name, (tmp_path,))) as opened:
+        rings = opened.arrays["lidar/ring"][0:2]
+        assert "lidar/intensity" not in opened.arrays
+        assert opened.left_out["lidar/intensity"] == f"because it has the count {count}, and only 1 is read"
+    for ring, expected in zip(rings, robot.values["lidar/ring"], strict=False):
+        assert np.array_equal(ring, expected)
+    for field in (0, 1, 2, 4):
+        changed(robot, "lidar", set_field(field, count=count))
+    robot.folder(tmp_path / "all")
+    with Rosbag().open(SourceFile(tmp_path / "all/metadata.yaml", "metadata.yaml", (tmp_path,))) as opened:
+        assert {f"lidar/{name}" for name in bags.CLOUD.names} <= set(opened.left_out)
+        assert "lidar" not in opened.left_out
+
+
 def test_a_message_type_without_a_definition_is_a_problem_that_ignore_solves(tmp_path: Path) -> None:
     robot = bags.Robot()
     path = robot.folder(tmp_path / "run") / "run.mcap"

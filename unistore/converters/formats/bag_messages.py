@@ -81,13 +81,16 @@ def fields_of(kind: str, definitions: Definitions, left_out: dict[str, str]) -> 
     return fields
 
 
-def values_of(kind: str, first: Any) -> list[MessageField]:
-    """List the images, frames or points in messages of a type like the first."""
+def values_of(kind: str, first: Any, left_out: dict[str, str]) -> list[MessageField]:
+    """List the images, frames or points in messages of a type like the first.
+
+    Fields of points that are not read are added to `left_out`.
+    """
     if kind == IMAGE:
         return [_image(first)]
     if kind == _COMPRESSED:
         return [_frame(first)]
-    return list(_points(first)) if kind == _POINTS else []
+    return list(_points(first, left_out)) if kind == _POINTS else []
 
 
 def lists_of_nothing(kind: str, definitions: Definitions) -> str:
@@ -239,11 +242,26 @@ _XYZ = ["x", "y", "z"]
 
 
 def _record_of(message: Any) -> Dtype:
-    """Return the dtype of a point. Fields without a name, or with several values, are padding."""
+    """Return the dtype of a point. Fields without a name, or of several values, are padding.
+
+    Raises
+    ------
+    ValueError
+        If fields have the same name, an unknown type, or lie beyond the point.
+    """
     named = [field for field in message.fields if not field.name.startswith("_") and field.count == 1]
     order = ">" if message.is_bigendian else "<"
+    for field in named:
+        if field.datatype not in _POINT_TYPES:
+            raise ValueError(f"its field {field.name!r} has the unknown datatype {field.datatype}")
+        if field.offset + np.dtype(_POINT_TYPES[field.datatype]).itemsize > message.point_step:
+            place = f"begins at byte {field.offset}, but a point has {message.point_step} bytes"
+            raise ValueError(f"its field {field.name!r} {place}")
+    names = [field.name for field in named]
+    if len(set(names)) < len(names):
+        raise ValueError(f"its fields are {', '.join(names)}, of which two have the same name")
     record: Any = {
-        "names": [field.name for field in named],
+        "names": names,
         "formats": [f"{order}{_POINT_TYPES[field.datatype]}" for field in named],
         "offsets": [field.offset for field in named],
         "itemsize": message.point_step,
@@ -252,9 +270,16 @@ def _record_of(message: Any) -> Dtype:
     return dtype
 
 
-def _points(first: Any) -> Iterator[MessageField]:
+def _points(first: Any, left_out: dict[str, str]) -> Iterator[MessageField]:
     """Yield the columns of points, any number in each cloud: ``xyz``, and every other field by its name."""
-    record = _record_of(first)
+    for field in first.fields:
+        if not field.name.startswith("_") and field.count != 1:
+            left_out[field.name] = f"because it has the count {field.count}, and only 1 is read"
+    try:
+        record = _record_of(first)
+    except ValueError as error:
+        yield MessageField("points", np.dtype(object), (), bytes, "values", str(error))
+        return
 
     def points_of(message: Any) -> AnyArray:
         if _record_of(message) != record:

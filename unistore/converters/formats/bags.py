@@ -102,11 +102,12 @@ def _opened(file: SourceFile, bag: Bag) -> OpenFile:
         try:
             left_out_fields: dict[str, str] = {}
             topic.fields = messages.fields(topic.kinds, left_out_fields)
-            fields = [*topic.fields, *values_of(topic.kind, topic.first)]
-            if {field.name for field in fields} <= {STAMP, "header.seq"}:
-                left_out[topic.group] = f"because {topic.kind} has no numbers"
-                continue
+            fields = [*topic.fields, *values_of(topic.kind, topic.first, left_out_fields)]
             left_out |= {f"{topic.group}/{field}": reason for field, reason in left_out_fields.items()}
+            if {field.name for field in fields} <= {STAMP, "header.seq"}:
+                if not left_out_fields:
+                    left_out[topic.group] = f"because {topic.kind} has no numbers"
+                continue
             of_topic = {field.name: _TopicArray(topic, field) for field in fields}
             metadata |= {f"{topic.group}/{name}": text for name, text in topic.metadata().items()}
             largest_block = max(largest_block, min(_BLOCK_BYTES, topic.count * topic.record.itemsize))
