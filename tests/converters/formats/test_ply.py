@@ -53,6 +53,45 @@ def test_faces_are_left_out(tmp_path: Path, form: dict[str, object]) -> None:
         np.testing.assert_array_equal(opened.arrays["y"][3:9], read(tmp_path / "a.ply")["y"][3:9])
 
 
+def rewrite_header(path: Path, before: bytes, after: bytes) -> None:
+    """Replace bytes of the header only."""
+    content = path.read_bytes()
+    end = content.index(b"end_header\n") + len(b"end_header\n")
+    path.write_bytes(content[:end].replace(before, after) + content[end:])
+
+
+@pytest.mark.parametrize("ending", [b"\r\n", b"\r", b" \n"])
+def test_lines_of_a_header_may_end_in_every_way(ending: bytes, tmp_path: Path) -> None:
+    """A carriage return alone is how Turk's description ends them; points may begin with any byte."""
+    write(tmp_path / "a.ply")
+    content = bytearray((tmp_path / "a.ply").read_bytes())
+    content[content.index(b"end_header\n") + len(b"end_header\n")] = ord("\n")
+    (tmp_path / "a.ply").write_bytes(content)
+    expected = {name: values.copy() for name, values in read(tmp_path / "a.ply").items()}
+    rewrite_header(tmp_path / "a.ply", b"\n", ending)
+    with Ply().open(SourceFile(tmp_path / "a.ply", "a.ply")) as opened:
+        for name, values in expected.items():
+            np.testing.assert_array_equal(opened.arrays[name][0 : len(values)], values)
+
+
+def test_text_with_carriage_returns_alone_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "a.ply", text=True, order="=")
+    content = (tmp_path / "a.ply").read_bytes()
+    (tmp_path / "a.ply").write_bytes(content.replace(b"\n", b"\r"))
+    with (
+        pytest.raises(InputError, match=r"carriage return alone.*save it with line feeds"),
+        Ply().open(SourceFile(tmp_path / "a.ply", "a.ply")),
+    ):
+        pass
+
+
+def test_a_comment_may_name_the_end_of_the_header(tmp_path: Path) -> None:
+    write(tmp_path / "a.ply")
+    rewrite_header(tmp_path / "a.ply", b"comment made", b"comment end_header was made")
+    comments = {"comments": ["end_header was made by a test"]}
+    check_format(Ply(), tmp_path / "a.ply", read(tmp_path / "a.ply"), comments)
+
+
 @pytest.mark.parametrize("stated", [299, 301])
 def test_another_number_of_lines_than_the_header_states_is_an_error(tmp_path: Path, stated: int) -> None:
     write(tmp_path / "a.ply", faces=True, text=True, order="=")

@@ -20,6 +20,7 @@ _SHORT = {"char": "i1", "uchar": "u1", "short": "i2", "ushort": "u2", "int": "i4
 _LONG = {"int8": "i1", "uint8": "u1", "int16": "i2", "uint16": "u2", "int32": "i4", "uint32": "u4"}
 _TYPES = {**_SHORT, **_LONG, "float": "f4", "float32": "f4", "double": "f8", "float64": "f8"}
 _ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": "="}
+_MAGIC = b"ply"
 _MOST_HEADER = 1 << 20
 _VERTEX = "vertex"
 _LABELS = ".labels.ply"  # ending of the file beside a scan of ScanNet that holds the label of each vertex
@@ -41,7 +42,7 @@ class Ply(Format):
     suffixes = (".ply",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        if file.head(5).split()[:1] == [b"ply"]:
+        if file.head(5).split()[:1] == [_MAGIC]:
             return sure("begins with ply")
         raise file.wrong_beginning("with ply")
 
@@ -129,13 +130,22 @@ def _size(element: Element) -> int:
 
 
 def _header(file: SourceFile) -> tuple[list[list[str]], int]:
+    """Return the words of each line, and the byte after the line ``end_header``."""
     head = file.head(_MOST_HEADER)
-    end = head.find(b"end_header")
-    stop = head.find(b"\n", end) + 1
-    if end < 0 or not stop:
-        raise file.problem("is truncated: its header has no end_header", COPY_AGAIN, "truncated")
-    text = head[:stop].decode("utf-8", "backslashreplace")
-    return [line.split() or [""] for line in text.removesuffix("\n").split("\n")], stop
+    # Lines end as the first one does: some end with a carriage return alone
+    has_line_feed = head[len(_MAGIC) :].lstrip(b" \t\r").startswith(b"\n")
+    ending = b"\n" if has_line_feed else b"\r"
+    lines: list[list[str]] = []
+    start = 0
+    while (stop := head.find(ending, start)) >= 0:
+        lines.append(head[start:stop].decode("utf-8", "backslashreplace").split() or [""])
+        start = stop + 1
+        if lines[-1] == ["end_header"]:
+            if ending == b"\r" and ["format", "ascii", "1.0"] in lines:
+                message = "is text whose lines end with a carriage return alone, which is not supported"
+                raise file.problem(message, "save it with line feeds")
+            return lines, start
+    raise file.problem("is truncated: its header has no end_header", COPY_AGAIN, "truncated")
 
 
 def _order(file: SourceFile, lines: Sequence[Sequence[str]]) -> str:
