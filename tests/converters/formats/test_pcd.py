@@ -90,6 +90,34 @@ def test_rgba_is_read_as_four_bytes_and_a_field_named_like_padding_is_kept(
         assert opened.arrays[field][:].tolist() == read
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("FIELDS", "COLUMNS"),
+        ("VERSION 0.7", "# " + "a" * 2000 + "\nVERSION 0.7"),
+        ("# .PCD v0.7 - Point Cloud Data file format\n", ""),
+    ],
+)
+def test_headers_of_other_forms_are_recognised(before: str, after: str, tmp_path: Path) -> None:
+    """Version 0.5 calls the fields COLUMNS; comments may be long, or missing."""
+    points, colours = cloud()
+    header = HEADER.format(width=len(points) // 2, points=len(points), data="binary").replace(before, after)
+    (tmp_path / "a.pcd").write_bytes(header.encode() + points.tobytes())
+    file = SourceFile(tmp_path / "a.pcd", "a.pcd")
+    assert Pcd().recognise(file).certainty == "sure"
+    with Pcd().open(file) as opened:
+        np.testing.assert_array_equal(opened.arrays["ring"][0:200], points["ring"])
+        np.testing.assert_array_equal(opened.arrays["rgb"][0:200], colours)
+
+
+def test_a_field_with_a_count_of_0_has_no_values(tmp_path: Path) -> None:
+    """Some lidars write it for padding, as in pcl 4623."""
+    xyz = np.arange(12, dtype="<f4").reshape(4, 3)
+    header = "FIELDS x y z _ rgb\nSIZE 4 4 4 1 4\nTYPE F F F U F\nCOUNT 1 1 1 0 0\nPOINTS 4\nDATA binary\n"
+    (tmp_path / "a.pcd").write_bytes(header.encode() + xyz.tobytes())
+    check_format(Pcd(), tmp_path / "a.pcd", {axis: xyz[:, column] for column, axis in enumerate("xyz")})
+
+
 def test_each_damage_of_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "a.pcd"
     points, _ = cloud(20)

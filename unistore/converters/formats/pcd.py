@@ -14,11 +14,14 @@ from unistore.converters.claims import Claim, sure
 from unistore.converters.common.faults import COPY_AGAIN, WRITE_AGAIN
 from unistore.converters.files.hdf5.filters import Filter, decode
 from unistore.converters.formats.lazy import LazyRows, TextRows, lazy_fields, mapped_records
-from unistore.converters.opened import Format, OpenFile, SourceFile
+from unistore.converters.opened import HEAD_BYTES, Format, OpenFile, SourceFile
 from unistore.system.foreign import opening
 from unistore.system.types import AnyArray, Dtype, Shape, UInt8s
 
 _MOST_HEADER = 1 << 16
+_TITLE = b"# .PCD"
+# Words before the names of the fields: the second is of version 0.5
+_FIELD_NAMES = (b"FIELDS", b"COLUMNS")
 _KINDS = {"I": "i", "U": "u", "F": "f"}
 # Fields of four bytes, and which of these are red, green, blue and alpha.
 _COLOURS = {"rgb": (2, 1, 0), "rgba": (2, 1, 0, 3)}
@@ -34,7 +37,8 @@ class Pcd(Format):
     suffixes = (".pcd",)
 
     def recognise(self, file: SourceFile) -> Claim:
-        if b"FIELDS" in file.head(1024):
+        head = file.head(HEAD_BYTES)
+        if head.startswith(_TITLE) or any(name in head for name in _FIELD_NAMES):
             return sure("has a PCD header")
         raise file.wrong_beginning("with a PCD header")
 
@@ -84,7 +88,7 @@ def _header(file: SourceFile) -> tuple[dict[str, list[str]], int, int]:
     for number, line in enumerate(file.head(_MOST_HEADER).splitlines(keepends=True), 1):
         position += len(line)
         key, *words = line.decode("latin-1").split() or ["#"]
-        header[key] = words
+        header["FIELDS" if key == "COLUMNS" else key] = words
         if key == "DATA" and line.endswith(b"\n") and len(words) == 1:
             return header, position, number
     raise file.problem("is truncated: its header has no DATA line", COPY_AGAIN, "truncated")
@@ -98,16 +102,18 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
         described = zip(names, header["TYPE"], header["SIZE"], counts, strict=True)
         for number, (name, kind, size, count) in enumerate(described):
             shape = () if count == "1" else (int(count),)
-            if min(shape, default=1) < 1:
+            if min(shape, default=1) < 0:
                 raise ValueError(f"COUNT {count}")
+            if shape == (0,):  # of padding that is not there
+                continue
             own_name = f"_{number}" if name == _PADDING else name
             fields.append((own_name, f"<{_KINDS[kind.upper()]}{int(size)}", shape))
         dtype = np.dtype(fields)
         width, height = (int(header[key][0]) if key in header else None for key in ("WIDTH", "HEIGHT"))
         by_extent = None if width is None or height is None else width * height
         points = int(header["POINTS"][0]) if "POINTS" in header or by_extent is None else by_extent
-        if points < 0 or not names:
-            raise ValueError(f"{points} points of {len(names)} fields")
+        if points < 0 or not fields:
+            raise ValueError(f"{points} points of {len(fields)} fields")
     except (KeyError, ValueError, IndexError, TypeError) as error:
         message = f"the lines of its header contradict each other: {error!r}"
         raise file.problem(message, WRITE_AGAIN, "damaged") from None
@@ -115,7 +121,7 @@ def _form(file: SourceFile, header: Mapping[str, Sequence[str]]) -> tuple[Dtype,
         message = f"states POINTS {points}, but WIDTH {width} and HEIGHT {height}"
         raise file.problem(message, f"{COPY_AGAIN}, or correct its header", "damaged")
     for name in _COLOURS:
-        if name in names and dtype[name].itemsize != 4:
+        if name in (dtype.names or ()) and dtype[name].itemsize != 4:
             message = f"has {name!r} with the dtype {dtype[name]}, but 4 bytes are expected"
             raise file.problem(message, WRITE_AGAIN, "dtype")
     return dtype, points
