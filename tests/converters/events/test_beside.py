@@ -69,6 +69,16 @@ def test_frames_and_boxes_are_tables_with_times(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.array(path).read(), store.array(path).read(), path)
 
 
+def test_hidden_files_that_macos_leaves_are_not_frames(tmp_path: Path) -> None:
+    made = sequence(tmp_path / "in")
+    folder = tmp_path / "in/images/left/rectified"
+    for path in [*folder.iterdir()]:
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7")
+    unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "events", sensor=SENSOR)
+    frames = unistore.Store(tmp_path / "a.zarr").array("frames/image").read()
+    np.testing.assert_array_equal(frames, made["frames/image"])
+
+
 def test_a_page_shows_frames_at_their_times(tmp_path: Path) -> None:
     made = [sequence(tmp_path / f"in/seq_{seed}", seed, 9 + seed, 25 - seed) for seed in range(2)]
     unistore.convert(tmp_path / "in", tmp_path / "a.zarr", "events", sensor=SENSOR)

@@ -242,6 +242,16 @@ def test_a_missing_video_frame_is_an_error_that_names_its_time(
         dataset.arrays[f"data/episode_00000{episode}/observation.images.top"][:]
 
 
+def test_hidden_files_that_macos_leaves_are_not_tables(dataset: Path) -> None:
+    with opened(dataset) as sound:
+        expected = sound.arrays.keys()
+    for path in [*dataset.rglob("*.parquet")]:
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7")
+    with opened(dataset) as found:
+        assert found.arrays.keys() == expected
+        assert set(found.left_out) == DERIVED
+
+
 @pytest.mark.parametrize("key", ["is_depth_map", "video.is_depth_map"])
 def test_a_video_of_depths_is_an_error_until_it_is_ignored(dataset: Path, key: str, tmp_path: Path) -> None:
     """Its frames have 12 bits and would be read as colours of 8."""

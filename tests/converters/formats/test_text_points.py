@@ -39,6 +39,12 @@ def test_names_in_the_first_line_become_column_names(tmp_path: Path, head: str) 
     np.testing.assert_array_equal(found["z"], [3, 7])
 
 
+def test_two_columns_of_one_name_are_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_text("x y z r g b r\n1 2 3 4 5 6 7\n")
+    with pytest.raises(InputError, match=r"a\.xyz: has two columns called 'r'\. Fix: rename one of them"):
+        read(tmp_path / "a.xyz")
+
+
 def test_a_number_of_points_in_the_first_line_is_not_a_point(tmp_path: Path) -> None:
     (tmp_path / "a.pts").write_text("2\n1 2 3 -120 0 0 9\n5 6 7 8 1 1 1\n")
     assert read(tmp_path / "a.pts")["points"].tolist() == [[1, 2, 3, -120, 0, 0, 9], [5, 6, 7, 8, 1, 1, 1]]
@@ -66,6 +72,14 @@ def test_a_room_of_s3dis_is_read_from_the_files_of_its_objects(tmp_path: Path) -
     with TextPoints().open(SourceFile(path, path.name, (tmp_path,))) as opened:
         assert opened.arrays["xyz"][1:3].tolist() == [[0.4, 0.5, 3], [2.5, 2.5, 0.5]]
         assert len(opened.further) == 3
+
+
+def test_hidden_files_that_macos_leaves_are_not_objects_of_a_room(tmp_path: Path) -> None:
+    path = room(tmp_path)
+    (path.parent / "Annotations/._chair_2.txt").write_bytes(b"\0\5\x16\7")
+    found = read(path, tmp_path)
+    assert found["label"].tolist() == [0, 0, 8, 12]
+    assert found["instance"].tolist() == [0, 0, 1, 2]
 
 
 def test_the_known_broken_byte_of_s3dis_is_an_error_that_names_its_line(tmp_path: Path) -> None:

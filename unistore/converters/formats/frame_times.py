@@ -91,7 +91,8 @@ def _images_beside(file: SourceFile) -> list[SourceFile]:
     for folder in _FOLDERS:
         inside = file.path.parent / folder
         names = [path.name for path in inside.iterdir()] if inside.is_dir() else []
-        images = sorted([name for name in names if name.lower().endswith(_ENDINGS)], key=natural_key)
+        shown = [name for name in names if name.lower().endswith(_ENDINGS) and not name.startswith(".")]
+        images = sorted(shown, key=natural_key)
         if images:
             return [file.beside(f"{folder}/{name}" if folder else name) for name in images]
     folders = " or ".join(f"{folder}/" if folder else "its own folder" for folder in _FOLDERS)

@@ -308,7 +308,7 @@ class _DatasetMeta:
     def _data_tables(self, episodes: Sequence[_Episode]) -> list[str]:
         """Return the tables of rows that are there, and those of episodes."""
         root = self.file.path.parents[1]
-        there = {path.relative_to(root).as_posix() for path in root.glob("data/**/*.parquet")}
+        there = {path.relative_to(root).as_posix() for path in root.glob("data/**/[!.]*.parquet")}
         return sorted(there.union(episode.table for episode in episodes if (root / episode.table).is_file()))
 
     def _rows_of_none(self, episodes: Sequence[_Episode], tables: Tables) -> dict[str, str]:
@@ -372,7 +372,7 @@ class _DatasetMeta:
         rows = self._rows_of("meta/tasks.parquet")
         tasks = self._tasks(rows, _TASK if rows and _TASK in rows[0] else _UNNAMED_INDEX)
         folder = self.file.path.parent
-        tables = sorted(path.relative_to(folder) for path in folder.glob("episodes/*/*.parquet"))
+        tables = sorted(path.relative_to(folder) for path in folder.glob("episodes/*/[!.]*.parquet"))
         first_rows: dict[str, int] = {}
         episodes = []
         for path in tables:

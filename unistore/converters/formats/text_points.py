@@ -154,6 +154,9 @@ def _points(file: SourceFile) -> OpenFile:
     if begins is None:
         message = "does not begin with points, which have three or more numbers per line"
         raise file.problem(message, "correct the file, or skip it with --exclude")
+    for name in begins.names:
+        if begins.names.count(name) > 1:
+            raise file.problem(f"has two columns called {name!r}", "rename one of them", "name")
     fields: list[tuple[str, str, Shape]] = [(name, "f8", ()) for name in begins.names]
     dtype = np.dtype(fields or [("points", "f8", (begins.width,))])
     rows = TextRows(file, dtype, begins.first, begins.separator, begins.stated)
@@ -163,7 +166,7 @@ def _points(file: SourceFile) -> OpenFile:
 
 def _room(file: SourceFile) -> OpenFile:
     """Points of the objects, which are those of the room in another order, with class and number of each."""
-    names = sorted(path.name for path in (file.path.parent / _OBJECTS).glob("*.txt"))
+    names = sorted(path.name for path in (file.path.parent / _OBJECTS).glob("[!.]*.txt"))
     objects = [file.beside(f"{_OBJECTS}/{name}") for name in names]
     rows = [TextRows(one, _OF_ROOM, 0) for one in objects]
     counts = [part.count for part in rows]
