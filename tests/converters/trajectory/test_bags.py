@@ -287,6 +287,32 @@ def test_images_that_change_their_size_are_an_error(tmp_path: Path) -> None:
         unistore.convert(tmp_path / "run", tmp_path / "a.zarr", workers=0)
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "c", "b"], "its value 1 is of the joint 'c', but in the first message of 'b'"),
+        (["left", "b", "c"], "its value 0 is of the joint 'left', but in the first message of 'a'"),
+        (["a", "b"], "has 2 names of joints, but the first message has 3"),
+    ],
+)
+def test_joints_of_other_names_in_one_topic_are_an_error(
+    names: list[str], message: str, tmp_path: Path
+) -> None:
+    """Drivers change the order, and two arms may publish to one topic: a column would mix joints."""
+    robot = bags.Robot()
+
+    def rename(number: int, message: Any) -> None:
+        if number == 4:
+            message.name = names
+
+    changed(robot, "joints", rename)
+    robot.folder(tmp_path / "run")
+    found = problems_of(tmp_path)
+    assert f"joints/position row 4: {message}" in found
+    assert "--ignore joints/position to skip it" in found
+    assert scan_sources(trajectory(ignore=("joints/*",)), [tmp_path])
+
+
 def set_field(field: int, **values: Any) -> Any:
     """Return a change of a field of all clouds."""
 

@@ -20,6 +20,8 @@ HEADER = "header.stamp"
 STAMP = "header_stamp"
 LOG_TIME = "log_time"
 IMAGE = "sensor_msgs/msg/Image"
+# Its lists have a number for each name in the message: several publishers may send different joints
+JOINTS = "sensor_msgs/msg/JointState"
 _COMPRESSED = "sensor_msgs/msg/CompressedImage"
 _POINTS = "sensor_msgs/msg/PointCloud2"
 PICTURES = (IMAGE, _COMPRESSED)

@@ -31,6 +31,7 @@ from unistore.converters.formats.bag_files import (
     open_bag,
 )
 from unistore.converters.formats.bag_messages import (
+    JOINTS,
     LOG_TIME,
     PICTURES,
     STAMP,
@@ -267,6 +268,10 @@ class _Topic:
             )
         return times
 
+    def joints_of(self, message: Any) -> list[str]:
+        """Return the names that the numbers of a message have, empty if its type has no such names."""
+        return list(message.name) if self.kind == JOINTS else []
+
     def log_times(self, lo: int, hi: int) -> Int64s:
         """Return when the messages of rows were logged, in nanoseconds."""
         return np.concatenate(self._times)[lo:hi]
@@ -339,6 +344,16 @@ class _Topic:
         return records
 
 
+def _differing_joint(first: Sequence[str], others: Sequence[str]) -> str:
+    """Say how the joints of a message differ from those of the first one."""
+    if len(others) != len(first):
+        return f"has {len(others):,} names of joints, but the first message has {len(first):,}"
+    place = next(place for place, name in enumerate(first) if others[place] != name)
+    return (
+        f"its value {place} is of the joint {others[place]!r}, but in the first message of {first[place]!r}"
+    )
+
+
 class _TopicArray(Array):
     """A field of the messages of a topic. Lists have the length of the first, or are ragged."""
 
@@ -368,13 +383,19 @@ class _TopicArray(Array):
         if as_objects or self._field.kind != "list":
             return ()
         expected = self.shape[1]
+        joints = self._topic.joints_of(self._topic.first)
         try:
             for row, message in enumerate(self._topic.messages(0, len(self))):
                 count = len(self._field.take(message))
+                location = self._topic.location(self._field.name, row)
                 if count != expected:
-                    location = self._topic.location(self._field.name, row)
                     wrong = f"has {count:,} values, but the first message has {expected:,}"
                     return [Problem.at(location, wrong, self._topic.ignoring(self._field.name), "ragged")]
+                others = self._topic.joints_of(message)
+                if others != joints and count:
+                    wrong = _differing_joint(joints, others)
+                    fix = self._topic.ignoring(self._field.name), "record each robot on a topic of its own"
+                    return [Problem.at(location, wrong, fix, "value")]
         except InputError as error:
             return error.problems
         return ()
