@@ -348,6 +348,39 @@ def test_names_of_features_come_back_in_an_export(dataset: Path, tmp_path: Path)
         assert after[name]["dtype"] == before[name]["dtype"]
 
 
+def change_feature(root: Path, name: str, **values: Any) -> None:
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"][name].update(values)
+    change_info(root, features=info["features"])
+
+
+@pytest.mark.parametrize("names", [list("abdc"), list("efgh"), None])
+def test_datasets_whose_numbers_have_another_order_are_not_joined(
+    names: list[str] | None, tmp_path: Path
+) -> None:
+    """Other names may be of the same joints; the same names in another order are not."""
+    for version in ("v21", "v3"):
+        shutil.copytree(SAMPLES / version, tmp_path / "in" / version)
+    change_feature(tmp_path / "in/v3", "observation.state", names=names)
+    if names is not None and sorted(names) == list("abcd"):
+        other = r"number 2 is 'c', but 'd' in v3/meta/info\.json"
+        with pytest.raises(InputError, match=rf"v21/.* observation/state in another order: {other}"):
+            unistore.convert(tmp_path / "in", tmp_path / "toy.zarr", workers=0)
+        return
+    unistore.convert(tmp_path / "in", tmp_path / "toy.zarr", workers=0)
+    assert len(unistore.Dataset(tmp_path / "toy.zarr", unistore.Transitions())) == 2 * sum(LENGTHS)
+
+
+def test_a_video_without_names_of_its_axes_has_height_before_width(v21: Path) -> None:
+    with opened(v21) as dataset:
+        expected = dataset.arrays["data/episode_000001/observation.images.top"][0:3]
+    change_feature(v21, "observation.images.top", names=None)
+    with opened(v21) as dataset:
+        found = dataset.arrays["data/episode_000001/observation.images.top"]
+        assert not found.problems()
+        np.testing.assert_array_equal(found[0:3], expected)
+
+
 @pytest.mark.parametrize("names", [["a", "b"], {"x": ["a"], "y": ["b", "c", "d"]}, "abcd", None])
 def test_names_that_do_not_fit_the_number_of_components_are_ignored(
     v21: Path, tmp_path: Path, names: Any

@@ -37,6 +37,7 @@ _TASK = "task"
 _UNNAMED_INDEX = "__index_level_0__"
 _NUMBERS = ("frame_index", "episode_index", "index")
 _TIMESTAMP = "timestamp"
+_IMAGE_AXES = ("height", "width", "channels")  # of videos, if none are stated
 _METADATA = ("codebase_version", "robot_type", "fps")
 _CONVERTERS = {
     "v2.0": "convert it to v2.1 with lerobot's convert_dataset_v20_to_v21.py",
@@ -81,7 +82,7 @@ class _Feature(NamedTuple):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        sizes = dict(zip(self.axes, self.shape, strict=True))
+        sizes = dict(zip(self.axes or _IMAGE_AXES, self.shape, strict=True))
         return sizes["height"], sizes["width"]
 
 

@@ -41,6 +41,7 @@ def merge_columns(indexes: Indexes, options: TrajectoryOptions) -> tuple[StoredC
     merger = _ColumnMerger(indexes, options)
     merged, problems = reconcile(merger.forms(), options.columns, merger.may_be_padded)
     problems += merger.pad_next(merged)
+    problems += merger.reordered.values()
     columns = {name: merger.column(name, form) for name, form in merged.items()}
     for column in columns.values():
         problems += _mixed_kinds(column)
@@ -89,6 +90,8 @@ class _ColumnMerger:
         self.clocks = _Clocks()
         self._shaped_apart: dict[str, str] = {}  # a source whose next observations have another shape
         self._recorded_next: dict[str, None] = {}
+        self._named_by: dict[str, tuple[tuple[str, ...], str]] = {}  # components of a column, and a source
+        self.reordered: dict[tuple[str, str], Problem] = {}  # by source and column
         for _, index in indexes:
             for variant in index.variants:
                 names = [name for name in variant.features if name.startswith(FOLLOWING)]
@@ -106,10 +109,22 @@ class _ColumnMerger:
         self.empty.update(variant.empty)
         for column, feature in variant.features.items():
             self.origins.setdefault(column, _Origins()).add(feature)
+            if feature.components:
+                self._compare_components(source, column, feature.components)
             observation = column.removeprefix("next_")
             now = variant.features.get(observation)
             if now is None or now.row_shape != feature.row_shape:
                 self._shaped_apart.setdefault(observation, source)
+
+    def _compare_components(self, source: str, column: str, components: tuple[str, ...]) -> None:
+        """Keep the problem of a column whose numbers have another order than in the first source."""
+        first, first_source = self._named_by.setdefault(column, (components, source))
+        if components != first and sorted(components) == sorted(first):
+            place = next(place for place, name in enumerate(first) if components[place] != name)
+            other = f"number {place} is {components[place]!r}, but {first[place]!r} in {first_source}"
+            message = f"has the numbers of {column} in another order: {other}"
+            fix = "write them in one order", "convert it separately"
+            self.reordered[source, column] = Problem(source, message, fix, "columns")
 
     def _forms_of(self, variant: Variant) -> dict[str, SourceColumn]:
         """Return the forms of columns. Observations stand for next ones that only other sources recorded."""
