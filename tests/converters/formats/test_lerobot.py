@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.converters.formats.lerobot import LeRobot
+from unistore.converters.formats.video import Frames
 from unistore.converters.opened import OpenFile, SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
@@ -240,6 +242,24 @@ def test_a_missing_video_frame_is_an_error_that_names_its_time(
     change(v21)
     with opened(v21) as dataset, pytest.raises(InputError, match=f"no frame at {time} s"):
         dataset.arrays[f"data/episode_00000{episode}/observation.images.top"][:]
+
+
+def test_frames_shown_before_the_key_frame_that_a_seek_finds_are_read(tmp_path: Path) -> None:
+    """MPEG-4 in MP4 with B-frames: a key frame is decoded before frames that are shown earlier."""
+    path = tmp_path / "a.mp4"
+    shown = np.random.default_rng(0).integers(0, 255, (24, 4, 6, 3), "u1").repeat(8, 1).repeat(8, 2)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10, options={"g": "6", "bf": "2"})
+        stream.height, stream.width, stream.pix_fmt = 32, 48, "yuv420p"
+        for image in shown:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        container.mux(stream.encode())
+    with av.open(str(path)) as container:
+        expected = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    assert len(expected) == len(shown)
+    frames = Frames(SourceFile(path, path.name), (32, 48), 0.0, len(expected), 10)
+    for step, image in enumerate(expected):
+        np.testing.assert_array_equal(frames[step : step + 1], image[None], err_msg=f"step {step}")
 
 
 def test_hidden_files_that_macos_leaves_are_not_tables(dataset: Path) -> None:

@@ -44,6 +44,20 @@ def decoder_memory(size: tuple[int, int]) -> int:
     return height * width * _PIXEL_BYTES * (_FRAMES_HELD + 2)
 
 
+def _decoded_from(container: Any, stream: Any, time: float) -> Iterator[Any]:
+    """Yield frames from a key frame on that is shown at a time in seconds or before it, if there is one."""
+    # A container finds a key frame by the time at which it is decoded, and it may be shown later.
+    begin = (stream.start_time or 0) - int(1 / stream.time_base)
+    for place in (int(time / stream.time_base), begin):
+        container.seek(place, stream=stream)
+        frames = container.decode(stream)
+        first = next(frames, None)
+        if first is not None and (first.time <= time + TOLERANCE or place == begin):
+            yield first
+            yield from frames
+            return
+
+
 class Frames(Array):
     """Frames of a stretch of a video, (steps, height, width, 3) uint8, RGB as PyAV converts pixels."""
 
@@ -134,8 +148,7 @@ class Frames(Array):
     def _frames(self, lo: int, hi: int) -> Iterator[Any]:
         step = lo
         with self._open() as (container, stream):
-            container.seek(int(self._time(lo) / stream.time_base), stream=stream)
-            for frame in container.decode(stream):
+            for frame in _decoded_from(container, stream, self._time(lo)):
                 begin_reading(self._file.path)
                 if step == hi or frame.time > self._time(step) + TOLERANCE:
                     break
