@@ -97,7 +97,7 @@ def change(folder: Path, array: str, **described: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **described}))
 
 
-def with_ends(*ends: int) -> Callable[[Path], object]:
+def with_ends(*ends: float) -> Callable[[Path], object]:
     return lambda folder: write(LocalStore(folder), **{"meta/episode_ends": np.array(ends)})
 
 
@@ -131,6 +131,7 @@ def of_others(folder: Path) -> None:
 
 WRONG = [
     (with_pickles, "data/state: is encoded with blosc, pickle"),
+    (with_ends(5.0, 14.0), r"is float64 of shape \(2,\), but a list of integers, one for each episode"),
     *((with_ends(*ends), "does not increase") for ends in ((5, 5, 14), (6, 5, 14), (0, 6, 14))),
     *(
         (with_ends(5, 6, end), rf"has the shape \(14, .*the last episode ends at step {end}")

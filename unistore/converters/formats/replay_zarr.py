@@ -242,8 +242,11 @@ def _opened(hierarchy: _Hierarchy, further: Sequence[SourceFile]) -> OpenFile:
         raise InputError(refused[ENDS])
     ends_array = arrays.pop(ENDS)
     ends = ends_array[0 : ends_array.shape[0]]
-    is_row = ends.ndim == 1 and ends.dtype.kind in "iu" and ends.size > 0
-    if not is_row or (np.diff(ends, prepend=0) <= 0).any():
+    if ends.ndim != 1 or ends.dtype.kind not in "iu" or not ends.size:
+        form = f"{ends.dtype} of shape {ends.shape}"
+        message = f"its {ENDS} is {form}, but a list of integers, one for each episode, is expected"
+        raise file.problem(message, WRITE_AGAIN, "dtype")
+    if (np.diff(ends, prepend=0) <= 0).any():
         raise file.problem(
             f"its {ENDS} does not increase from each episode to the next", WRITE_AGAIN, "value"
         )
