@@ -15,6 +15,7 @@ import unistore
 from unistore import verify
 from unistore.conversion.signatures import convert
 from unistore.converters.formats.parquet import Parquet
+from unistore.converters.opened import SourceFile
 from unistore.errors import InputError
 from unistore.testing import check_format
 
@@ -83,6 +84,22 @@ def test_missing_values_are_an_error_that_names_the_column(tmp_path: Path) -> No
     pq.write_table(pa.table({"a": [1, None, 3]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"a\.parquet: its column 'a' has missing values"):
         unistore.convert(tmp_path / "a.parquet", tmp_path / "store")
+
+
+def test_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
+    doubled = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4])], names=["x", "x"])
+    pq.write_table(doubled, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: has 2 columns called 'x'"):
+        unistore.convert(tmp_path / "a.parquet", tmp_path / "store", "rows")
+
+
+@pytest.mark.parametrize("field", [{"b": 1}, {"b": "text"}])
+def test_a_column_called_like_a_field_of_another_has_its_own_values(
+    tmp_path: Path, field: dict[str, Any]
+) -> None:
+    pq.write_table(pa.table({"a": [field, field], "a.b": [10, 20]}), tmp_path / "a.parquet")
+    with Parquet().open(SourceFile(tmp_path / "a.parquet", "a.parquet")) as file:
+        assert file.arrays["a.b"][:].tolist() == [10, 20]
 
 
 def test_a_table_of_only_texts_is_an_error(tmp_path: Path) -> None:

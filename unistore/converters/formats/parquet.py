@@ -47,6 +47,14 @@ class ParquetFile:
         self.file = file
         self.row_count = metadata.num_rows
         self.columns = {field.name: field.type for field in handle.schema_arrow}
+        if len(self.columns) < len(handle.schema_arrow):
+            names = handle.schema_arrow.names
+            doubled = next(name for name in names if names.count(name) > 1)
+            raise file.problem(
+                f"has {names.count(doubled)} columns called {doubled!r}",
+                "give each column a name of its own: table.rename_columns([…])",
+                "name",
+            )
         self._handle = handle
         self._starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
         if sum(rows) != self.row_count:
@@ -138,13 +146,14 @@ class ParquetFile:
     def _reader(self, column: str, group: int) -> _ColumnRows:
         rows = _batch_rows(self.columns[column])
         batches = self._handle.iter_batches(rows, [group], [column], use_threads=False)
-        return _ColumnRows(batches, int(self._starts[group]), int(self._starts[group + 1]))
+        return _ColumnRows(column, batches, int(self._starts[group]), int(self._starts[group + 1]))
 
 
 @dataclass(eq=False)
 class _ColumnRows:
     """Rows of a column of a row group, which are decoded one batch after the other."""
 
+    column: str
     batches: Iterator[Any]
     start: int  # row of the file of the first of `values`
     end: int  # and the one behind the last of the row group
@@ -161,7 +170,8 @@ class _ColumnRows:
             batch = next(self.batches, None)
             if batch is None:
                 return False
-            self.values = batch.column(0)
+            # By its name: Arrow takes `a.b` for the field b of a column a, too, and decodes both
+            self.values = batch.column(self.column)
             if self.start + len(self.values) >= self.end and self._rows_behind():
                 return False
         return True
