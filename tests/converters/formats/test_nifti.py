@@ -234,3 +234,28 @@ def test_a_spacing_of_zero_and_an_unknown_code_are_written_as_they_were(tmp_path
     for name in ("spacing", "origin", "direction"):
         np.testing.assert_allclose(metadata[name], opened(path)[1][name])
     assert metadata["header"]["sform_code"] == 99
+
+
+@pytest.mark.parametrize("length", [1.0000004, 1.07])
+@pytest.mark.parametrize("sform_code", [0, 1])
+def test_a_quaternion_longer_than_one_is_scaled_as_itk_does(
+    tmp_path: Path, length: float, sform_code: int
+) -> None:
+    image = nibabel.Nifti1Image(VOXELS, AFFINE)
+    turned = AFFINE.copy()
+    turned[:3, :3] = np.array([[0, 1, 0], [1, 0, 0], [0, 0, -1]]) * [1.5, 2, 3]
+    image.set_qform(turned, 1)
+    image.set_sform(turned, sform_code)
+    nibabel.save(image, tmp_path / "whole.nii")
+    content = bytearray((tmp_path / "whole.nii").read_bytes())
+    quaternion = np.frombuffer(content, "<f4", 3, 256) * np.float32(length)
+    content[256:268] = quaternion.tobytes()
+    path = tmp_path / "a.nii"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="w2 should be positive"):
+        nibabel.load(path).get_qform()
+    with Nifti().open(SourceFile(path, "a.nii")) as file:
+        assert "quaternion of qform is longer than 1" in file.notes["image"]
+        assert not sform_code or "differ" not in file.notes["image"]
+    assert_placed_as_by_itk(path)
+    np.testing.assert_array_equal(opened(path)[0], VOXELS.T)

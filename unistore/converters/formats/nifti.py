@@ -136,6 +136,13 @@ def _mend(header: Any) -> list[str]:
     if any(zoom < 0 for zoom in zooms):
         header["pixdim"][1:4] = np.abs(zooms)
         taken.append(f"pixdim[1:4] is {zooms}, and was used without signs")
+    imaginary = np.array([header[f"quatern_{letter}"] for letter in "bcd"], float)
+    length = float(np.linalg.norm(imaginary))
+    # nifti1_io.c scales it to the length 1, nibabel raises
+    if 1 - length**2 < header.quaternion_threshold and np.isfinite(length):
+        for letter, part in zip("bcd", imaginary / length, strict=True):
+            header[f"quatern_{letter}"] = part
+        taken.append("the quaternion of qform is longer than 1, and was scaled to 1")
     return taken
 
 
