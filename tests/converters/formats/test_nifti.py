@@ -259,3 +259,26 @@ def test_a_quaternion_longer_than_one_is_scaled_as_itk_does(
         assert not sform_code or "differ" not in file.notes["image"]
     assert_placed_as_by_itk(path)
     np.testing.assert_array_equal(opened(path)[0], VOXELS.T)
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "message"),
+    [
+        (70, np.int16(1), "datatype 1,"),  # one bit a voxel
+        (70, np.int16(9999), "datatype 9999,"),
+        (70, np.int16(0), "datatype 0,"),
+        (108, np.float32("nan"), "states the vox_offset nan"),
+        (108, np.float32("inf"), "states the vox_offset inf"),
+        (116, np.float32("nan"), "states the scl_slope 2 and the scl_inter nan"),
+        (116, np.float32("-inf"), "states the scl_slope 2 and the scl_inter -inf"),
+    ],
+)
+def test_a_number_of_the_header_that_means_nothing_is_named(
+    tmp_path: Path, place: int, number: np.generic, message: str
+) -> None:
+    scaled(tmp_path / "a.nii", 2, 1)
+    content = bytearray((tmp_path / "a.nii").read_bytes())
+    content[place : place + number.nbytes] = number.tobytes()
+    (tmp_path / "a.nii").write_bytes(content)
+    with pytest.raises(InputError, match=rf"a\.nii: .*{message}"):
+        opened(tmp_path / "a.nii")

@@ -29,7 +29,7 @@ from unistore.converters.formats.volumes import (
     stream_of,
 )
 from unistore.converters.opened import Metadata, OpenFile, SourceFile
-from unistore.system.types import JsonObject
+from unistore.system.types import Dtype, JsonObject
 
 _LONG = 540  # bytes of the header of NIfTI-2; that of NIfTI-1 has 348
 # By the length of a header: where it says that the voxels are in the same file, and how.
@@ -57,10 +57,11 @@ class Nifti(VolumeFormat):
             with reading(file):  # without extensions, which may state any size
                 header = kind(stream.read(kind.sizeof_hdr), check=False)
             taken = _mend(header)
+            _check_numbers(file, header)
             shape = header.get_data_shape()
             while len(shape) > 3 and shape[-1] == 1:
                 shape = shape[:-1]
-            dtype = header.get_data_dtype()
+            dtype = _dtype(file, header)
             start = header.get_data_offset()
             is_inside = start < kind.single_vox_offset
             if is_inside:
@@ -144,6 +145,32 @@ def _mend(header: Any) -> list[str]:
             header[f"quatern_{letter}"] = part
         taken.append("the quaternion of qform is longer than 1, and was scaled to 1")
     return taken
+
+
+def _check_numbers(file: SourceFile, header: Any) -> None:
+    """Refuse numbers of a header that nothing follows from."""
+    wrong = []
+    if not np.isfinite(header["vox_offset"]):
+        wrong.append(f"the vox_offset {header['vox_offset']}")
+    slope, intercept = float(header["scl_slope"]), float(header["scl_inter"])
+    if slope and np.isfinite(slope) and not np.isfinite(intercept):
+        wrong.append(f"the scl_slope {slope:g} and the scl_inter {intercept}")
+    if wrong:
+        raise file.problem(f"states {' and '.join(wrong)}", "correct its header with nibabel", "header")
+
+
+def _dtype(file: SourceFile, header: Any) -> Dtype:
+    try:
+        dtype: Dtype = header.get_data_dtype()
+    except KeyError:  # nibabel's table of datatypes lacks it
+        dtype = np.dtype("V0")
+    if not dtype.itemsize:
+        raise file.problem(
+            f"has voxels of the datatype {header['datatype']}, which is not supported",
+            "save it as numbers: array.astype(np.int16)",
+            "dtype",
+        )
+    return dtype
 
 
 def _scaling(header: Any) -> Scaling | None:
