@@ -160,6 +160,11 @@ def test_line_skip_and_byte_skip_are_applied(tmp_path: Path) -> None:
         (b"endian: little\n", b"", "the byte order ''"),
         (b"sizes: 6 5 4\n", b"", "ends inside its header"),
         (b"encoding: raw", b"encoding: raw\ndata file: LIST", "in a list of files"),
+        (b"\n\n", b"\ndata file: LIST\na.raw\nb.raw\n\n", "in a list of files"),
+        (b"encoding: raw", b"encoding: raw\nhello", "has the line 'hello' in its header"),
+        (b"dimension: 3", b"dimension: 4", "the dimension 4, but the sizes 6 5 4"),
+        (b"encoding: raw", b"encoding: gzip\nbyte skip: -1", "byte skip -1, .* its gzip voxels"),
+        (b"encoding: raw", b"encoding: raw\nbyte skip: -2", "byte skip -2, .* its raw voxels"),
         (b"encoding: raw", b"encoding: raw\ndata file: gone.raw", r"needs the file gone\.raw"),
     ],
 )
@@ -170,3 +175,19 @@ def test_an_unsupported_or_contradictory_header_is_an_error(
     edited(tmp_path / "a.nrrd", old, new)
     with pytest.raises(InputError, match=message):
         opened(tmp_path / "a.nrrd")
+
+
+def test_keys_of_the_user_are_not_fields(tmp_path: Path) -> None:
+    """Slicer and others write key:=value; pynrrd takes such a key for the field of that name."""
+    keys = (
+        b"byte skip:=2\nspace units:=cm\ntype:=float\nendian:=big\ndata file:=other.raw\n"
+        b"DICOM_0008:0020:=1\nDICOM_0008:0030:=2\n"
+    )
+    write(tmp_path / "plain.nrrd", encoding="raw")
+    write(tmp_path / "a.nrrd", encoding="raw")
+    edited(tmp_path / "a.nrrd", b"encoding: raw\n", b"encoding: raw\n" + keys)
+    voxels, metadata = opened(tmp_path / "a.nrrd")
+    image = SimpleITK.ReadImage(str(tmp_path / "a.nrrd"))
+    np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(image), VOXELS)
+    np.testing.assert_array_equal(voxels, VOXELS)
+    assert metadata == opened(tmp_path / "plain.nrrd")[1]

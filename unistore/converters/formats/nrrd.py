@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
@@ -78,7 +78,14 @@ def _header(file: SourceFile) -> tuple[Metadata, int, SourceFile]:
     nrrd = file.library("nrrd", "medical")
     head = file.head(_LONGEST_HEADER)
     end = re.search(rb"\r?\n\r?\n", head)
-    header: Metadata = nrrd.read_header((head[: end.start()] if end else head).split(b"\n"))
+    fields = list(_fields((head[: end.start()] if end else head).split(b"\n")))
+    wrong = [line for line in fields[1:] if line.strip() and line[:1] != b"#" and b":" not in line]
+    if end and wrong:
+        message = (
+            f"has the line {wrong[0].decode('latin-1')[:80]!r} in its header, but FIELD: TEXT is expected"
+        )
+        raise file.problem(message, COPY_AGAIN, "damaged")
+    header: Metadata = nrrd.read_header(fields)
     name = header.get("data file", header.get("datafile"))
     missing = {"type", "encoding", "sizes"} - header.keys()
     if missing or (end is None and name is None):
@@ -87,6 +94,14 @@ def _header(file: SourceFile) -> tuple[Metadata, int, SourceFile]:
         raise file.problem("has its voxels in a list of files, which is not supported", _FIX)
     if header["encoding"].lower() not in ("raw", "gzip", "gz"):
         message = f"has the encoding '{header['encoding']}', and only raw and gzip are supported"
+        raise file.problem(message, _FIX)
+    dimension = header.get("dimension", len(header["sizes"]))
+    if dimension != len(header["sizes"]):
+        sizes = " ".join(map(str, header["sizes"]))
+        raise file.problem(f"states the dimension {dimension}, but the sizes {sizes}", _FIX, "header")
+    skip = header.get("byte skip", header.get("byteskip", 0))
+    if skip < -1 or (skip < 0 and header["encoding"].lower() != "raw"):
+        message = f"has the byte skip {skip}, so it is unknown where its {header['encoding']} voxels begin"
         raise file.problem(message, _FIX)
     kinds = [kind for kind in header.get("kinds", ()) if kind.lower() not in _EXTENDED]
     if kinds:
@@ -98,6 +113,16 @@ def _header(file: SourceFile) -> tuple[Metadata, int, SourceFile]:
     if name is not None:
         return header, 0, file.beside(name)
     return header, end.end() if end else 0, file
+
+
+def _fields(lines: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the lines that are fields, without keys of the user's, which pynrrd takes for fields."""
+    for line in lines:
+        if re.match(rb"(?:(?!: ).)*?:=", line):
+            continue
+        yield line
+        if re.match(rb"data ?file: *LIST", line):  # what follows are names of files
+            return
 
 
 def _bytes_of_lines(file: SourceFile, start: int, count: int) -> int:
