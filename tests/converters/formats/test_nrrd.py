@@ -191,3 +191,12 @@ def test_keys_of_the_user_are_not_fields(tmp_path: Path) -> None:
     np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(image), VOXELS)
     np.testing.assert_array_equal(voxels, VOXELS)
     assert metadata == opened(tmp_path / "plain.nrrd")[1]
+
+
+def test_types_and_byte_orders_may_be_in_capitals(tmp_path: Path) -> None:
+    write(tmp_path / "a.nrrd", VOXELS.astype(">i2"), encoding="raw")
+    edited(tmp_path / "a.nrrd", b"type: int16", b"type: Signed Short")
+    edited(tmp_path / "a.nrrd", b"endian: big", b"endian: Big")
+    image = SimpleITK.ReadImage(str(tmp_path / "a.nrrd"))
+    np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(image), VOXELS)
+    np.testing.assert_array_equal(opened(tmp_path / "a.nrrd")[0], VOXELS)

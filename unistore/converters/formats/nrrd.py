@@ -132,8 +132,9 @@ def _bytes_of_lines(file: SourceFile, start: int, count: int) -> int:
 
 
 def _dtype(file: SourceFile, header: Metadata) -> Dtype:
-    kind = next((code for code, names in _TYPES.items() if header["type"] in names), None)
-    endian = header.get("endian", "")
+    # Teem reads them in any case
+    kind = next((code for code, names in _TYPES.items() if header["type"].lower() in names), None)
+    endian = header.get("endian", "").lower()
     if kind is None or (endian not in ("little", "big") and kind[1] != "1"):
         raise file.problem(
             f"has the type '{header['type']}' and the byte order {endian!r}, which is not supported",
