@@ -173,3 +173,46 @@ def test_a_header_size_of_minus_one_reads_voxels_from_the_end_of_the_file(tmp_pa
     raw.write_bytes(b"a header of another program" + raw.read_bytes())
     edited(tmp_path / "a.mhd", b"ElementDataFile", b"HeaderSize = -1\nElementDataFile")
     np.testing.assert_array_equal(voxels_of(tmp_path / "a.mhd"), expected)
+
+
+@pytest.mark.parametrize("local", [b"local", b"Local"])
+def test_local_voxels_are_named_in_any_case(tmp_path: Path, local: bytes) -> None:
+    write(tmp_path / "a.mha")
+    edited(tmp_path / "a.mha", b"ElementDataFile = LOCAL", b"ElementDataFile = " + local)
+    image = SimpleITK.ReadImage(str(tmp_path / "a.mha"))
+    np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(image), VOXELS)
+    np.testing.assert_array_equal(voxels_of(tmp_path / "a.mha"), VOXELS)
+
+
+@pytest.mark.parametrize(("dtype", "said", "long"), [("i4", b"INT", b"LONG"), ("u4", b"UINT", b"ULONG")])
+def test_long_integers_have_four_bytes_as_itk_reads_them(
+    tmp_path: Path, dtype: str, said: bytes, long: bytes
+) -> None:
+    write(tmp_path / "a.mha", dtype)
+    edited(tmp_path / "a.mha", b"MET_" + said, b"MET_" + long)
+    image = SimpleITK.ReadImage(str(tmp_path / "a.mha"))
+    voxels = voxels_of(tmp_path / "a.mha")
+    assert voxels.dtype == dtype
+    np.testing.assert_array_equal(voxels, SimpleITK.GetArrayFromImage(image))
+    np.testing.assert_array_equal(voxels, VOXELS.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"ElementSpacing = 0.5 ", b"ElementSpacing = 0,5 ", r"a\.mhd: has the ElementSpacing '0,5 1\.5 3'"),
+        (b"Offset = 10 ", b"Offset = x ", r"a\.mhd: has the Offset 'x -20 30\.5'"),
+        (b"ElementDataFile", b"HeaderSize = ?\nElementDataFile", r"a\.mhd: has the HeaderSize '\?'"),
+        (b"MET_SHORT", b"MET_STRING", r"a\.mhd: has the ElementType MET_STRING, and only one channel"),
+        (
+            b"ElementType",
+            b"ElementNumberOfChannels = 3\nElementType",
+            r"has 3 channels of the ElementType MET_S",
+        ),
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_named(tmp_path: Path, old: bytes, new: bytes, message: str) -> None:
+    write(tmp_path / "a.mhd")
+    edited(tmp_path / "a.mhd", old, new)
+    with pytest.raises(InputError, match=message):
+        voxels_of(tmp_path / "a.mhd")

@@ -32,6 +32,8 @@ _TYPES = {
     "MET_USHORT": "u2",
     "MET_INT": "i4",
     "MET_UINT": "u4",
+    "MET_LONG": "i4",  # on every platform
+    "MET_ULONG": "u4",
     "MET_LONG_LONG": "i8",
     "MET_ULONG_LONG": "u8",
     "MET_FLOAT": "f4",
@@ -58,8 +60,11 @@ class MetaImage(VolumeFormat):
         kind = header["ElementType"]
         channels = header.get("ElementNumberOfChannels", "1")
         if channels != "1" or kind not in _TYPES:
+            stated_form = f"the ElementType {kind}"
+            if channels != "1":
+                stated_form = f"{channels} channels of {stated_form}"
             raise file.problem(
-                f"has {channels} channels of the type {kind}, and only one channel of numbers is supported",
+                f"has {stated_form}, and only one channel of numbers is supported",
                 "write one channel of numbers",
                 "dtype",
             )
@@ -68,10 +73,13 @@ class MetaImage(VolumeFormat):
         is_big = _is_true(header.get("BinaryDataByteOrderMSB", header.get("ElementByteOrderMSB", "False")))
         dtype = np.dtype(_TYPES[kind]).newbyteorder(">" if is_big else "<")
         name = header["ElementDataFile"]
-        is_local = name == "LOCAL"
+        is_local = name.upper() == "LOCAL"
         voxels = file if is_local else file.beside(name)
-        start = end if is_local else int(header.get("HeaderSize", 0))
-        metadata = _place(header)
+        sizes = _numbers(file, header, "HeaderSize")
+        start = int(sizes[0]) if len(sizes) else 0
+        if is_local:
+            start = end
+        metadata = _place(file, header)
         if not _is_true(header.get("CompressedData", "False")):
             with open_raw(file, voxels, (shape, dtype), metadata, {}, start=0, skip=start) as opened:
                 yield opened
@@ -130,10 +138,10 @@ def _header(file: SourceFile) -> tuple[dict[str, str], int]:
     return header, end
 
 
-def _place(said: dict[str, str]) -> JsonObject:
-    spacing = _numbers(said, "ElementSpacing", "ElementSize")
-    origin = _numbers(said, "Offset", "Position", "Origin")
-    matrix = _numbers(said, "TransformMatrix", "Rotation", "Orientation")
+def _place(file: SourceFile, said: dict[str, str]) -> JsonObject:
+    spacing = _numbers(file, said, "ElementSpacing", "ElementSize")
+    origin = _numbers(file, said, "Offset", "Position", "Origin")
+    matrix = _numbers(file, said, "TransformMatrix", "Rotation", "Orientation")
     if len(spacing) != 3:
         return {}
     if len(origin) != 3 or len(matrix) != 9:
@@ -142,6 +150,12 @@ def _place(said: dict[str, str]) -> JsonObject:
     return stated(steps[:, ::-1], origin)
 
 
-def _numbers(said: dict[str, str], *keys: str) -> Any:
-    text = next((said[key] for key in keys if key in said), "")
-    return np.array([float(number) for number in text.split()])
+def _numbers(file: SourceFile, said: dict[str, str], *keys: str) -> Any:
+    """Return the numbers of the first of these keys that the header has, of shape (0,) if it has none."""
+    key = next((key for key in keys if key in said), "")
+    text = said.get(key, "")
+    try:
+        return np.array([float(number) for number in text.split()])
+    except ValueError as error:
+        message = f"has the {key} {text[:80]!r} in its header, but numbers such as 0.5 are expected"
+        raise file.problem(message, "correct the header", "header") from error
