@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,94 @@ def test_a_stack_with_missing_doubled_or_unequal_pages_is_a_problem(tmp_path: Pa
     pages(tmp_path / "c")
     pages(tmp_path / "c", VOXELS[:1], "p_{}.tif", first=8)
     assert "has two pages 8" in problems_of(tmp_path / "c")
+
+
+def write_ome_of_files(folder: Path, written: range, *, names_others: bool = True) -> None:
+    """Write the pages of one OME-TIFF, a file each, as Bio-Formats does; `written`: those that are there."""
+    tail = "".join(
+        f'<TiffData FirstZ="{number}" IFD="0" PlaneCount="1">'
+        f'<UUID FileName="z{number}.ome.tif">urn:uuid:{number}</UUID></TiffData>'
+        for number in range(len(VOXELS))
+    )
+    depth, height, width = VOXELS.shape
+    pixels = (
+        f'<Image ID="Image:0"><Pixels ID="Pixels:0" DimensionOrder="XYZCT" Type="int16" SizeX="{width}" '
+        f'SizeY="{height}" SizeZ="{depth}" SizeC="1" SizeT="1">{tail}</Pixels></Image>'
+    )
+    for number in written:
+        content = pixels
+        if number and not names_others:
+            content = '<BinaryOnly MetadataFile="z0.ome.tif" UUID="urn:uuid:0"/>'
+        schema = 'xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"'
+        text = f'<OME {schema} UUID="urn:uuid:{number}">{content}</OME>'
+        path = folder / f"z{number}.ome.tif"
+        tifffile.imwrite(path, VOXELS[number], description=text, metadata=None, **GRAY)
+
+
+@pytest.mark.parametrize("names_others", [True, False])
+def test_files_of_one_ome_tiff_are_an_error_that_says_how_to_join_them(
+    tmp_path: Path, names_others: bool
+) -> None:
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    write_ome_of_files(folder, range(len(VOXELS)), names_others=names_others)
+    joined = tifffile.imread(folder / "z0.ome.tif")
+    np.testing.assert_array_equal(joined, VOXELS)
+    message = problems_of(folder)
+    for number in range(len(VOXELS)):
+        assert f"z{number}.ome.tif: is one file of an OME-TIFF of several files" in message
+    tifffile.imwrite(tmp_path / "a.tif", joined, photometric="minisblack")
+    np.testing.assert_array_equal(opened(tmp_path / "a.tif")[0], VOXELS)
+    for path in folder.iterdir():
+        tifffile.tiffcomment(path, "")
+    unistore.convert(folder, tmp_path / "ct.zarr", "ct")
+    np.testing.assert_array_equal(unistore.Dataset(tmp_path / "ct.zarr")[0]["image"], VOXELS)
+
+
+@pytest.mark.parametrize("written", [range(1), range(3)])
+def test_missing_files_of_an_ome_tiff_are_an_error(tmp_path: Path, written: range) -> None:
+    write_ome_of_files(tmp_path, written)
+    with pytest.raises(InputError, match=r"z0\.ome\.tif: .* several files, some of which are missing"):
+        opened(tmp_path / "z0.ome.tif")
+
+
+@pytest.mark.parametrize(("count", "compression"), [(2, None), (2, "zlib"), (8, "zlib")])
+def test_another_number_of_pages_than_the_metadata_states_is_an_error(
+    tmp_path: Path, count: int, compression: str | None
+) -> None:
+    text = f"ImageJ=1.53t\nimages={count}\nslices={count}\n"
+    options: dict[str, Any] = {"description": text, "metadata": None, "compression": compression, **GRAY}
+    tifffile.imwrite(tmp_path / "a.tif", VOXELS.astype("u2"), **options)
+    with pytest.raises(InputError, match=rf"a\.tif: has 4 pages, but its metadata states {count}"):
+        opened(tmp_path / "a.tif")
+    tifffile.tiffcomment(tmp_path / "a.tif", "")
+    np.testing.assert_array_equal(opened(tmp_path / "a.tif")[0], VOXELS.astype("u2"))
+
+
+def test_a_truncated_file_of_imagej_is_not_called_one_of_channels(tmp_path: Path) -> None:
+    tifffile.imwrite(tmp_path / "a.tif", VOXELS.astype("u2"), imagej=True, metadata={"axes": "ZYX"})
+    content = (tmp_path / "a.tif").read_bytes()
+    (tmp_path / "a.tif").write_bytes(content[:-60])
+    with pytest.raises(InputError, match="is truncated: the table of a page is missing"):
+        opened(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize(
+    ("tag", "number", "message"),
+    [
+        ("Predictor", 3, "is compressed with the predictor FLOATINGPOINT, which needs imagecodecs"),
+        ("BitsPerSample", 12, "has 12 bits per sample, which needs imagecodecs"),
+    ],
+)
+def test_numbers_that_need_imagecodecs_name_the_package(
+    tmp_path: Path, tag: str, number: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imagecodecs", None)
+    options = {"compression": "zlib", "predictor": 2} if tag == "Predictor" else {}
+    tifffile.imwrite(tmp_path / "a.tif", VOXELS.astype("u2"), metadata=None, **GRAY, **options)
+    with tifffile.TiffFile(tmp_path / "a.tif", mode="r+b") as tiff:
+        for page in tiff.pages:
+            page.aspage().tags[tag].overwrite(number)
+    with pytest.raises(InputError, match=message) as caught:
+        opened(tmp_path / "a.tif")
+    assert "pip install imagecodecs" in str(caught.value)

@@ -18,6 +18,7 @@ from unistore.converters.array import Array
 from unistore.converters.common.faults import COPY_AGAIN
 from unistore.converters.formats.volumes import MILLIMETRES, Planes, VolumeFormat
 from unistore.converters.opened import OpenFile, SourceFile
+from unistore.system.extras import is_installed
 from unistore.system.types import AnyArray, JsonObject
 
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -94,6 +95,8 @@ def _opened(file: SourceFile) -> Iterator[Any]:
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # which prints what it raises
     with tifffile.TiffFile(file.path) as tiff:
         series = tiff.series[0]
+        _check_tables(file, tiff)
+        _check_files(file, tiff)
         if len(tiff.series) > 1 or series.axes not in _PAGES:
             axes = ", ".join(one.axes for one in tiff.series)
             message = f"has the axes {axes}, but a volume has Z, Y, X and no colours, channels or times"
@@ -105,8 +108,8 @@ def _opened(file: SourceFile) -> Iterator[Any]:
                 "pip install imagecodecs",
                 "library",
             )
-        _check_tables(file, tiff)
-        _check_pages(file, series)
+        _check_numbers(file, series.keyframe)
+        _check_pages(file, tiff)
         yield tiff
 
 
@@ -118,15 +121,58 @@ def _check_tables(file: SourceFile, tiff: Any) -> None:
         raise file.problem("is truncated: the table of a page is missing", COPY_AGAIN, "truncated")
 
 
-def _check_pages(file: SourceFile, series: Any) -> None:
-    """Refuse a file that ends before its last page: tifffile fills what is missing."""
+def _check_files(file: SourceFile, tiff: Any) -> None:
+    """Refuse an OME-TIFF of several files: tifffile reads all of them wherever one is opened."""
+    series = tiff.series[0]
+    is_missing = any(page is None for page in series.pages)
+    has_metadata_elsewhere = tiff.is_ome and "<BinaryOnly" in tiff.ome_metadata
+    if not (series.is_multifile or is_missing or has_metadata_elsewhere):
+        return
+    name = file.path.name
+    join = f"join them: tifffile.imwrite('a.tif', tifffile.imread({name!r}), photometric='minisblack')"
+    stack = f"stack pages by the numbers in their names: tifffile.tiffcomment({name!r}, '') of each"
+    if is_missing:
+        raise file.problem(
+            "is one file of an OME-TIFF of several files, some of which are missing",
+            (f"copy the others, too, and {join}", stack),
+            "missing",
+        )
+    raise file.problem("is one file of an OME-TIFF of several files, which is not supported", (join, stack))
+
+
+def _check_numbers(file: SourceFile, page: Any) -> None:
+    """Refuse predictors and bits that tifffile decodes by imagecodecs only, if that is not installed."""
+    import tifffile
+
+    needed = ""
+    if page.predictor not in tifffile.TIFF.UNPREDICTORS:
+        needed = f"is compressed with the predictor {page.predictor.name}"
+    elif page.bitspersample not in (1, 8, 16, 32, 64):
+        needed = f"has {page.bitspersample} bits per sample"
+    if needed and not is_installed("imagecodecs"):
+        raise file.problem(f"{needed}, which needs imagecodecs", "pip install imagecodecs", "library")
+
+
+def _check_pages(file: SourceFile, tiff: Any) -> None:
+    """Refuse a file whose metadata states other pages than it has, or that ends before its last page.
+
+    tifffile leaves out pages, and fills what is missing.
+    """
+    series = tiff.series[0]
+    page_count = prod(series.shape[:-2])
+    is_divided = series.dataoffset is None and len(series.pages) != page_count
+    if is_divided and series.keyframe.imagedepth > 1:
+        raise file.problem("has pages with several planes, but each must have one", _WRITE_AGAIN, "shape")
+    if is_divided or len(tiff.pages) > len(series.pages):
+        raise file.problem(
+            f"has {len(tiff.pages)} pages, but its metadata states {page_count}",
+            f"correct or remove its metadata: tifffile.tiffcomment({file.path.name!r}, '')",
+            "count",
+        )
     ends = [0]
     for page in series.pages:
         ends += map(sum, zip(page.dataoffsets, page.databytecounts, strict=True))
     file.check_size(max(ends))
-    page_count = prod(series.shape[:-2])
-    if series.dataoffset is None and len(series.pages) != page_count:
-        raise file.problem("has pages with several planes, but each must have one", _WRITE_AGAIN, "shape")
 
 
 @lru_cache(maxsize=1 << 16)
