@@ -268,3 +268,14 @@ def test_headers_of_the_slow_path_equal_those_that_pydicom_reads(
     assert header == dicom_headers._by_pydicom(tmp_path / "a.dcm")
     assert header.patient == str(data_set.PatientID)
     assert header.pixels.planes[0].slope == 1
+
+
+def test_a_deflated_file_has_its_values(tmp_path: Path) -> None:
+    data_set = pydicom.dcmread(real("CT_small.dcm"))
+    data_set.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    data_set.save_as(tmp_path / "a.dcm")
+    np.testing.assert_array_equal(values(tmp_path / "a.dcm"), of_pydicom(real("CT_small.dcm")))
+    assert read_header(tmp_path / "a.dcm").pixels.planes[0].position == (-158.135803, -179.035797, -75.699997)
+    del data_set.PixelData
+    data_set.save_as(tmp_path / "b.dcm")
+    assert read_header(tmp_path / "b.dcm").pixels.planes == ()

@@ -17,6 +17,7 @@ from unistore.system.types import Float64s, JsonObject
 
 # Transfer syntaxes whose numbers stand in the file, lowest byte first.
 _PLAIN = ("1.2.840.10008.1.2", "1.2.840.10008.1.2.1")
+_DEFLATED = "1.2.840.10008.1.2.1.99"  # all behind the file's own elements is one stream of deflate
 # Tag of the element that holds the numbers, in both byte orders.
 _PIXELS = (b"\xe0\x7f\x10\x00", b"\x7f\xe0\x00\x10")
 _GROUPS = (
@@ -87,13 +88,19 @@ def _by_pydicom(path: Path) -> DicomHeader:
         is_bare = file.read(_BEGIN)[-4:] != b"DICM"
         file.seek(0)
         data_set = dcmread(file, stop_before_pixels=True, specific_tags=_TAGS, force=is_bare)
-        start = file.tell()
-        has_pixels = file.read(4) in _PIXELS
-        start += 12 if file.read(2) in (b"OW", b"OB") else 8
+        syntax = data_set.file_meta.get("TransferSyntaxUID")
+        if syntax == _DEFLATED:
+            start = 0
+            file.seek(0)
+            has_pixels = "PixelData" in dcmread(file, specific_tags=["PixelData"])
+        else:
+            start = file.tell()
+            has_pixels = file.read(4) in _PIXELS
+            start += 12 if file.read(2) in (b"OW", b"OB") else 8
     # Those without a syntax begin with the first element, which shows theirs
     is_plain = data_set.original_encoding[1]
-    if "TransferSyntaxUID" in data_set.file_meta:
-        is_plain = data_set.file_meta.TransferSyntaxUID in _PLAIN
+    if syntax is not None:
+        is_plain = syntax in _PLAIN
     kind = data_set.file_meta.get("MediaStorageSOPClassUID") or data_set.get("SOPClassUID")
     if not kind and "Rows" not in data_set:
         raise ValueError("states neither the kind of its content nor the size of an image")
