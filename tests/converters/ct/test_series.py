@@ -201,6 +201,13 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return captured.out + captured.err
 
 
+def test_slices_of_several_patients_and_of_tiles_are_a_problem(tmp_path: Path) -> None:
+    series(tmp_path / "a", PatientID=["MRN-1"] * 3 + ["MRN-2"] * 3)
+    assert problem_of(tmp_path / "a") == "its slices are of several patients"
+    series(tmp_path / "b", ImageType=["ORIGINAL\\PRIMARY\\MOSAIC"] * 6)
+    assert "tiles of one image (MOSAIC)" in problem_of(tmp_path / "b")
+
+
 def test_names_and_ids_of_patients_are_in_no_store_page_error_or_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -225,6 +225,7 @@ def test_an_enhanced_file_has_its_frames_by_their_places(tmp_path: Path) -> None
         frame.PixelValueTransformationSequence[0].RescaleIntercept = -place
         data_set.PerFrameFunctionalGroupsSequence.append(frame)
     del data_set.ImagePositionPatient, data_set.ImageOrientationPatient, data_set.PixelSpacing
+    data_set.ImageType = ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]  # as some scanners still call it
     data_set.save_as(tmp_path / "a.dcm")
     expected = np.stack([frames[places.index(place)] * (1 + place) - place for place in range(4)])
     np.testing.assert_array_equal(values(tmp_path / "a.dcm"), expected)
@@ -270,6 +271,15 @@ def test_headers_of_the_slow_path_equal_those_that_pydicom_reads(
     assert header.pixels.planes[0].slope == 1
 
 
+def of_ct_small(path: Path, **tags: object) -> pydicom.Dataset:
+    """Write pydicom's CT_small.dcm with other elements."""
+    data_set = pydicom.dcmread(real("CT_small.dcm"))
+    for name, value in tags.items():
+        setattr(data_set, name, value)
+    data_set.save_as(path)
+    return data_set
+
+
 def test_a_deflated_file_has_its_values(tmp_path: Path) -> None:
     data_set = pydicom.dcmread(real("CT_small.dcm"))
     data_set.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
@@ -279,3 +289,27 @@ def test_a_deflated_file_has_its_values(tmp_path: Path) -> None:
     del data_set.PixelData
     data_set.save_as(tmp_path / "b.dcm")
     assert read_header(tmp_path / "b.dcm").pixels.planes == ()
+
+
+def test_values_that_a_table_states_are_an_error(tmp_path: Path) -> None:
+    table = pydicom.Dataset()
+    table.LUTDescriptor, table.ModalityLUTType = [3, 0, 16], "HU"
+    table["LUTDescriptor"].VR = "US"
+    table.add_new("LUTData", "OW", np.array([0, 10, 20], "<u2").tobytes())
+    of_ct_small(tmp_path / "a.dcm", ModalityLUTSequence=[table])
+    with pytest.raises(InputError, match=r"a\.dcm: states its values by a table \(ModalityLUTSequence\)"):
+        values(tmp_path / "a.dcm")
+
+
+def test_slices_as_tiles_of_one_image_are_an_error(tmp_path: Path) -> None:
+    of_ct_small(tmp_path / "a.dcm", ImageType=["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"])
+    with pytest.raises(InputError, match=r"a\.dcm: has its slices as tiles of one image"):
+        values(tmp_path / "a.dcm")
+
+
+def test_a_slope_of_zero_is_an_error_unless_all_numbers_are_zero(tmp_path: Path) -> None:
+    numbers = of_ct_small(tmp_path / "a.dcm", RescaleSlope=0).pixel_array
+    with pytest.raises(InputError, match=r"RescaleSlope 0, by which all its values would be -1024"):
+        values(tmp_path / "a.dcm")
+    of_ct_small(tmp_path / "b.dcm", RescaleSlope=0, RescaleIntercept=7, PixelData=bytes(numbers.nbytes))
+    np.testing.assert_array_equal(values(tmp_path / "b.dcm"), np.full((1, *numbers.shape), 7))

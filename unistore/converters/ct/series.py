@@ -88,6 +88,8 @@ def group_series(files: Sequence[SourceFile], *, keep_names: bool) -> Grouping:
         ordered = [members[number] for number in order]
         pixels = tuple([header.pixels for _, header in ordered])
         message = _why_no_volume(pixels)
+        if len({header.patient for _, header in members}) > 1:
+            message = "its slices are of several patients"
         problem = _problem(name, message, "series") if message else None
         slices = tuple([replace(file, name=name) for file, _ in ordered])
         roles = ("image/0", *[SLICES] * (len(slices) - 1))
@@ -144,6 +146,9 @@ def _digest(text: str, key: bytes) -> str:
 
 def _why_no_volume(pixels: Sequence[DicomPixels]) -> str:
     """Say what keeps slices from being one volume. Nothing is ever interpolated."""
+    unsupported = next((one.unsupported for one in pixels if one.unsupported), "")
+    if unsupported:
+        return unsupported
     if len({(one.shape, one.dtype, one.bits) for one in pixels}) > 1:
         return "its slices differ in size or dtype"
     planes = list(chain.from_iterable([one.planes for one in pixels]))

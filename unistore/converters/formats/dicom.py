@@ -42,6 +42,8 @@ class Dicom(VolumeFormat):
             message = "does not state where its pixels are in the patient"
             raise file.problem(message, "skip it with --exclude")
         for one in pixels:
+            if one.unsupported:
+                raise file.problem(one.unsupported, "skip it with --exclude")
             _check_bits(file, one)
         slices = Slices(file, paths, pixels)
         metadata = placed([plane for _, plane in slices.planes], pixels[0].thickness)
@@ -87,6 +89,9 @@ class Slices:
                     "correct BitsStored and HighBit, or write values that fit into these bits",
                     "values",
                 )
+            if plane.slope == 0 and numbers.any():
+                message = f"states the RescaleSlope 0, by which all its values would be {plane.intercept:g}"
+                raise self._file.problem(message, "correct RescaleSlope", "values")
             values[number] = self._scalings[_scale_of(plane)].apply(numbers)
         return values
 

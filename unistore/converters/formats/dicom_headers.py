@@ -31,7 +31,8 @@ _FRAMES = ("NumberOfFrames", "SharedFunctionalGroupsSequence", "PerFrameFunction
 _FORM = ("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation")
 _KIND = ("SOPClassUID", "SeriesInstanceUID", "PatientID", "ImageType", "PhotometricInterpretation")
 # All that is read of a header.
-_TAGS = [*_KIND, *_FORM, *_PLACE, *_FRAMES, "RescaleSlope", "RescaleIntercept", "SliceThickness"]
+_SCALE = ("RescaleSlope", "RescaleIntercept", "ModalityLUTSequence")
+_TAGS = [*_KIND, *_FORM, *_PLACE, *_FRAMES, *_SCALE, "SliceThickness"]
 
 
 class Plane(NamedTuple):
@@ -55,6 +56,7 @@ class DicomPixels(NamedTuple):
     high_bit: int  # the place of its highest one
     thickness: float
     planes: tuple[Plane, ...]  # empty: the file has no pixels, or does not say where they lie
+    unsupported: str  # what of the pixels is not read, as it follows the name of the file; empty: nothing
 
 
 class DicomHeader(NamedTuple):
@@ -113,6 +115,7 @@ def _header(data_set: Any, kind: str, start: int | None) -> DicomHeader:
     number_bytes = data_set.get("BitsAllocated", 16) // 8
     bits = data_set.get("BitsStored", 8 * number_bytes)
     letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
+    planes = () if start is None else tuple(_planes(data_set, start, number_bytes))
     return DicomHeader(
         series=str(data_set.get("SeriesInstanceUID", "")),
         patient=str(data_set.get("PatientID", "")),
@@ -125,9 +128,19 @@ def _header(data_set: Any, kind: str, start: int | None) -> DicomHeader:
             bits=bits,
             high_bit=data_set.get("HighBit", bits - 1),
             thickness=float(data_set.get("SliceThickness") or 0),
-            planes=() if start is None else tuple(_planes(data_set, start, number_bytes)),
+            planes=planes,
+            unsupported=_unsupported(data_set, len(planes)),
         ),
     )
+
+
+def _unsupported(data_set: Any, plane_count: int) -> str:
+    if data_set.get("ModalityLUTSequence"):
+        return "states its values by a table (ModalityLUTSequence), which is not supported"
+    # Newer scanners save the slices of a mosaic as planes, and still call it one
+    if "MOSAIC" in data_set.get("ImageType", ()) and plane_count == 1:
+        return "has its slices as tiles of one image (MOSAIC), which is not supported"
+    return ""
 
 
 def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
@@ -205,8 +218,8 @@ _UNDEFINED = 0xFFFFFFFF
 _LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
 _PIXEL_TAG = 0x7FE00010
 _SYNTAX = 0x00020010
-# Number of frames, and what is said of each: of files with several planes.
-_SEQUENCES = (0x00280008, 0x52009229, 0x52009230)
+# Number of frames, and what is said of each, of files with several planes; a table of values.
+_SEQUENCES = (0x00280008, 0x52009229, 0x52009230, 0x00283000)
 
 
 def _number(raw: bytes) -> int:
