@@ -86,6 +86,15 @@ def test_missing_values_are_an_error_that_names_the_column(tmp_path: Path) -> No
         unistore.convert(tmp_path / "a.parquet", tmp_path / "store")
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_a_note_names_the_columns_that_only_folders_state(tmp_path: Path) -> None:
+    whole = pa.table({"x": [1.0, 2.0, 3.0], "label": [0, 1, 1], "year": [7, 7, 8]})
+    pq.write_to_dataset(whole, tmp_path / "in", partition_cols=["label", "year"])
+    report = unistore.convert(tmp_path / "in", tmp_path / "store", "rows")
+    assert any("names of folders state label, year" in note for note in report.notes)
+    assert list(unistore.Dataset(tmp_path / "store")[0]) == ["index", "x"]
+
+
 def test_columns_of_one_name_are_an_error(tmp_path: Path) -> None:
     doubled = pa.Table.from_arrays([pa.array([1, 2]), pa.array([3, 4])], names=["x", "x"])
     pq.write_table(doubled, tmp_path / "a.parquet")

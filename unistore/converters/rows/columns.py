@@ -62,8 +62,25 @@ def group(files: Sequence[SourceFile]) -> Grouping:
     """Group ``.npy`` files of a folder that are columns of the same rows, see `group_files`."""
     groups, problems = group_files(files)
     parts = sum(group.arrays == (NPY_NAME,) for group in groups)
-    note = f"{parts:,} .npy files with rows of the same form are read as parts of one array"
-    return Grouping(sources=[*groups], problems=problems, notes=[note] if parts > 1 else [])
+    notes = []
+    if parts > 1:
+        notes.append(f"{parts:,} .npy files with rows of the same form are read as parts of one array")
+    if partitions := _hive_partitions(files):
+        notes.append(
+            f"names of folders state {printable(first_few(partitions))} (Hive partitions of Parquet files), "
+            "which is not stored; write it into the files as a column"
+        )
+    return Grouping(sources=[*groups], problems=problems, notes=notes)
+
+
+def _hive_partitions(files: Sequence[SourceFile]) -> list[str]:
+    """Return the columns whose values only folders of Parquet files state, as ``label=0/part.parquet``."""
+    partitions: dict[str, None] = {}
+    for file in files:
+        if file.format == "parquet":
+            folders = file.name.split("/")[:-1]
+            partitions |= dict.fromkeys(folder.partition("=")[0] for folder in folders if "=" in folder[1:])
+    return list(partitions)
 
 
 class _Place(NamedTuple):
