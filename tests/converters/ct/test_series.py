@@ -263,3 +263,26 @@ def test_verify_finds_a_slice_that_changed_after_the_conversion(tmp_path: Path) 
     data_set.PixelData = bytes(len(data_set.PixelData))
     data_set.save_as(tmp_path / "in/3.dcm")
     assert not verify(tmp_path / "a.zarr", against=tmp_path / "in").ok
+
+
+@pytest.mark.parametrize(
+    ("tags", "missing", "reason"),
+    [
+        ({}, "PixelSpacing", "does not state PixelSpacing"),
+        ({}, "ImagePositionPatient", "does not state ImagePositionPatient"),
+        ({}, "PixelData", "has no pixels of whole numbers"),
+        ({"NumberOfFrames": 3}, "", "has 3 frames, but states the places of 1"),
+    ],
+)
+def test_an_image_that_is_skipped_is_told_what_it_lacks(
+    tmp_path: Path, tags: dict[str, int], missing: str, reason: str
+) -> None:
+    series(tmp_path / "in", name="a{}.dcm")
+    series(tmp_path / "in", 1, places=[0.0], name="b{}.dcm", **tags)
+    if missing:
+        data_set = pydicom.dcmread(tmp_path / "in/b0.dcm")
+        del data_set[missing]
+        data_set.save_as(tmp_path / "in/b0.dcm")
+    report = convert(tmp_path / "in", tmp_path / "a.zarr")
+    assert report.sources == 1
+    assert any(f"CT Image Storage, and {reason}" in note for note in report.notes), report.notes

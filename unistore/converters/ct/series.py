@@ -127,7 +127,7 @@ def _why_left_out(header: DicomHeader) -> str:
     if header.is_localiser:
         return "is a DICOM localiser, not a slice of a volume"
     if not header.pixels.planes:
-        return f"is a DICOM file of the kind {header.kind} without a position in the patient"
+        return f"is a DICOM file of the kind {header.kind}, and {header.pixels.unsupported}"
     return "" if header.is_gray else "is a DICOM image in colour"
 
 

@@ -26,7 +26,8 @@ _GROUPS = (
     "PixelMeasuresSequence",
     "PixelValueTransformationSequence",
 )
-_PLACE = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
+# How many numbers each has
+_PLACE = {"ImagePositionPatient": 3, "ImageOrientationPatient": 6, "PixelSpacing": 2}
 _FRAMES = ("NumberOfFrames", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 _FORM = ("Rows", "Columns", "BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation")
 _KIND = ("SOPClassUID", "SeriesInstanceUID", "PatientID", "ImageType", "PhotometricInterpretation")
@@ -115,7 +116,11 @@ def _header(data_set: Any, kind: str, start: int | None) -> DicomHeader:
     number_bytes = data_set.get("BitsAllocated", 16) // 8
     bits = data_set.get("BitsStored", 8 * number_bytes)
     letter = "i" if data_set.get("PixelRepresentation") == 1 else "u"
-    planes = () if start is None else tuple(_planes(data_set, start, number_bytes))
+    planes: tuple[Plane, ...] = ()
+    unplaced = "has no pixels of whole numbers"
+    if start is not None:
+        unplaced = _why_unplaced(data_set)
+        planes = () if unplaced else tuple(_planes(data_set, start, number_bytes))
     return DicomHeader(
         series=str(data_set.get("SeriesInstanceUID", "")),
         patient=str(data_set.get("PatientID", "")),
@@ -129,7 +134,7 @@ def _header(data_set: Any, kind: str, start: int | None) -> DicomHeader:
             high_bit=data_set.get("HighBit", bits - 1),
             thickness=float(data_set.get("SliceThickness") or 0),
             planes=planes,
-            unsupported=_unsupported(data_set, len(planes)),
+            unsupported=unplaced or _unsupported(data_set, len(planes)),
         ),
     )
 
@@ -143,22 +148,34 @@ def _unsupported(data_set: Any, plane_count: int) -> str:
     return ""
 
 
+def _why_unplaced(data_set: Any) -> str:
+    """Say what a file lacks of the places of its frames. Empty: nothing."""
+    sources = _sources_of_frames(data_set)
+    frame_count = data_set.get("NumberOfFrames") or 1
+    for sources_of_frame in sources:
+        for name, count in _PLACE.items():
+            if len(_numbers_of(sources_of_frame, name)) != count:
+                return f"does not state {name}"
+    if len(sources) != frame_count:
+        return f"has {frame_count} frames, but states the places of {len(sources)}"
+    return ""
+
+
+def _sources_of_frames(data_set: Any) -> list[list[Any]]:
+    """Return where the values of each frame are searched, in that order."""
+    shared = _first(data_set, "SharedFunctionalGroupsSequence")
+    frames = data_set.get("PerFrameFunctionalGroupsSequence")
+    if not frames:
+        return [[data_set]]
+    common = [_first(shared, name) for name in _GROUPS]
+    return [[*[_first(frame, name) for name in _GROUPS], *common, data_set] for frame in frames]
+
+
 def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
     """Yield the planes of a file whose place is known."""
     frame_bytes = data_set.get("Rows", 0) * data_set.get("Columns", 0) * number_bytes
-    shared = _first(data_set, "SharedFunctionalGroupsSequence")
-    frames = data_set.get("PerFrameFunctionalGroupsSequence") or [data_set]
-    if len(frames) != (data_set.get("NumberOfFrames") or 1):
-        return
-    for number, frame in enumerate(frames):
-        sources = [data_set]
-        if frame is not data_set:
-            own = [_first(frame, name) for name in _GROUPS]
-            common = [_first(shared, name) for name in _GROUPS]
-            sources = [*own, *common, data_set]
+    for number, sources in enumerate(_sources_of_frames(data_set)):
         position, orientation, spacing = [_numbers_of(sources, name) for name in _PLACE]
-        if len(position) != 3 or len(orientation) != 6 or len(spacing) != 2:
-            return
         slope = _numbers_of(sources, "RescaleSlope") or (1.0,)
         intercept = _numbers_of(sources, "RescaleIntercept") or (0.0,)
         start_of_frame = start + number * frame_bytes if start else 0
