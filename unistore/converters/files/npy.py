@@ -330,7 +330,7 @@ class _CompressedValues(ArrayValues):
 def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, ArrayValues]]:
     """Open the values of all arrays in an ``.npz`` file, as ``np.load`` names them.
 
-    Headers are read now, and other members are ignored. Each damaged member is a problem.
+    Headers are read now, and members that are no arrays are ignored. Each damaged member is a problem.
     """
     where = location or str(path)
     arrays: dict[str, ArrayValues] = {}
@@ -341,10 +341,10 @@ def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, Arra
             size = os.fstat(file.fileno()).st_size
             archive = opened.enter_context(zipfile.ZipFile(file))
             for info in archive.infolist():
-                if not info.filename.endswith(".npy"):
-                    continue
                 member = Location(where, info.filename.removesuffix(".npy"))
                 try:
+                    if not info.filename.endswith(".npy") and not _begins_as_npy(file, archive, info, member):
+                        continue
                     if member.dataset in arrays:
                         fix = "save each array once, with np.savez"
                         raise InputError.at(member, "is in the file twice", fix, "invalid")
@@ -364,6 +364,14 @@ def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, Arra
         if problems:
             raise InputError(problems)
         yield arrays
+
+
+def _begins_as_npy(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: Location) -> bool:
+    """Return whether a member is an array although its name lacks ``.npy``, as NumPy finds out, too."""
+    if info.flag_bits & 0x1 or info.file_size < len(_SIGNATURE):
+        return False
+    with _reading(where):
+        return open_member(file, archive, info).read(len(_SIGNATURE)) == _SIGNATURE
 
 
 def _member(

@@ -444,3 +444,31 @@ def test_a_large_compressed_array_in_fortran_order_is_read_in_passes(tmp_path: P
         for lo, hi in ((0, 9), (60_000, 70_000), (99_990, 100_000), (5, 7), (1_000, 1_000)):
             np.testing.assert_array_equal(array[lo:hi], values[lo:hi])
         np.testing.assert_array_equal(array.T[498:500], values.T[498:500])
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_array_whose_name_lacks_the_ending_is_read_as_numpy_reads_it(tmp_path: Path, method: int) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name in ("bare", "group/bare", "with.npy"):
+            content = io.BytesIO()
+            np.save(content, np.arange(3) + len(name))
+            archive.writestr(name, content.getvalue())
+        archive.writestr("notes.txt", "no array")
+        archive.writestr("short", "x")
+        archive.mkdir("folder")
+    with np.load(path) as expected, open_npz(path) as arrays:
+        assert sorted(arrays) == ["bare", "group/bare", "with"]
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array[:], expected[name])
+
+
+def test_a_name_with_and_without_the_ending_is_an_error(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    np.save(content, np.arange(3))
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", content.getvalue())
+        archive.writestr("x", content.getvalue())
+    with pytest.raises(InputError) as error, open_npz(tmp_path / "a.npz"):
+        pass
+    assert "x: is in the file twice" in str(error.value)
