@@ -106,6 +106,24 @@ def test_rooms_become_samples_and_other_texts_only_if_they_are_named(tmp_path: P
     assert unistore.Dataset(tmp_path / "poses")[0]["xyz"].shape == (2, 3)
 
 
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**64 + 1, 10**400])
+def test_whole_numbers_that_float64_would_round_are_an_error(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "a.xyz"
+    path.write_text(f"x y z id\n1 2 3 4\n\n5 6 7 {number}\n")
+    with (
+        TextPoints().open(SourceFile(path, "a.xyz")) as opened,
+        pytest.raises(InputError, match=rf"line 4 has {str(number)[:60]}, which is rounded"),
+    ):
+        opened.arrays["id"][:]
+
+
+def test_large_numbers_that_float64_holds_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.xyz"
+    path.write_text(f"x y z id\n1 2 3 {2**60}\n4 5 6 1.5e30\n7 8 9 -{2**53}\n")
+    with TextPoints().open(SourceFile(path, "a.xyz")) as opened:
+        assert opened.arrays["id"][:].tolist() == [2.0**60, 1.5e30, -(2.0**53)]
+
+
 def test_a_line_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.xyz").write_text("1 2 3\n4 5 6\n7 8")
     with pytest.raises(InputError, match=r"a\.xyz: line 3 is not a point: '7 8'"):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from unistore.system.sizes import count_of
 from unistore.system.types import AnyArray, Dtype, Shape
 
 _SHOWN = 60
+_MOST_WHOLE = 1 << 53  # float64 holds all whole numbers up to here
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_LONGEST = 300  # digits of a whole number that float64 may hold
 _LINE = 80  # bytes of a line in memory, beside its text
 _BYTE_ORDER_MARK = "\ufeff".encode().decode("latin-1")
 
@@ -156,7 +160,28 @@ class TextRows:
             raise self._wrong_line() from None
         if len(rows) != self.count:
             raise self._miscounted(len(rows), self.count)
+        for row in self._rows_of_large_numbers(rows):
+            self._check_whole_numbers(row, lines[row])
         return rows
+
+    def _rows_of_large_numbers(self, rows: AnyArray) -> list[int]:
+        """Return the records with a float64 beyond the whole numbers that it holds one by one."""
+        is_large = np.zeros(len(rows), np.bool_)
+        for name in self.dtype.names or ():
+            if self.dtype[name].base == np.float64:
+                values = rows[name].reshape(len(rows), prod(self.dtype[name].shape))
+                is_large |= (np.abs(values) >= _MOST_WHOLE).any(axis=1)
+        numbers: list[int] = np.flatnonzero(is_large).tolist()
+        return numbers
+
+    def _check_whole_numbers(self, row: int, line: str) -> None:
+        for word in map(str.strip, line.split(self.separator)):
+            if _WHOLE.fullmatch(word) and (len(word) > _LONGEST or int(word) != float(word)):
+                with self._open() as file:
+                    number, _ = next(islice(self._lines(file), row, None))
+                message = f"line {number} has {word[:_SHOWN]}, which is rounded when text is read as float64"
+                fix = "save the values as a column of integers, in HDF5 or .npz"
+                raise self.file.problem(message, fix, "dtype")
 
     def _open(self) -> IO[str]:
         return self.file.path.open(encoding="latin-1", newline="\n")
