@@ -713,6 +713,8 @@ NOT_PROVOKED: dict[str, str] = {
     "growing/cached_stores.py:_named": "a cache, which test_cached_stores.py has",
     "converters/adapter/gather.py:_not_anywhere": "only a family of a package declares such columns; "
     "test_wrong_forms.py::test_a_declared_column_that_no_source_has_is_an_error runs it",
+    "converters/formats/lerobot.py:_unread_depth": "a LeRobot dataset with a video; "
+    "test_lerobot.py::test_a_video_of_depths_is_an_error_until_it_is_ignored runs it",
     "converters/events/recordings.py:_units_by_index": f"{_IN_WORKER}events_of_another_unit",
     "converters/events/recordings.py:choose": f"{_IN_WORKER}events_of_float_times",
     "converters/rows/splits.py:_either": f"{_IN_WORKER}rows_in_splits_of_other_columns",

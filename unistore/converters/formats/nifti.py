@@ -140,10 +140,11 @@ def _mend(header: Any) -> list[str]:
     imaginary = np.array([header[f"quatern_{letter}"] for letter in "bcd"], float)
     length = float(np.linalg.norm(imaginary))
     # nifti1_io.c scales it to the length 1, nibabel raises
-    if 1 - length**2 < header.quaternion_threshold and np.isfinite(length):
+    if np.isfinite(length) and length**2 - 1 >= abs(header.quaternion_threshold):
         for letter, part in zip("bcd", imaginary / length, strict=True):
             header[f"quatern_{letter}"] = part
-        taken.append("the quaternion of qform is longer than 1, and was scaled to 1")
+        if header["sform_code"] <= 0 < header["qform_code"]:  # else the place is not from qform
+            taken.append("the quaternion of qform is longer than 1, and was scaled to 1")
     return taken
 
 
