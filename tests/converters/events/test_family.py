@@ -195,6 +195,12 @@ def mixed(polarity: np.ndarray) -> np.ndarray:
         ),
         ({"events__t": lambda t: t + 0.5}, {"unit": "us"}, r"row 0: is [\d.]+, which is not a whole", "unit"),
         ({"events__t": lambda t: t * np.nan}, {"unit": "s"}, r"row 0: is nan, which is not a whole", "unit"),
+        (
+            {"events__t": lambda t: t.astype("u8") + np.uint64(2**63)},
+            {},
+            r"events/t row 0: is 92233720\d+, which is more microseconds than int64 holds",
+            "range",
+        ),
         ({"events__x": outside}, {}, r"events/x row 17: is 1000, but the sensor has 64 columns", "range"),
         (
             {"events__y": lambda y: y.astype("i2") - 1},

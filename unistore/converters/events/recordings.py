@@ -295,6 +295,11 @@ def _times(options: EventsOptions, opened: OpenFile, place: EventPlace, stored: 
     """Return times in microseconds. Those that are none to the last bit are a problem."""
     with np.errstate(invalid="ignore"):
         times = to_microseconds(stored, options.unit)
+    if stored.dtype.kind == "u" and (times < 0).any():
+        row = int(np.argmax(times < 0))
+        message = f"is {stored[row]}, which is more microseconds than int64 holds"
+        fix = "store times from the beginning of the recording", "correct --unit"
+        raise InputError(_problem_at(opened, place, lo + row, message, fix, "range"))
     differing = from_microseconds(times, options.unit, stored.dtype) != stored
     if differing.any():
         row = int(np.argmax(differing))
