@@ -198,7 +198,7 @@ def compared(
             fixes.append(RunCommand(compact, "to change the codec without the sources"))
     else:
         origin = "the same sources and options"
-        if _first_store(error.destination).root.created_with != versions():
+        if open_stores(error.destination).stores[0].read_root().created_with != versions():
             origin += " by another version of unistore or of its libraries"
         verify = ("verify", error.destination, "--against", *error.sources)
         fixes.append(RunCommand(verify, "to compare values"))
@@ -235,13 +235,13 @@ def source_changes(
     given = {part.name: part.files for part in found.parts}
     missing = {name: state for name, state in known.items() if name not in given}
     new = [name for name in given if name not in known]
-    removed = []
+    removed: dict[str, None] = {}
     if new:
         before = _stored_sources([OpenedPart(store, ()) for store, _ in opened.parts_of_all_versions()])
         for name in new:
             is_named = not listing.given.isdisjoint(map(str, given[name]))
             if name in before and before[name].is_now(given[name]) and not is_named:
-                removed.append(name)
+                removed[name] = None
         new = [name for name in new if name not in removed]
     longer = {}
     for name in new:
@@ -253,7 +253,7 @@ def source_changes(
         changed=[name for name in given if name in known and not known[name].is_now(given[name])],
         missing=[*missing],
         longer=longer,
-        removed=removed,
+        removed=[*removed],
     )
 
 
@@ -269,18 +269,11 @@ def _stored_sources(parts: Sequence[OpenedPart]) -> dict[str, SourceState]:
     return known
 
 
-def _first_store(destination: str) -> Store:
-    """Return a store, or the first part of a version, with its root: a version does not state options."""
-    store = open_stores(destination).stores[0]
-    store.array("sources/bytes")  # reads the root
-    return store
-
-
 def _changed_options(
     destination: str, converter: Converter, paths: Sequence[Path], settings: Settings, claims: Claims | None
 ) -> list[str]:
     """Return how the options of a conversion differ from those of the store, a line for each."""
-    store = _first_store(destination)
+    store = open_stores(destination).stores[0]
     with Processes() as executor:
         scan = scan_valid_sources(
             converter, paths, skip=False, ask=parallel_map(executor), claims=claims
@@ -288,7 +281,7 @@ def _changed_options(
     if store.family != scan.family:
         return [f"the family was {store.family}, is {scan.family}"]
     rule = prepare_splits(settings.rule, paths, scan)
-    return option_changes(store.root.options, plan_options(scan, settings.codec, rule))
+    return option_changes(store.read_root().options, plan_options(scan, settings.codec, rule))
 
 
 def replaced_notes(destination: str, new_store: NewStore) -> list[str]:

@@ -49,7 +49,7 @@ class Journal:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is no record."""
+        """Whether the journal is empty."""
         return not self._bytes
 
     def append(self, record: JsonObject) -> None:

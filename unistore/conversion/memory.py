@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import warnings
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -232,6 +231,8 @@ def check_space(destination: Path, tables: Iterable[TablePlan], progress: Progre
         "the same command, which continues"
     )
     if progress is NO_PROGRESS:
-        warnings.warn(line, stacklevel=2)
+        from unistore.system.caller import warn_caller
+
+        warn_caller(line)
     else:
         progress.tell(f"warning: {line}")

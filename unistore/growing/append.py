@@ -319,7 +319,7 @@ def append(
         parts = growth.opened.parts_of_all_versions()
         sources_by_name, removed = known_sources(parts)
         known = _Sources(known=sources_by_name, removed=removed, replaces=replace)
-        options = growth.stores[0].root.options
+        options = growth.stores[0].read_root().options
         settings = Settings(
             codec=options.get("codec", "auto"),
             split=_split_rule(growth, options),

@@ -301,9 +301,10 @@ def compact(
             message = "no source is in this split and meets all conditions"
             raise InputError(Problem(folders[0], message, "remove or widen a condition", "option"))
         _check_names(kept)
-        options |= {"exclude": _excluded(stores, left_out), "skipped": _skipped(stores, kept)}
-        if not options["skipped"]:
-            del options["skipped"]
+        options["exclude"] = _excluded(stores, left_out)
+        options.pop("skipped", None)
+        if skipped := _skipped(stores, kept):
+            options["skipped"] = skipped
         united = unite(stores, kept, options.get("columns"))
         converter = StoredSources(SelectedSources(united, numbers_in(united, kept)), kept, largest_index)
         chosen = codec or options.pop("codec", "auto")
@@ -392,7 +393,7 @@ def _not_selected(
 def _options(opened: Sequence[OpenedStores], columns: str | None) -> JsonObject:
     """Return the options of the new store, which are those of all."""
     stores = [*chain.from_iterable(one.stores for one in opened)]
-    every = [store.root.options for store in stores]
+    every = [store.read_root().options for store in stores]
     options: JsonObject = dict(every[0])
     if "columns" in options:
         options["columns"] = columns or options["columns"]
@@ -410,14 +411,14 @@ def _skipped(stores: Sequence[Store], kept: Sequence[KeptSource]) -> list[JsonOb
     skipped: list[JsonObject] = []
     for part, store in enumerate(stores):
         added = {source.name for source in kept if source.part != part}
-        entries = skipped_entries(store.root.options)
+        entries = skipped_entries(store.read_root().options)
         skipped += [entry.to_json() for entry in entries if not entry.is_among(added)]
     return skipped
 
 
 def _excluded(stores: Sequence[Store], left_out: Sequence[Sequence[int]]) -> list[str]:
     """Return names of sources to exclude: those that no store has, and those that are left out."""
-    every = [store.root.options.get("exclude", ()) for store in stores]
+    every = [store.read_root().options.get("exclude", ()) for store in stores]
     excluded = [name for name in every[0] if all(name in own for own in every)]
     for store, removed in zip(stores, left_out, strict=True):
         names = store.text("sources/path")

@@ -24,8 +24,7 @@ def skipped_since(stores: Sequence[Store]) -> dict[str, int]:
     """
     since: dict[str, int] = {}
     for store in stores:
-        store.array("sources/bytes")  # with the first array of a part its root is read, which has options
-        skipped = skipped_sources(store.root.options)
+        skipped = skipped_sources(store.read_root().options)
         if skipped:
             names = store.text("sources/path")
             scanned = read_states(store.storage, store.root.seal.digest, len(names)).scanned

@@ -211,10 +211,10 @@ class _Request:
         try:
             opened = open_stores(str(store))
             first = opened.stores[0]
-            first.array("sources/bytes")  # with the first array of a part its root is read, which has options
-            if first.root.created_with != versions():
+            root = first.read_root()
+            if root.created_with != versions():
                 return None
-            options = first.root.options
+            options = root.options
             converter = recorded_converter(first.family, options)
             given = make_converter(first.family, self._options)
             # A scan adds to the excluded what others show, and what was given has its own store

@@ -17,7 +17,6 @@ import os
 import re
 import struct
 import tempfile
-import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from unistore.loader.fetch import BatchFetch, Fetch
 from unistore.memory import reserve
 from unistore.system import own_files
 from unistore.system.arguments import wrong_argument
+from unistore.system.caller import warn_caller
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 from unistore.system.progress import COUNTS
 from unistore.system.sizes import parse_bytes, size
@@ -491,7 +491,7 @@ def _open_complete(name: str, folder: int, samples: int) -> int | None:
         os.utime(descriptor)
         return descriptor
     os.close(descriptor)
-    warnings.warn(f"{name} in cache_dir is damaged and is written again", stacklevel=2)
+    warn_caller(f"{name} in cache_dir is damaged and is written again")
     return None
 
 

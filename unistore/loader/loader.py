@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from unistore.loader.producers import make_producer
 from unistore.loader.state import RunState
 from unistore.order.sequences import EpochSequence, InOrder, RankShare
 from unistore.system.arguments import checked_epoch
+from unistore.system.caller import warn_caller
 from unistore.system.types import JsonObject
 from unistore.system.workers import distributed_ranks
 
@@ -558,5 +558,5 @@ def _can_pin() -> bool:
     accelerator = getattr(torch, "accelerator", torch.cuda)  # torch has the former since 2.6
     if accelerator.is_available():
         return True
-    warnings.warn("pin_memory is ignored, because there is no accelerator", stacklevel=3)
+    warn_caller("pin_memory is ignored, because there is no accelerator")
     return False

@@ -290,6 +290,11 @@ class Store:
         """Paths of the arrays that were opened."""
         return list(self._arrays)
 
+    def read_root(self) -> StoreRoot:
+        """Read what the root document states. Of a part of a version, `root` lacks options until then."""
+        self._read_listed_root()
+        return self.root
+
     def has(self, path: str) -> bool:
         """Return whether the store has an array at `path`."""
         return path in self.root.fields

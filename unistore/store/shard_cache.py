@@ -10,7 +10,6 @@ import shutil
 import stat
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -26,6 +25,7 @@ from unistore.remote.url import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST, part_folder, split_part_key
 from unistore.system import own_files as file_locks
+from unistore.system.caller import warn_caller
 from unistore.system.machine import absolute
 from unistore.system.own_files import NotOwnError, is_own, open_file_of_owner, open_folder, open_own_file
 from unistore.system.progress import COUNTS, Progress
@@ -93,10 +93,9 @@ class ShardCache:
             raise StoreError(msg) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                warnings.warn(
+                warn_caller(
                     f"cache_dir {self.folder}: the disk is full, although cache_limit is not reached, so "
-                    "shards are read from the store itself. Fix: free space, or lower cache_limit",
-                    stacklevel=2,
+                    "shards are read from the store itself. Fix: free space, or lower cache_limit"
                 )
                 return False
             msg = f"cache_dir {self.folder}: cannot be used: {error.strerror}. Fix: choose another folder"

@@ -333,6 +333,13 @@ class GrownStore:
             number += 1
         return list(range(1, number + 1))
 
+    def has_other_parts(self, version: Version) -> bool:
+        """Return whether it has parts that a version lacks. True in a bucket, whose files are not listed."""
+        if local_path(self.path) is None:
+            return True
+        keys = {part.key for part in version.parts}
+        return any(f"{PARTS}/{name}" not in keys for name in self._names(PARTS) or [])
+
     def tags(self) -> dict[str, int]:
         """Return the number of each named version, by name. Empty for a store on a web server."""
         names = self._names(TAGS) or []
@@ -374,7 +381,10 @@ class GrownStore:
 
     def read(self, version: VersionLike = None) -> Version:
         """Read a version, given its number or name. None: the newest."""
-        number = self.number_of(version)
+        return self.read_number(self.number_of(version))
+
+    def read_number(self, number: int) -> Version:
+        """Read a version that exists."""
         key = f"{VERSIONS}/{number}.json"
         try:
             return Version.parse(self._storage.get(key), number)
@@ -465,28 +475,20 @@ class OpenedStores(NamedTuple):
 
     def parts_of_all_versions(self) -> list[OpenedPart]:
         """Return the stores of the version and of older ones, the oldest first."""
-        if self.version is None or self._has_all_parts():
+        grown = GrownStore(self.place)
+        if self.version is None or not grown.has_other_parts(self.version):
             return self.opened_parts()
         own: dict[str, list[OpenedPart]] = defaultdict(list)
         for opened, listed in zip(self.opened_parts(), self.version.parts, strict=True):
             own[listed.key].append(opened)
         every: dict[str, list[OpenedPart]] = {}
-        grown = GrownStore(self.place)
         files = OpenFiles(MAX_SHARED_FILES)
-        for version in map(grown.read, range(1, self.version.number)):
+        for version in map(grown.read_number, range(1, self.version.number)):
             for part in version.parts:
                 if part.key not in every:
                     store = grown.store(version, part, files)
                     every[part.key] = own.get(part.key, [OpenedPart(store, range(part.sources))])
         return [*chain.from_iterable((every | own).values())]
-
-    def _has_all_parts(self) -> bool:
-        """Return whether the folder has no part of other versions. False in a bucket: it lists all files."""
-        folder = local_path(self.place)
-        if folder is None or self.version is None:
-            return False
-        names = os.listdir(folder / PARTS)  # noqa: PTH208  text is faster
-        return {f"{PARTS}/{name}" for name in names} <= {part.key for part in self.version.parts}
 
     def row_of(self, sample: int) -> tuple[Store, int]:
         """Return the store of a sample of the version, and its row there. IndexError if there is none."""

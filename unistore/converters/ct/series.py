@@ -88,7 +88,7 @@ def group_series(files: Sequence[SourceFile], *, keep_names: bool) -> Grouping:
         ordered = [members[number] for number in order]
         pixels = tuple([header.pixels for _, header in ordered])
         message = _why_no_volume(pixels)
-        if len({header.patient for _, header in members}) > 1:
+        if len({header.patient for _, header in members if header.patient}) > 1:
             message = "its slices are of several patients"
         problem = _problem(name, message, "series") if message else None
         slices = tuple([replace(file, name=name) for file, _ in ordered])

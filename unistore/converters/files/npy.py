@@ -330,7 +330,7 @@ class _CompressedValues(ArrayValues):
 def open_npz(path: Path, location: str | None = None) -> Iterator[dict[str, ArrayValues]]:
     """Open the values of all arrays in an ``.npz`` file, as ``np.load`` names them.
 
-    Headers are read now, and members that are no arrays are ignored. Each damaged member is a problem.
+    Headers are read now. Members other than arrays are ignored. Each damaged member is a problem.
     """
     where = location or str(path)
     arrays: dict[str, ArrayValues] = {}

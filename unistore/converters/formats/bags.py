@@ -345,7 +345,7 @@ class _Topic:
 
 
 def _differing_joint(first: Sequence[str], others: Sequence[str]) -> str:
-    """Say how the joints of a message differ from those of the first one."""
+    """Say how the joints of a message differ from the joints of the first message."""
     if len(others) != len(first):
         return f"has {len(others):,} names of joints, but the first message has {len(first):,}"
     place = next(place for place, name in enumerate(first) if others[place] != name)
@@ -387,12 +387,13 @@ class _TopicArray(Array):
         try:
             for row, message in enumerate(self._topic.messages(0, len(self))):
                 count = len(self._field.take(message))
-                location = self._topic.location(self._field.name, row)
                 if count != expected:
+                    location = self._topic.location(self._field.name, row)
                     wrong = f"has {count:,} values, but the first message has {expected:,}"
                     return [Problem.at(location, wrong, self._topic.ignoring(self._field.name), "ragged")]
                 others = self._topic.joints_of(message)
                 if others != joints and count:
+                    location = self._topic.location(self._field.name, row)
                     wrong = _differing_joint(joints, others)
                     fix = self._topic.ignoring(self._field.name), "record each robot on a topic of its own"
                     return [Problem.at(location, wrong, fix, "value")]

@@ -119,8 +119,9 @@ def _header(data_set: Any, kind: str, start: int | None) -> DicomHeader:
     planes: tuple[Plane, ...] = ()
     unplaced = "has no pixels of whole numbers"
     if start is not None:
-        unplaced = _why_unplaced(data_set)
-        planes = () if unplaced else tuple(_planes(data_set, start, number_bytes))
+        sources_of_frames = _sources_of_frames(data_set)
+        unplaced = _why_unplaced(data_set, sources_of_frames)
+        planes = () if unplaced else tuple(_planes(data_set, sources_of_frames, start, number_bytes))
     return DicomHeader(
         series=str(data_set.get("SeriesInstanceUID", "")),
         patient=str(data_set.get("PatientID", "")),
@@ -148,9 +149,8 @@ def _unsupported(data_set: Any, plane_count: int) -> str:
     return ""
 
 
-def _why_unplaced(data_set: Any) -> str:
-    """Say what a file lacks of the places of its frames. Empty: nothing."""
-    sources = _sources_of_frames(data_set)
+def _why_unplaced(data_set: Any, sources: Sequence[Sequence[Any]]) -> str:
+    """Say why the places of the frames are unknown, after the name of the file. Empty: all are known."""
     frame_count = data_set.get("NumberOfFrames") or 1
     for sources_of_frame in sources:
         for name, count in _PLACE.items():
@@ -162,7 +162,7 @@ def _why_unplaced(data_set: Any) -> str:
 
 
 def _sources_of_frames(data_set: Any) -> list[list[Any]]:
-    """Return where the values of each frame are searched, in that order."""
+    """Return, for each frame, the data sets that may hold its values: the first one that does counts."""
     shared = _first(data_set, "SharedFunctionalGroupsSequence")
     frames = data_set.get("PerFrameFunctionalGroupsSequence")
     if not frames:
@@ -171,10 +171,12 @@ def _sources_of_frames(data_set: Any) -> list[list[Any]]:
     return [[*[_first(frame, name) for name in _GROUPS], *common, data_set] for frame in frames]
 
 
-def _planes(data_set: Any, start: int, number_bytes: int) -> Iterator[Plane]:
+def _planes(
+    data_set: Any, sources_of_frames: Sequence[Sequence[Any]], start: int, number_bytes: int
+) -> Iterator[Plane]:
     """Yield the planes of a file whose place is known."""
     frame_bytes = data_set.get("Rows", 0) * data_set.get("Columns", 0) * number_bytes
-    for number, sources in enumerate(_sources_of_frames(data_set)):
+    for number, sources in enumerate(sources_of_frames):
         position, orientation, spacing = [_numbers_of(sources, name) for name in _PLACE]
         slope = _numbers_of(sources, "RescaleSlope") or (1.0,)
         intercept = _numbers_of(sources, "RescaleIntercept") or (0.0,)
@@ -235,7 +237,7 @@ _UNDEFINED = 0xFFFFFFFF
 _LONG = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
 _PIXEL_TAG = 0x7FE00010
 _SYNTAX = 0x00020010
-# Number of frames, and what is said of each, of files with several planes; a table of values.
+# NumberOfFrames, the shared and per-frame functional groups, and ModalityLUTSequence
 _SEQUENCES = (0x00280008, 0x52009229, 0x52009230, 0x00283000)
 
 

@@ -31,7 +31,7 @@ _RECORD_BEHIND = 60  # and of one behind the points
 _STEP = 1 << 19  # points that are compressed at a time
 _PIPED = (1 << 64) - 1  # place of the table in a file that was piped, whose last bytes say it
 _INSTEAD = "read the store instead"
-# Where a header of version 1.3 or later says at which byte waveforms begin, 0 if there are none
+# Place in a header of version 1.3 or later of the byte at which waveforms begin: 0 without waveforms
 _WAVEFORMS = 227
 _WITH_WAVEFORMS = 3
 _COUNT_FIX = "correct the number of points in its header, as lasinfo -repair_counters does"
@@ -97,7 +97,7 @@ class Las(Format):
         return end
 
     def _points_beyond(self, file: SourceFile, header: Any, end: int) -> int:
-        """Return how many points fit between those that the header states and what follows them."""
+        """Return how many points fit behind the stated ones, before anything else in the file."""
         follows = [file.size]
         if header.number_of_evlrs:
             follows.append(header.start_of_first_evlr)
@@ -147,7 +147,7 @@ class Laz(Las):
         return header.start_of_first_evlr if header.number_of_evlrs else file.size
 
     def _points_beyond(self, file: SourceFile, header: Any, end: int) -> int:
-        """Return 0: nothing says how many points the chunks have."""
+        """Return 0: a LAZ file does not state how many points its chunks have."""
         return 0
 
     def _write_points(self, out: IO[bytes], header: Any, records: AnyArray) -> None:

@@ -348,7 +348,7 @@ class _DatasetMeta:
                 yield path, Array(column, components=feature.components)
 
     def _unread_depth(self, episode: _Episode, feature: _Feature) -> Array:
-        """Frames of depth have more than 8 bits, which stand for distances: they are no colours."""
+        """Return frames that cannot be read: a depth has more than the 8 bits of a colour."""
         location = location_of(self.file.name, f"{episode.group}/{feature.name}")
         fix = AddOptions(("--ignore", glob.escape(feature.name)), "to skip it")
         return Unread(

@@ -155,7 +155,10 @@ def _numbers(file: SourceFile, said: dict[str, str], *keys: str) -> Any:
     key = next((key for key in keys if key in said), "")
     text = said.get(key, "")
     try:
-        return np.array([float(number) for number in text.split()])
+        numbers = np.array([float(number) for number in text.split()])
+        if not np.isfinite(numbers).all():
+            raise ValueError("not finite")
+        return numbers
     except ValueError as error:
         message = f"has the {key} {text[:80]!r} in its header, but numbers such as 0.5 are expected"
         raise file.problem(message, "correct the header", "header") from error

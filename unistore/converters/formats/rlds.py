@@ -108,7 +108,7 @@ def _opened(
         for feature in features:
             name = feature.name.removeprefix(_STEPS)
             is_step = name != feature.name
-            if feature.kind == "unread":
+            if feature.kind == "unread" or (feature.kind == _FLOAT_IMAGE and not is_step):
                 left_out[name] = f"because its type {feature.dtype} is not supported"
                 continue
             if feature.kind == _TEXT:
@@ -160,8 +160,10 @@ def _flat(said: Metadata, name: str) -> Iterator[_StatedFeature]:
     elif _TEXT in said:
         yield _StatedFeature(name, _TEXT, "", ())
     elif "image" in said:
-        kind = _FLOAT_IMAGE if said["image"].get("dtype") == "float32" else "image"
-        yield _StatedFeature(name, kind, "float32", ())
+        if said["image"].get("dtype") == "float32":
+            yield _StatedFeature(name, _FLOAT_IMAGE, "float32", ())
+        else:
+            yield _StatedFeature(name, "image", "", ())
     elif said.get("tensor", {}).get("encoding") == "none":
         tensor = said["tensor"]
         shape = tuple(map(int, tensor["shape"].get("dimensions", ())))
